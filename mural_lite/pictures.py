@@ -245,8 +245,6 @@ def read_file(path: str | os.PathLike) -> bytes:
 def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
     """Returns the path of a file that others named, links followed; raises `BadImage` if it is not below `folder`.
 
-    The message on a link names a folder that holds both the link and its target, which the user may allow.
-
     The author of a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
     """
     if isinstance(folder, RemotePath):

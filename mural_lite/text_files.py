@@ -33,8 +33,8 @@ _ALIASES = {
     "jp": "ja", "cmn": "zh", "arb": "ar", "pes": "fa", "swh": "sw", "zsm": "ms", "lvs": "lv", "ekk": "et",
     "khk": "mn", "ydd": "yi", "uzn": "uz", "azj": "az", "plt": "mg", "ory": "or", "npi": "ne", "kmr": "ku",
 }  # fmt: skip
-_DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
-_DECOMPRESSORS[".tgz"] = _DECOMPRESSORS[".gz"]
+_DECOMPRESSORS = {".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+_DECOMPRESSORS |= dict.fromkeys((".gz", ".tgz"), lambda file: gzip.GzipFile(fileobj=file))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 LONGEST_LINE = 2**24  # bytes; a longer line is skipped without being held in memory

@@ -148,6 +148,7 @@ class ItemTable:
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
         self.meta: dict[str, object] = {}
+        self._group_marks: dict[str, str] = {}
         self.ids = np.zeros(0, np.int64)
         self.caption_ids = self.ids
         version = self._ask("PRAGMA user_version")[0][0]
@@ -272,10 +273,6 @@ class ItemTable:
             ids = self._column(self._ask(question, [utf8(name), *given]))
             row_sets.append(np.sort(self.rows_of(ids)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
-
-    @functools.cached_property
-    def _group_marks(self) -> dict[str, str]:
-        return {}
 
     def group_marks(self, name: str) -> str:
         """Returns the marks that divide thousands in a field, as `items.group_marks` finds them in its short values."""

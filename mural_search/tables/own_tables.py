@@ -18,7 +18,7 @@ import json
 import pathlib
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mural_lite.errors import UserError, install_extra
@@ -331,16 +331,15 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
     for line in lines:
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
-    first = list(itertools.islice(_rows_of_csv(lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
+    first = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
     start, header = table.heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
     end = first[start - 1][1] if start else 0
-    report = lambda problem, begin: on_problem(problem, f"{path}:{begin + 1}")  # noqa: E731
-    for begin, _, cells in _rows_of_csv(lines, form, header, end, report):
+    for begin, _, cells in _rows_of_csv(path, lines, form, header, end, on_problem):
         yield Row(f"{path}:{begin + 1}", {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _rows_of_csv(
-    lines: Sequence[str], form: Form, header: Sequence[str], end: int, report: Callable[[str, int], object]
+    path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], end: int, on_problem: Problem
 ) -> Iterator[tuple[int, int, list[str]]]:
     """Yields (first line, line behind it, cells) of each row behind the line `end` that is whole and not empty."""
     while end < len(lines):
@@ -353,7 +352,7 @@ def _rows_of_csv(
         if _is_empty(cells) and not problem:
             continue
         if problem:
-            report(problem, begin)
+            on_problem(problem, f"{path}:{begin + 1}")
             end = begin + 1  # after a quote that nothing closes the next line is a row again
         else:
             yield begin, end, cells

@@ -182,9 +182,7 @@ def _wanted_rows(
 
 
 def _place(row: Row, value: str) -> str:
-    if len(value) > LONGEST_NAME:
-        value = f"{value[:LONGEST_NAME]}…"
-    return f"{row.place} ({value})" if value else row.place
+    return f"{row.place} ({value[:LONGEST_NAME]})" if value else row.place
 
 
 def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted: dict[str, str]) -> str:

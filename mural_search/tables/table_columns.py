@@ -226,9 +226,7 @@ def _named(values: Values, names: Sequence[str], fits: Callable[[str], bool]) ->
     return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
-def _find_images(
-    values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]
-) -> list[str]:
+def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]) -> list[str]:
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:

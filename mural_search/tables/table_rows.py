@@ -115,9 +115,7 @@ class Heading:
         """Does what `find_names` does, and notes which of the rows, that have these numbers, has the names."""
         start, names = find_names(rows)
         self.names += [name for name in names if name not in self.names]
-        if names[:1] == ["1"] and start:
-            self.say(f"no names of columns; the rows above row {numbers[start]} are not read")
-        elif start > 1:
+        if start > 1:
             self.say(f"names of columns in row {numbers[start - 1]}; the rows above it are not read")
         return start, names
 
@@ -166,7 +164,7 @@ _STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 def _parsed(text: str) -> list | dict | None:
     """Returns the list or the object that a text is, such as `["a", "b"]`, `['a', nan]` or `['a' 'b']`; else `None`."""
     text = text.strip()
-    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
+    if text[:1] + text[-1:] not in ("[]", "{}"):
         return None
     try:
         return json.loads(text)
@@ -176,13 +174,11 @@ def _parsed(text: str) -> list | dict | None:
         # NumPy writes no commas; Python would join such texts to one.
         with_commas = re.sub(rf"{_STRING}(\s+(?=['\"]))?", lambda match: match[1] + ("," if match[2] else ""), text)
         tree = ast.parse(with_commas, mode="eval").body
-        if isinstance(tree, (ast.List, ast.Tuple)):
+        if isinstance(tree, ast.List):
             tree.elts = [part for part in tree.elts if ast.unparse(part) != "nan"]
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
-    if isinstance(value, tuple):
-        return list(value)
     return value if isinstance(value, (list, dict)) else None
 
 

@@ -55,19 +55,22 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+STRING = tf.io.FixedLenFeature([], tf.string)
+OPTIONAL_STRING = tf.io.FixedLenFeature([], tf.string, default_value="")
+STRINGS = tf.io.VarLenFeature(tf.string)
 IMAGE_TEXT_FEATURES = {
-    "image_id": tf.io.FixedLenFeature([], tf.string, default_value=""),  # "": see `_image_id`
-    "image": tf.io.FixedLenFeature([], tf.string),  # JPEG or PNG bytes
-    "caption": tf.io.VarLenFeature(tf.string),  # UTF-8
-    "language": tf.io.VarLenFeature(tf.string),  # BCP 47
-    "caption_group": tf.io.VarLenFeature(tf.string),
+    "image_id": OPTIONAL_STRING,  # "": see `_image_id`
+    "image": STRING,  # JPEG or PNG bytes
+    "caption": STRINGS,  # UTF-8
+    "language": STRINGS,  # BCP 47
+    "caption_group": STRINGS,
 }
 TEXT_PAIR_FEATURES = {
-    "text_a": tf.io.FixedLenFeature([], tf.string),
-    "language_a": tf.io.FixedLenFeature([], tf.string, default_value=""),
-    "text_b": tf.io.FixedLenFeature([], tf.string),
-    "language_b": tf.io.FixedLenFeature([], tf.string, default_value=""),
-    "group_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    "text_a": STRING,
+    "language_a": OPTIONAL_STRING,
+    "text_b": STRING,
+    "language_b": OPTIONAL_STRING,
+    "group_id": OPTIONAL_STRING,
 }
 
 
@@ -235,9 +238,9 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 def parse_img2dataset(language: str):
     """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id; see `_image_id`."""
     features = {
-        "jpg": tf.io.FixedLenFeature([], tf.string),
-        "txt": tf.io.FixedLenFeature([], tf.string, default_value=""),
-        "key": tf.io.FixedLenFeature([], tf.string, default_value=""),
+        "jpg": STRING,
+        "txt": OPTIONAL_STRING,
+        "key": OPTIONAL_STRING,
     }
 
     def parse(serialized):

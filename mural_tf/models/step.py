@@ -32,6 +32,7 @@ from mural_tf.encoders.layers import forward_pass
 from mural_tf.losses.pairs import count_rows
 from mural_tf.optimizers import conditional, log_suffix, losses_by_optimizer
 
+Tensors = dict[str, tf.Tensor]  # by name
 TOWERS = ("image_tower", "text_tower")  # groups of variables; all others are heads
 HEADS = "heads"
 
@@ -78,7 +79,7 @@ class TrainingStep:
         """The names of the gradient norms that a step logs."""
         return sum(map(_norm_names, self._optimizers), [])
 
-    def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def __call__(self, batch: dict, step: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
         context = tf.distribute.get_replica_context()
         seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same
@@ -101,7 +102,7 @@ class TrainingStep:
             self.average.update(apply)
         return logs, apply
 
-    def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
+    def _norms(self, optimizer: str, gradients: list) -> Tensors:
         """Returns the global norm and its parts: both towers, and everything else as "heads"."""
         groups = self._method.variable_groups()
         group = {}
@@ -146,7 +147,7 @@ def _norm_names(optimizer: str) -> list[str]:
     return [name, *(f"{name}/{group}" for group in (*TOWERS, HEADS))]
 
 
-def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
+def gather(values: Tensors, context=None) -> Tensors:
     """Concatenates each replica's rows, in replica order; differentiable."""
     context = context or tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -180,7 +181,7 @@ class Gradients:
     moments: {BatchNorm layer: (mean [C], variance [C])}.
     """
 
-    logs: dict[str, tf.Tensor]
+    logs: Tensors
     by_optimizer: dict[str, list[tf.Tensor | None]]
     moments: dict
 
@@ -206,9 +207,7 @@ def chunk_seed(seed: tf.Tensor, chunk: tf.Tensor | int) -> tf.Tensor:
     return tf.random.experimental.stateless_fold_in(seed, chunk)
 
 
-def global_losses(
-    method, embeddings: dict, batch: dict, optimizers
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+def global_losses(method, embeddings: dict, batch: dict, optimizers) -> tuple[Tensors, Tensors]:
     """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch."""
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group
@@ -401,7 +400,7 @@ class Meters:
     def metrics(self) -> list[keras.metrics.Metric]:
         return list(self._by_name.values())
 
-    def update(self, logs: Mapping[str, tf.Tensor], weight: tf.Tensor | float = 1.0) -> dict[str, tf.Tensor]:
+    def update(self, logs: Mapping[str, tf.Tensor], weight: tf.Tensor | float = 1.0) -> Tensors:
         """Counts scalars in with a weight and returns the means so far."""
         for name, value in logs.items():
             self._by_name[name].update_state(value, sample_weight=weight)
@@ -430,7 +429,7 @@ class StepGuard(tf.Module):
         self._names = tuple(names)
         self._last_values = bookkeeping(tf.zeros([len(names)]), "skipped_step_values")
 
-    def check(self, step: tf.Tensor, logs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def check(self, step: tf.Tensor, logs: Tensors) -> tf.Tensor:
         """Returns a bool scalar, whether all numbers of `build`'s names are finite; the same on every replica."""
         values = tf.stack([tf.cast(logs[name], tf.float32) for name in self._names])
         finite = tf.reduce_all(tf.math.is_finite(values))

@@ -46,14 +46,14 @@ CLOSURES = {
     "mural_search.queries": 2_000,  # from a question to an answer
     "mural_search.server.app": 9_300,
     "mural_tf.ingest.convert": 5_600,  # from sources to records
-    "mural_search.catalogue": 10_900,  # from an own table to a page; the aim is 9,000
+    "mural_search.catalogue": 11_400,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    "tokens": 330_000,  # 3,200 of them measure public photographs; of all packages; the aim is 300,000
+    "tokens": 333_000,  # 3,200 of them measure photographs, 3,700 read kinds of tables; the aim is 300,000
     "lines of mural_lite": 6_200,  # 65 of them read configurations of earlier commits; the aim is 6,000
-    "lines of mural_search": 8_000,  # the aim is 7,500
+    "lines of mural_search": 8_400,  # 400 of them read further kinds of tables; the aim is 7,500
     "lines of mural_tf": 35_600,  # the aim is 32,000; writing out adds lines, not tokens
     "tokens per line of losses, models, training": 10.0,  # the aim is 8.5
     "tokens per line elsewhere": 10.2,  # the aim is 9.5

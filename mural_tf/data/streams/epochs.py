@@ -36,6 +36,7 @@ from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
 from mural_tf.data import records
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 
+Tensors = dict[str, tf.Tensor]  # by name
 PARALLEL = os.cpu_count() or 1  # elements at a time
 BLOCK = 32  # records parsed, items decoded or looked at in one call
 EPOCH = 2**40  # places in an epoch, more than any data set has items
@@ -258,11 +259,11 @@ def _takes_many(parse: Callable) -> bool:
     return parse is records.parse_text_pair or getattr(parse, "takes_many", False)
 
 
-def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+def _parse_one(parse: Callable, serialized: tf.Tensor) -> Tensors:
     return parse(tf.reshape(serialized, [1]) if _takes_many(parse) else serialized)
 
 
-def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
+def _parse_block(block: Tensors, parse: Callable) -> Tensors:
     """Returns the items of a block of records, {name: [items]}."""
     count = tf.size(block["problem"])
     serialized = block["serialized"]
@@ -285,7 +286,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
     return {**items, **_rows(origins, number)}
 
 
-def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
+def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> Tensors:
     """Returns the items of the records that can be parsed, with the "number" of each one's record."""
 
     def parse_numbered(number, record):
@@ -297,7 +298,7 @@ def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Te
     return _together(numbered.map(parse_numbered).ignore_errors().unbatch())
 
 
-def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.Tensor) -> dict[str, tf.Tensor]:
+def _with_failures(items: Tensors, failed: tf.Tensor, problems: tf.Tensor) -> Tensors:
     """Returns the items with one of each record that failed, in the records' order, and without `NO_ITEM`.
 
     `failed`: int64 [failures], the numbers of records; `problems`: string [records], of reading, "" without one.
@@ -311,18 +312,18 @@ def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.
     return _rows(together, tf.boolean_mask(order, is_item))
 
 
-def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
+def _together(elements: tf.data.Dataset) -> Tensors:
     """Returns all elements, zero or more, as one, {name: [elements, …]}."""
     blocks = elements.batch(np.iinfo(np.int64).max)
     none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), blocks.element_spec)
     return blocks.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
 
 
-def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
+def _rows(values: Tensors, rows: tf.Tensor) -> Tensors:
     return {name: tf.gather(value, rows) for name, value in values.items()}
 
 
-def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
+def _blank(like: Mapping, shape, problem: str = "") -> Tensors:
     """Returns items without content, of the shape [items], with the names and types of `like`."""
     blank = {}
     for name, values in like.items():
@@ -381,13 +382,13 @@ def usable_items(
     return blocks.scan((tf.zeros([1 + len(KINDS), 3], tf.int64), tf.constant(used, tf.int64)), keep_usable)
 
 
-def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
+def place_of_last(items: Tensors) -> tf.Tensor:
     """Returns the place of the last of the items that `usable_items` gives: int64 [PLACE]."""
     begin = tf.ensure_shape(tf.io.parse_tensor(items["begin"][-1], tf.int64), [BEGIN])
     return tf.concat([items["position"][-1], items["used"][-1:], begin], axis=0)
 
 
-def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
+def _decode_block(places: tf.Tensor, items: Tensors, decode: Callable | None):
     """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} to count of all items."""
     origins = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
     if decode is None:
@@ -405,7 +406,7 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
     return decoded, rows, {**origins, "problem": problem}
 
 
-def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
+def _tallies(before: tf.Tensor, origins: Tensors) -> tf.Tensor:
     """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
     is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])
     is_end = tf.equal(origins["problem"], END_OF_EPOCH)
@@ -546,7 +547,7 @@ def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Ite
     yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
-def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
+def _is_lost(item: Tensors, language_key: str) -> tf.Tensor:
     """Whether an item could not be read or parsed, so that its language is not known."""
     return tf.logical_and(tf.not_equal(item["problem"], ""), tf.equal(item[language_key], ""))
 
