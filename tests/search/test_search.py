@@ -56,7 +56,7 @@ def built(folder, output, embedder=None, **options):
     return Index.build(output, embedder or ColorEmbedder(), [folder], **options)
 
 
-LEADS_OUT, NO_FILE = "File name that leads out of its folder.", "Not a regular file, or a link that leads nowhere."
+LEADS_OUT, NO_FILE = "that leads out of its folder", "Not a regular file, or a link that leads nowhere."
 LONG = "x" * 300
 OUTSIDE = ["red.png", "../secret.png", "{folder}/secret.png", "link.png", "nul\0.png", "{folder}/images/red.png"]
 
