@@ -145,7 +145,7 @@ def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
     """Returns the message for an unknown `word` after the words `before` it."""
     words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
     near = difflib.get_close_matches(word, words, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}."
+    hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}, and then {word!r}."
     return f"Unknown command {word!r}{hint}"
 
 

@@ -30,3 +30,8 @@ def brief(value: object, most: int = 60) -> str:
 def install_extra(name: str) -> str:
     """Returns the command that installs an extra of this package, which lies in no package index."""
     return f"pip install -e '.[{name}]' in a checkout of this package"
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the name of its class if it has no message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -334,7 +334,8 @@ def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
     """Locks `path` against other processes; the lock of a process that dies is released.
 
     Waits for the process that holds the lock, or raises `UserError` with the message `busy` if given. Object stores
-    have no locks: there no process waits, and two processes at once write the same names.
+    have no locks, nor have some network file systems: there no process waits, and two processes at once write the same
+    names.
     """
     if isinstance(path, RemotePath):
         yield
@@ -347,6 +348,10 @@ def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
                 raise UserError(busy) from None
             logging.warning("Waiting for another process that writes to %s.", path.parent)
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            logging.warning("%s has no locks (%s): run one process at a time.", path.parent, error.strerror)
         yield
 
 

@@ -1,6 +1,6 @@
 """Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample or by address.
 
-    webdataset   00000.tar with 000000000.jpg, .txt, .json
+    webdataset   00000.tar (or .tar.gz, .tgz) with 000000000.jpg, .txt, .json
     files        00000/000000000.jpg, .txt, .json
     tfrecord     00000.tfrecord with features key, jpg, txt, json
     parquet      00000.parquet with columns key, jpg, caption (or txt), url, status, …
@@ -11,6 +11,7 @@ The metadata (JSON or columns) hold url, caption, and the columns that `save_add
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import pathlib
 import tarfile
@@ -25,8 +26,9 @@ from mural_lite.files import as_path, open_path
 from mural_lite.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_lite.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, read_file
 from mural_lite.record_format import Example
-from mural_lite.text_files import Problem, decode, is_text, parse_object, refuse_failure
+from mural_lite.text_files import Problem, decode, is_text, open_binary, parse_object, refuse_failure
 
+TARS = ("*.tar", "*.tar.gz", "*.tgz")
 READ = (*ENDINGS, "txt", "json")  # endings of a sample's members
 NOT_REGULAR = "not a regular file"
 # Raised while a damaged tar is read; thousands of pax headers, for example, are read by recursion.
@@ -61,18 +63,24 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     directory = as_path(directory)
     if not directory.is_dir():
         raise UserError(f"{directory} is not a folder: expected img2dataset's output, such as {directory.parent}.")
-    for pattern in ("*.tar", "*.tfrecord"):
-        shards = sorted(directory.glob(pattern))
+    for patterns in (TARS, ("*.tfrecord",)):
+        shards = sorted(itertools.chain.from_iterable(map(directory.glob, patterns)))
         if shards:
             return shards
     shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
     shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
     if not shards:
         raise UserError(
-            f"{directory} is not an output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
-            ".parquet with images."
+            f"{directory} is not an output of img2dataset: it holds no .tar or .tar.gz, no .tfrecord, no folder like "
+            "00000 and no .parquet with images."
         )
     return shards
+
+
+def is_download(directory: pathlib.Path) -> bool:
+    """Whether a folder has files as img2dataset writes them."""
+    patterns = (*TARS, "*.tfrecord", "*_stats.json")
+    return any(any(directory.glob(pattern)) for pattern in patterns)
 
 
 def _may_hold_images(path: pathlib.Path) -> bool:
@@ -90,8 +98,8 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
     if not shard.is_file():
         on_problem(NOT_REGULAR, str(shard))
         return iter(())
-    readers = {".tar": _from_tar, ".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
-    return readers[shard.suffix](shard, on_problem, images)
+    readers = {".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
+    return readers.get(shard.suffix, _from_tar)(shard, on_problem, images)
 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
@@ -158,7 +166,10 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
     end = 0
     member = None
     try:
-        with shard.open("rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
+        with (
+            open_binary(shard) as (file, _),
+            tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar,
+        ):
             for member in tar:
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
@@ -348,16 +359,15 @@ class DownloadedImages:
         try:
             if shard.is_dir():
                 return read_file(path_below(shard, _images_of(shard)[offset].name))
-            with shard.open("rb") as file:
+            with open_binary(shard) as (file, _):  # a place in a packed file is a place in its content
                 file.seek(offset)
                 content = file.read(size)
         except OSError as error:
             refuse_failure(error, shard)
             raise
-        if shard.suffix == ".tar":
-            return content
-        members, _ = parse_example(content)
-        return members.get("image")
+        if shard.suffix == ".tfrecord":
+            content = parse_example(content)[0].get("image")
+        return content
 
 
 @functools.lru_cache(maxsize=16)

@@ -257,9 +257,13 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
         _refuse_impossible(path)
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null character, thousands of characters
         raise BadImage("file name that leads nowhere") from None
-    if not path.is_relative_to(folder.resolve()):
-        raise BadImage("file name that leads out of its folder")
-    return path
+    below = folder.resolve()
+    if path.is_relative_to(below):
+        return path
+    if os.path.abspath(folder / name).startswith(f"{os.path.abspath(folder)}/"):
+        both = os.path.commonpath([below, path.parent])
+        raise BadImage(f"link that leads out of its folder (--images={both} holds its target, too)")
+    raise BadImage("file name that leads out of its folder")
 
 
 def _refuse_impossible(path: pathlib.Path) -> None:

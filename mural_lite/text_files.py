@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import errno
+import functools
 import gzip
 import io
 import json
@@ -32,7 +33,8 @@ _ALIASES = {
     "jp": "ja", "cmn": "zh", "arb": "ar", "pes": "fa", "swh": "sw", "zsm": "ms", "lvs": "lv", "ekk": "et",
     "khk": "mn", "ydd": "yi", "uzn": "uz", "azj": "az", "plt": "mg", "ory": "or", "npi": "ne", "kmr": "ku",
 }  # fmt: skip
-_DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+_DECOMPRESSORS = {".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+_DECOMPRESSORS |= dict.fromkeys((".gz", ".tgz"), lambda file: gzip.GzipFile(fileobj=file))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 LONGEST_LINE = 2**24  # bytes; a longer line is skipped without being held in memory
@@ -90,6 +92,19 @@ def canonical_language(code: str) -> str:
                 tag = langcodes.standardize_tag(tag)
                 return _ALIASES.get(tag, tag)
     raise UserError(f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu.")
+
+
+def known_language(code: Any) -> str:
+    """Returns the same tag, "" for anything that is not a language's code; fast enough for a call per record."""
+    return _known_language(code) if isinstance(code, str) and len(code) <= _LONGEST_TAG else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_language(code: str) -> str:
+    try:
+        return canonical_language(code)
+    except UserError:
+        return ""
 
 
 def clean(text: str | None) -> str:

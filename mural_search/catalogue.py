@@ -14,6 +14,7 @@ With training also the folders of a `Trainer`, which this package does not know:
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import os
 import pathlib
@@ -161,19 +162,21 @@ def _check_source(source: str, train: bool) -> None:
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
 
 
-def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str], bool]]]:
-    """Returns column -> tests of its text, from "stock>0", "brand=acme"; raises `UserError` for anything else."""
+def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool]]]:
+    """Returns column -> tests of its text and its marks of thousands, from "stock>0", "brand=acme"; or raises."""
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    tests_of: dict[str, list[Callable[[str], bool]]] = collections.defaultdict(list)
+    tests_of: dict[str, list[Callable[[str, str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
         if sign == "=":
-            tests_of[name].append(lambda text, value=value: text.casefold() == value.casefold())
+            tests_of[name].append(lambda text, groups, value=value: text.casefold() == value.casefold())
         else:
-            fits, bound = compare[sign], amount(value)
-            tests_of[name].append(
-                lambda text, fits=fits, bound=bound: (number := amount(text)) is not None and fits(number, bound)
-            )
+            tests_of[name].append(functools.partial(_fits, compare[sign], value))
     return tests_of
+
+
+def _fits(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
+    number = amount(text, groups)
+    return number is not None and compare(number, amount(bound, groups))
 
 
 def _description(source: str) -> pathlib.Path | None:

@@ -69,7 +69,10 @@ def check_place(folder: pathlib.Path) -> None:
         is_hidden = folder.is_dir() and not os.access(folder, os.X_OK)
     if is_hidden:
         raise UserError(f"{folder} may not be read: check its permissions.")
-    raise UserError(f"{folder} is not an index: it has no {NAME} (make it with: search index IMAGES…).")
+    raise UserError(
+        f"{folder} is not an index: it has no {NAME} (`search index IMAGES…` makes one; `catalogue` makes it in "
+        f"{folder}/index)."
+    )
 
 
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:

@@ -19,13 +19,14 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_search import words
-from mural_search.items import Filter, Item, amount
+from mural_search.items import Filter, Item, amount, group_marks
 from mural_search.sqlite import sqlite3
 
 PATIENCE = 5.0  # seconds that a question waits for one who changes the file
 FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
 TOGETHER = 4096  # items that are in memory at a time
 FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
+LONGEST_NUMBER = 40  # characters of a value that may be a number with its currency
 FEW_NUMBERS = 8  # different numbers that are offered one by one
 MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -147,6 +148,7 @@ class ItemTable:
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
         self.meta: dict[str, object] = {}
+        self._group_marks: dict[str, str] = {}
         self.ids = np.zeros(0, np.int64)
         self.caption_ids = self.ids
         version = self._ask("PRAGMA user_version")[0][0]
@@ -272,12 +274,20 @@ class ItemTable:
             row_sets.append(np.sort(self.rows_of(ids)))
         return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
 
+    def group_marks(self, name: str) -> str:
+        """Returns the marks that divide thousands in a field, as `items.group_marks` finds them in its short values."""
+        if name not in self._group_marks:
+            question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT} AND length(value) <= {LONGEST_NUMBER}"
+            self._group_marks[name] = group_marks(str(value) for (value,) in self.each(question, [utf8(name)]))
+        return self._group_marks[name]
+
     def _values_within(self, name: str, operator: str, limits: Sequence[str]) -> list[str]:
         """Returns the different values of a field that are numbers or dates on the right side of all limits."""
         within = []
+        groups = self.group_marks(name)
         for (value,) in self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)]):
-            number = amount(str(value))
-            if number is not None and all(COMPARE[operator](number, amount(limit)) for limit in limits):
+            number = amount(str(value), groups)
+            if number is not None and all(COMPARE[operator](number, amount(limit, groups)) for limit in limits):
                 within.append(value)
         return within
 
@@ -285,7 +295,8 @@ class ItemTable:
         """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
         values = {value for _, value in pairs}  # few are different
-        numbers = {value: amount(str(value)) for value in values}
+        groups = self.group_marks(name)
+        numbers = {value: amount(str(value), groups) for value in values}
         pairs = [(item, value) for item, value in pairs if numbers[value] is not None]
         items = self._column((item,) for item, _ in pairs)
         amounts = np.array([numbers[value] for _, value in pairs], np.float64)
@@ -302,9 +313,11 @@ class ItemTable:
         if rows is not None:
             question += f" WHERE item {AMONG}"
             given = [json.dumps(self.ids[rows].tolist())]
-        facets = collections.defaultdict(_Facet)
+        facets: dict[str, _Facet] = {}
+        names = [name for (name,) in self._ask("SELECT DISTINCT name FROM fields")]
+        marks = {name: self.group_marks(name) for name in names}
         for name, value, count in self.each(f"{question} GROUP BY name, value", given):
-            facets[name].add(str(value), count)
+            facets.setdefault(name, _Facet(marks.get(name, ","))).add(str(value), count)
         return {name: facet.describe() for name, facet in facets.items()}
 
     def with_words(self, text: str) -> np.ndarray:
@@ -401,7 +414,8 @@ class ItemTable:
 class _Facet:
     """The values of a field with their counts, and the least and the most of them if all are numbers or dates."""
 
-    def __init__(self):
+    def __init__(self, groups: str):
+        self._amount = functools.partial(amount, groups=groups)
         self._counts: dict[str, int] = {}
         self._least = (np.inf, "")
         self._most = (-np.inf, "")
@@ -410,7 +424,7 @@ class _Facet:
     def add(self, value: str, count: int) -> None:
         if len(self._counts) <= FEW:
             self._counts[value] = count
-        number = amount(value)
+        number = self._amount(value)
         if number is None:
             self._are_amounts = False
         else:
@@ -423,7 +437,7 @@ class _Facet:
             return {"least": self._least[1], "most": self._most[1]}
         if len(self._counts) > FEW:
             return {}
-        order = amount if self._are_amounts else lambda value: -self._counts[value]
+        order = self._amount if self._are_amounts else lambda value: -self._counts[value]
         return {"values": {value: self._counts[value] for value in sorted(self._counts, key=order)}}
 
 

@@ -88,30 +88,60 @@ def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
     return tuple(dict.fromkeys(filters))
 
 
-# A currency before it, by its sign or code, and a short unit after it.
-NUMBER = re.compile(r"(?:[^\w\s.,+-]\s*|[A-Z]{3}\s+)?([-+]?\d[\d\s.,']*)[^\d]{0,6}")
+# A currency before it, by its sign, code or abbreviation ("US$", "CHF ", "Rp", "kr. "), and a short unit after it.
+CURRENCY = r"[^\W\d_]{0,3}[^\w\s.,+-]\s*|[^\W\d_]{2,3}\.?\s+|Rp\.?"
+NUMBER = re.compile(rf"([-+]?)(?:{CURRENCY})?([-+]?\d(?:[\d\s']|[.,](?!\s+\d))*)\D{{0,6}}")
+RANGE = re.compile(r"\s*[–—]\s*|\s+-\s+")  # between the prices of a product's sizes
+SIGNS = str.maketrans("\u2212\u2019\u066b\u066c", "-'.'")  # minus, apostrophe, Arabic marks of decimals and thousands
+GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}([.,]\d{2,3})*[.,]\d{3}")  # ₹1,29,999, too
 DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\d{4})")
 
 
-def amount(text: str) -> float | None:
+def group_marks(texts: Iterable[str]) -> str:
+    """Returns which of the marks "," and "." divide thousands in a field's values, as far as one value cannot say it.
+
+    "1.299" is 1299 where all values have three digits behind the point, or one is "1.299.000"; and 1.299 next to "2.5".
+    """
+    decimal, grouping = set(), set()
+    for text in texts:
+        digits, marks = _digits(text)
+        is_grouped = bool(GROUPED.fullmatch(digits))
+        if len(marks) == 2 or (is_grouped and digits.count(marks[0]) > 1):
+            grouping.add(marks[0])
+        if len(marks) == 2 or not is_grouped:
+            decimal.update(marks[-1:])
+    return "".join(mark for mark in ",." if mark not in decimal or (mark == "," and mark in grouping))
+
+
+def _digits(text: str) -> tuple[str, list[str]]:
+    """Returns the sign, digits and marks of a number, "" for another text; and its kinds of marks, in their order."""
+    matches = [NUMBER.fullmatch(part) for part in RANGE.split(text.translate(SIGNS).strip(), maxsplit=1)]
+    if not all(matches):
+        return "", []
+    digits = matches[0][1] + re.sub(r"[\s']", "", matches[0][2]).rstrip(".,")
+    return digits, sorted(set(digits) & {",", "."}, key=digits.rfind)
+
+
+def amount(text: str, groups: str = ",") -> float | None:
     """Returns a number by which a field's value is ordered: its number ("19,90 EUR"), or its date in years; else None.
 
     Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
-    last is the decimal mark; a comma before three digits is not a decimal mark.
+    last is the decimal mark. A range of numbers counts as its first number.
+
+    Args:
+      groups: the marks that divide thousands where they are before three last digits, see `group_marks`.
     """
     if match := DATE.fullmatch(text.strip()):
         year = int(match[1] or match[6])
         month = int(match[2] or match[5])
         day = int(match[3] or match[4] or 1)
         return year + (month - 1) / 12 + (day - 1) / 372
-    match = NUMBER.fullmatch(text.strip())
-    if not match:
-        return None
-    digits = re.sub(r"[\s']", "", match[1]).rstrip(".,")
-    if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", digits) or digits.rfind(".") > digits.rfind(",") >= 0:
-        digits = digits.replace(",", "")
-    elif "," in digits:
-        digits = digits.replace(".", "").replace(",", ".")
+    digits, marks = _digits(text)
+    if len(marks) == 1 and GROUPED.fullmatch(digits) and (marks[0] in groups or digits.count(marks[0]) > 1):
+        digits = digits.replace(marks[0], "")
+    elif marks:
+        digits = digits.replace(marks[0], "") if len(marks) == 2 else digits
+        digits = digits.replace(marks[-1], ".")
     try:
         value = float(digits)
     except ValueError:

@@ -27,6 +27,8 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
         is_hidden = any(part.startswith(".") or part in _OF_PROGRAMS for part in parts)
         if is_wanted and not is_hidden:
             files.append(path)
+        elif isinstance(path, pathlib.Path) and path.is_symlink() and path.is_dir() and not is_hidden:
+            others.setdefault("link to a folder, which is not followed: name its target", []).append(path)
         elif is_wanted and path.is_file():
             others.setdefault("picture that is hidden, or in a folder of a program", []).append(path)
         elif not is_wanted and not is_hidden and path.is_file():

@@ -59,7 +59,7 @@ def _check_image(name: str) -> None:
     from mural_lite.pictures import MAX_SCAN, BadImage, open_image, read_file  # here, because sentences do without
 
     if not as_path(name).is_file():
-        raise UserError(f"The image {name} does not exist.")
+        raise UserError(f"The image {name} is not there, or is a folder: expected a file.")
     try:
         open_image(read_file(name), MAX_SCAN)
     except BadImage as error:

@@ -78,8 +78,3 @@ def without_noise() -> Iterator[None]:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of an exception's message, or its class where it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

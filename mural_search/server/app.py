@@ -97,7 +97,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}. Try --port={port + 1}.") from None
 
 
 def _recorded(model: str) -> str:
@@ -187,7 +187,7 @@ class Server:
         """
         host = _host_of(request.headers.get("Host", ""))
         if self._hosts and host and host not in self._hosts:
-            raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}.", 403)
+            raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}: start it with that --host.", 403)
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns the status and the words that answer a request that ended in an error."""

@@ -1,61 +1,62 @@
 """Rows of tables as people keep them: CSV, Excel, JSON, Parquet, img2dataset's output, folders of pictures with texts.
 
-CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
-columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet, and lists
-of objects, become columns of their own, "captions.de". Files of text are held in memory, the others are streamed.
-Rows that cannot be read go to `on_problem(reason, place)`: see text_files.py.
+CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl (workbooks.py). A row is a dictionary of the
+names of columns and their values: a text, the bytes of a picture, or several of them; objects within JSON and Parquet,
+and lists of objects, become columns of their own, "captions.de" (table_rows.py). Files of text are held in memory, the
+others are streamed. Rows that cannot be read go to `on_problem(reason, place)`: see text_files.py.
 """
 
 from __future__ import annotations
 
 import codecs
-import collections
 import contextlib
 import csv
 import dataclasses
-import functools
 import io
 import itertools
 import json
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path, find
-from mural_lite.img2dataset import find_shards, read_samples
+from mural_lite.img2dataset import find_shards, is_download, read_samples
 from mural_lite.pictures import ENDINGS
 from mural_lite.text_files import (
     DAMAGED,
     Problem,
-    canonical_language,
-    clean,
     is_text,
+    known_language,
     open_binary,
     parse_object,
     refuse_failure,
 )
 from mural_search.picture_folders import picture_files
+from mural_search.tables.table_rows import (
+    ENCODED,
+    FIRST_ROWS,
+    Heading,
+    Row,
+    find_names,
+    flattened,
+    names_picture,
+    texts_of,
+    value_of,
+    with_lists,
+)
 from mural_search.words_inside import WordsInside
 
-Value = str | bytes | tuple[str | bytes, ...]
 CSV, JSON, PARQUET, EXCEL = "CSV", "JSON", "Parquet", "Excel workbook"
 DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
-_FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON, ".ndjson": JSON, ".json": JSON}
-_FORMS |= {".parquet": PARQUET, ".xlsx": EXCEL}
+_FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".token": CSV, ".jsonl": JSON}
+_FORMS |= {".ndjson": JSON, ".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
+_OF_TEXT = (".txt", ".caption")  # next to pictures; programs that train on drawings write .caption
 _PACKED = (".gz", ".bz2", ".xz")
 LARGEST = 2**30  # bytes of a file that is held in memory, unpacked
 CUT_OFF = "file that is damaged or cut off: what follows is lost"
-DEEPEST = 4  # levels of objects that become columns; deeper levels stay JSON
-
-
-class Row(NamedTuple):
-    """A row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
-
-    place: str
-    values: dict[str, Value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,8 @@ class OwnTable:
       names: whether pictures without text files have their file names as captions.
       others: further files of a folder of pictures, {why they are not read: paths}.
       inside: reads the words inside pictures of a folder.
+      lists: columns whose texts are lists or objects, see `table_rows.columns_of_lists`.
+      heading: what shows while the first rows are read.
     """
 
     files: Sequence[pathlib.Path]
@@ -89,6 +92,8 @@ class OwnTable:
     names: bool = False
     others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
     inside: WordsInside = WordsInside()
+    lists: frozenset[str] = frozenset()
+    heading: Heading = dataclasses.field(default_factory=Heading)
 
     def describe(self) -> str:
         """Returns the table's form in words, for the user to check."""
@@ -102,22 +107,19 @@ class OwnTable:
     def rows(self, on_problem: Problem) -> Iterator[Row]:
         """Yields the rows, in the order of the files."""
         readers = {
-            CSV: functools.partial(_read_csv, form=self.form),
-            JSON: functools.partial(_read_json, encoding=self.form.encoding),
-            PARQUET: _read_parquet,
-            EXCEL: _read_excel,
-            DOWNLOADS: _read_downloads,
-        }
+            CSV: _read_csv, JSON: _read_json, PARQUET: _read_parquet, EXCEL: _read_excel, DOWNLOADS: _read_downloads,
+        }  # fmt: skip
         if self.file_type == PICTURES:
             rows = _read_pictures(self, on_problem)
         else:
-            rows = itertools.chain.from_iterable(readers[self.file_type](path, on_problem) for path in self.files)
+            read = readers[self.file_type]
+            rows = itertools.chain.from_iterable(read(path, on_problem, self) for path in self.files)
         for row in rows:
             problem = _problem_with(row)
             if problem:
                 on_problem(problem, row.place)
             else:
-                yield row
+                yield with_lists(row, self.lists) if self.lists else row
 
 
 def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
@@ -174,14 +176,14 @@ def _file_type_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
-    downloads = is_download(folder)
+    downloads = find_shards(folder) if is_download(folder) else []
     if downloads and downloads[0].suffix != ".parquet":
         return OwnTable(downloads, DOWNLOADS, folder)
     tables = downloads or sorted(folder.glob("*.parquet"))
     if tables:
         return OwnTable(tables, PARQUET, folder)
-    files, others = picture_files(folder, ("txt",))
-    pictures = [path for path in files if path.suffix.lower() != ".txt"]
+    files, others = picture_files(folder, [ending[1:] for ending in _OF_TEXT])
+    pictures = [path for path in files if path.suffix.lower() not in _OF_TEXT]
     if not pictures:
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
     inside = WordsInside()
@@ -191,13 +193,6 @@ def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
         others = {reason: [path for path in paths if path not in inside.sidecars] for reason, paths in others.items()}
         others = {reason: paths for reason, paths in others.items() if paths}
     return OwnTable(files, PICTURES, folder, names=captions == "names", others=others, inside=inside)
-
-
-def is_download(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the shards of img2dataset's output in a folder, [] where the folder is something else."""
-    if not any(any(folder.glob(pattern)) for pattern in ("*.tar", "*.tfrecord", "*_stats.json")):
-        return []
-    return find_shards(folder)
 
 
 # Text: encodings and separators.
@@ -293,22 +288,24 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
         return dataclasses.replace(form, delimiter=lines[0][4])
     best = form
     most = 0.0
-    for way, delimiter in itertools.product(_WAYS, _DELIMITERS):
+    for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
         candidate = Form(form.encoding, delimiter, way)
-        # A way that is not the usual one must be better, not as good.
-        share = _agreement(lines, candidate) - 0.05 * (way != _PLAIN)
+        # Another way than the usual one, or titles above the table, must be better, not as good.
+        share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN) - 0.02 * bool(most_titles)
         if share > most:
             best, most = candidate, share
     if not most:
         raise UserError(
-            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated "
+            f"{path} has one column only: expected columns for pictures and captions, separated "
             f"by one of {' '.join(map(repr, _DELIMITERS))}."
         )
     return best
 
 
-def _agreement(lines: Sequence[str], form: Form) -> float:
-    """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
+def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
+    """Returns the share of rows with the most frequent number of columns; 0 if that is one column.
+
+    And 0 if more rows than `most_titles` at the beginning have one column.
 
     A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
@@ -316,7 +313,7 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
     if len(lengths) > 1:
         lengths.pop()  # the sample may end within its last row
     lengths = [length for length in lengths if length]
-    if not lengths or lengths[0] == 1:
+    if all(length == 1 for length in lengths[: most_titles + 1]):
         return 0.0
     usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
     if usual == 1:
@@ -340,32 +337,43 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
 # Each form of table.
 
 
-def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
-    """Yields the rows of CSV below the names of the columns, or all rows where the first one names a picture."""
+def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
+    """Yields the rows of CSV below the names of the columns."""
+    form = table.form
     lines = _lines(_text(_content(path, on_problem), form.encoding))
-    header: list[str] = []
-    end = 0  # of the row before, as a number of lines
+    for line in lines:
+        if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
+            csv.field_size_limit(len(line))  # a picture in a cell may have any size
+    first = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
+    start, header = table.heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
+    end = first[start - 1][1] if start else 0
+    for begin, _, cells in _rows_of_csv(path, lines, form, header, end, on_problem):
+        yield Row(f"{path}:{begin + 1}", {name: cell for name, cell in zip(header, cells) if cell.strip()})
+
+
+def _rows_of_csv(
+    path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], end: int, on_problem: Problem
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yields (first line, line behind it, cells) of each row behind the line `end` that is whole and not empty."""
     while end < len(lines):
         begin = end
-        location = f"{path}:{begin + 1}"
         try:
             cells, end = _read_row(lines, begin, form)
+            problem = _problem_with_cells(cells, header, form) if header else ""
         except csv.Error as error:
-            on_problem(f"row that is no CSV ({error})", location)
-            end = begin + 1
+            cells, problem = [], f"row that is no CSV ({error})"
+        if _is_empty(cells) and not problem:
             continue
-        if not any(map(str.strip, cells)) or re.fullmatch(r"sep=.?", "".join(cells)):
-            continue
-        if not header:
-            header = _header(cells)
-            if not _are_values(cells):
-                continue
-        problem = _problem_with_cells(cells, header, form)
         if problem:
-            on_problem(problem, location)
+            on_problem(problem, f"{path}:{begin + 1}")
             end = begin + 1  # after a quote that nothing closes the next line is a row again
-            continue
-        yield Row(location, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+        else:
+            yield begin, end, cells
+
+
+def _is_empty(cells: Sequence[str]) -> bool:
+    """Whether a row has no text, or Excel's line with the separator."""
+    return not any(map(str.strip, cells)) or bool(re.fullmatch(r"sep=.?", "".join(cells)))
 
 
 def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], int]:
@@ -380,9 +388,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
     """Returns why the cells of a row do not fit this table, or ""."""
     if any(map(str.strip, cells[len(header) :])):
-        problem = "row with more columns than the first"
-        is_quoted = any('\\"' in cell or cell.lstrip().startswith('"') for cell in cells)
-        return f'{problem}, perhaps by a quote within quotes, to be written ""' if is_quoted else problem
+        return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
     if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
@@ -398,43 +404,9 @@ def _holds_rows(cell: str, form: Form) -> bool:
         return True
 
 
-def _are_values(cells: Sequence[str]) -> bool:
-    """Whether a first row is one like all others: it names a picture."""
-    return any(names_picture(cell) for cell in cells)
-
-
-def _header(cells: Sequence[str]) -> list[str]:
-    """Returns a name of its own for each column: its number where a row of values comes first, or it has no name."""
-    if _are_values(cells):
-        return [str(number) for number in range(1, len(cells) + 1)]
-    names: list[str] = []
-    for number, cell in enumerate(cells, start=1):
-        name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(f"{name} ({number})" if name in names else name)
-    return names
-
-
-def texts_of(value: Value) -> tuple[str, ...]:
-    """Returns the texts of a value, without pictures."""
-    if isinstance(value, str):
-        return (value,)
-    return tuple(text for text in several(value) if isinstance(text, str))
-
-
-def names_picture(value: Value) -> bool:
-    """Whether a value is a picture, or the name or address of one by its ending."""
-    first = (*several(value), "")[0]
-    if isinstance(first, bytes):
-        return True
-    name = first.strip()
-    if "://" in name:
-        name = re.split(r"[?#]", name)[0]
-    return name.rpartition(".")[2].lower() in ENDINGS and "." in name
-
-
-def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
+def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
     """Yields the rows of a list of objects, or of lines with an object each, for any file name."""
-    text = _text(_content(path, on_problem), encoding).lstrip("\ufeff")
+    text = _text(_content(path, on_problem), table.form.encoding).lstrip("\ufeff")
     is_json_file = ".json" in path.suffixes
     try:
         content = json.loads(text)
@@ -453,10 +425,8 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
 
 def _begins_with_object(text: str) -> bool:
     """Whether the first line with content is an object: such a file has lines, also with another ending."""
-    for line in io.StringIO(text):
-        if line.strip() not in ("", "["):
-            return _object_of(line) is not None
-    return False
+    lines = (line for line in io.StringIO(text) if line.strip() not in ("", "["))
+    return _object_of(next(lines, "")) is not None
 
 
 def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
@@ -469,20 +439,59 @@ def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterat
 def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     """Yields the rows of a list of objects, or of an object, see `_objects_within`; raises `UserError` for others."""
     if isinstance(content, dict):
-        content = _objects_within(content)
+        content = _objects_within(content, path)
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
+    if content and all(isinstance(values, list) for values in content):  # rows without names of columns
+        start, names = find_names([[str(value_of(value)) for value in values] for values in content[:FIRST_ROWS]])
+        content = [dict(zip(names, values)) for values in content[start:]]
     for number, values in enumerate(content, start=1):
         yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
 
 
-def _objects_within(document: dict) -> list:
-    """Returns the first list of objects in an object, or the object itself, as a list, where it holds none."""
+def _objects_within(document: dict, path: pathlib.Path) -> list:
+    """Returns the rows of an object, in any form of pandas' `to_json` or of Hugging Face's `to_dict`.
+
+    That is the columns, or a list of objects in it, or the object itself where it holds neither. Raises `UserError` for
+    columns that differ in length.
+    """
+    values = list(document.values())
+    if isinstance(document.get("columns"), list) and isinstance(document.get("data"), list):  # orient="split", "tight"
+        rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
+        return _labelled(rows, document.get("index") or range(len(rows)))
+    if values and all(map(names_picture, document)):  # {"1.jpg": "a hat"}, {"1.jpg": {"caption": "a hat"}}
+        return [{"image": name, **(of if _is_object(of) else {"caption": of})} for name, of in document.items()]
+    are_lists = bool(values) and all(isinstance(column, list) for column in values)
+    if are_lists and not all(map(_is_object, itertools.chain.from_iterable(values))):  # to_dict, orient="list"
+        lengths = sorted(set(map(len, values)))
+        if len(lengths) > 1:
+            raise UserError(f"{path} has columns of different lengths, {lengths}: expected a value for each row.")
+        return [dict(zip(document, row)) for row in zip(*values)]
+    if len(values) > 1 and all(map(_is_object, values)) and len({frozenset(value) for value in values}) == 1:
+        return _rows_of_objects(document)
     # Exports wrap their rows, for example {"version": 1, "products": [{"image": "1.jpg"}, {"image": "2.jpg"}]}.
-    for value in document.values():
+    for value in values:
         if isinstance(value, list) and any(map(_is_object, value)):
             return value
     return [document]
+
+
+def _rows_of_objects(document: dict[str, dict]) -> list[dict]:
+    """Returns the rows of objects with the same keys: orient="index" has an object per row, "columns" per column."""
+    labels = next(iter(document.values()))
+    has_column_of_pictures = any(all(map(names_picture, map(str, column.values()))) for column in document.values())
+    are_columns = all(map(str.isdigit, labels)) or (not all(map(str.isdigit, document)) and has_column_of_pictures)
+    if not are_columns:
+        return _labelled(document.values(), document)
+    return _labelled([{name: column[label] for name, column in document.items()} for label in labels], labels)
+
+
+def _labelled(rows: Iterable[dict], labels: Iterable) -> list[dict]:
+    """Returns rows with a column of their labels, if these are more than numbers: an index of "sku" in pandas."""
+    labels = list(map(str, labels))
+    if all(map(str.isdigit, labels)):
+        return list(rows)
+    return [{"key": label, **row} for label, row in zip(labels, rows)]
 
 
 def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -> Iterator[Row]:
@@ -505,7 +514,7 @@ def _object_of(line: str) -> dict | None:
         return None
 
 
-def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+def _read_parquet(path: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
     """Yields the rows of Parquet, without holding the file in memory."""
     from mural_lite.parquet import read_rows
 
@@ -516,114 +525,31 @@ def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
-def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Yields the rows of the sheet that was open when a workbook was saved; a lone cell above the names is a title."""
+def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
+    """Yields the rows of a workbook's sheet."""
     try:
-        import openpyxl
+        import openpyxl  # noqa: F401 - whether it is installed
     except ImportError:
         raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
+    from mural_search.tables import workbooks
+
     try:
         file = io.BytesIO(_content(path, lambda *problem: None))
         with zipfile.ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > LARGEST:
                 raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-        sheet = book.active if book.active in book.worksheets else book.worksheets[0]  # a sheet may be a chart
-        sheet.reset_dimensions()  # the size that a file names is only a hint
-        rows = itertools.islice(sheet.iter_rows(values_only=True), MOST_ROWS)
-        yield from _rows_of_sheet(path, rows, _merged(file, sheet))
+        yield from workbooks.read_rows(path, file, MOST_ROWS, table.heading)
     except (UserError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - openpyxl raises all errors of its parsers of ZIP and XML
         raise UserError(f"{path} is not a workbook that can be read: save it again, or as CSV (UTF-8).") from None
 
 
-def _rows_of_sheet(path: pathlib.Path, rows: Iterator[tuple], merged: Mapping[tuple[int, int], int]) -> Iterator[Row]:
-    """Yields the rows of a sheet; a merged cell holds its value in all its rows."""
-    header: list[str] = []
-    held: dict[int, tuple[int, str]] = {}  # column -> (last row, value) of the merged cell that is met
-    for number, values in enumerate(rows, start=1):
-        cells = [str(_value(value)) for value in values]
-        for column, (last, value) in held.items():
-            if number <= last and column < len(cells):
-                cells[column] = cells[column] or value
-        for column, cell in enumerate(cells):
-            if (number, column) in merged:
-                held[column] = merged[number, column], cell
-        if not header and sum(bool(cell.strip()) for cell in cells) > 1:
-            header = _header(cells)
-            if not _are_values(cells):
-                continue
-        named = {name: cell for name, cell in zip(header, cells) if cell.strip()}
-        if named:
-            yield Row(f"{path}, row {number}", named)
-
-
-def _merged(file: io.BytesIO, sheet) -> dict[tuple[int, int], int]:
-    """Returns (first row from 1, column from 0) -> last row of the merged cells of several rows."""
-    import openpyxl.utils
-
-    path = getattr(sheet, "_worksheet_path", "")  # openpyxl reads merged cells only where it holds the whole sheet
-    with zipfile.ZipFile(file) as archive, archive.open(path) as part:
-        tail = collections.deque(iter(lambda: part.read(1 << 20), b""), maxlen=4)  # they come behind the rows
-    ranges = re.findall(rb'<(?:\w+:)?mergeCell [^>]*ref="([A-Z]+\d+:[A-Z]+\d+)"', b"".join(tail))
-    bounds = [openpyxl.utils.range_boundaries(cells.decode()) for cells in ranges]
-    return {(top, left - 1): bottom for left, top, _, bottom in bounds if bottom > top}
-
-
-def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+def _read_downloads(shard: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
     """Yields the rows of a shard of img2dataset's output; a sample without a picture has an empty one."""
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
-
-
-def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
-    """Returns the values of a row of JSON or Parquet as column -> value; objects become columns "name.key"."""
-    columns: dict[str, Value] = {}
-    for key, value in values.items():
-        name = f"{before}{key}"
-        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            value = {str(part): text for part, text in value}  # a map of Parquet
-        objects = value if isinstance(value, list) else [value]
-        if value and all(map(_is_object, objects)) and depth < DEEPEST:
-            for part in objects:  # of a list of objects each column holds the texts, or the pictures, of all
-                for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    columns[column] = (*several(columns[column]), *several(text)) if column in columns else text
-            continue
-        value = _value(value)
-        if any(item.strip() for item in several(value)):
-            columns[name] = value
-    return columns
-
-
-def several(value: Value) -> tuple:
-    """Returns the parts of a value."""
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _value(value: Any) -> Value:
-    """Returns a value of JSON, Parquet or Excel as a value of a row; an empty cell is ""."""
-    if isinstance(value, (str, bytes)):
-        return value
-    if isinstance(value, (list, tuple)):
-        values = (part for part in map(_value, value) if isinstance(part, (str, bytes)))
-        return tuple(part for part in values if part.strip())
-    if value is None or value != value:  # NaN, which tables of numbers have in empty cells
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if _is_object(value):
-        return _deep_json(value)
-    return str(value)
-
-
-def _deep_json(value: dict) -> str:
-    """Returns an object as JSON, "" where it cannot be written so, for example because it is nested too deeply."""
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except (RecursionError, ValueError, TypeError):
-        return ""
 
 
 def _problem_with(row: Row) -> str:
@@ -643,12 +569,12 @@ _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic":
 
 
 def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
-    pictures = [path for path in table.files if path.suffix.lower() != ".txt"]
+    pictures = [path for path in table.files if path.suffix.lower() not in _OF_TEXT]
     table.inside.begin()
     stems = set(map(_stem, pictures))
     texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
     for path in table.files:
-        if path.suffix.lower() != ".txt":
+        if path.suffix.lower() not in _OF_TEXT:
             continue
         stem = _stem(path)
         language = ""
@@ -695,15 +621,6 @@ def language_of_caption(column: str) -> str | None:
     """Returns the language in a name of those columns, "caption" or "caption.de"; `None` for another column."""
     name, _, tag = column.partition(".")
     return tag if name == "caption" else None
-
-
-@functools.lru_cache(maxsize=4096)
-def known_language(code: str) -> str:
-    """Returns the BCP 47 tag of a code, "" where no language has it."""
-    try:
-        return canonical_language(code)
-    except UserError:
-        return ""
 
 
 def language_of(code: str) -> str:

@@ -20,18 +20,14 @@ from typing import NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
 from mural_lite.skipped import check_fraction
-from mural_lite.text_files import canonical_language, clean
+from mural_lite.text_files import canonical_language, clean, known_language
+from mural_search.items import group_marks
 from mural_search.tables.own_tables import (
     DOWNLOADS,
     PICTURES,
     OwnTable,
-    Row,
-    Value,
-    known_language,
     language_of_caption,
-    names_picture,
     open_table,
-    texts_of,
 )
 from mural_search.tables.table_columns import (
     IDENTITIES,
@@ -44,6 +40,7 @@ from mural_search.tables.table_columns import (
     plain,
 )
 from mural_search.tables.table_pictures import Pictures, pictures_of
+from mural_search.tables.table_rows import Row, Value, columns_of_lists, names_picture, texts_of, with_lists
 
 TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie next to pictures
 CHECKED = 50  # first rows whose pictures are looked for
@@ -60,7 +57,8 @@ class TableRequest:
       columns: the roles of columns, see `table_columns.parse_choices`.
       language: of captions without a language; "": it is guessed.
       encoding: of text; "": it is detected.
-      where: column -> conditions that its text must meet, column by column; "" of a column that a row lacks.
+      where: column -> conditions that its text, "" in a row that lacks it, must meet; they also take the column's marks
+        of thousands, see `items.group_marks`.
       all_rows: also rows that are not for sale.
       max_skipped_fraction: of the rows; above it reading stops.
     """
@@ -71,7 +69,7 @@ class TableRequest:
     language: str = ""
     encoding: str = ""
     captions: str = ""
-    where: Mapping[str, Sequence[Callable[[str], bool]]] = dataclasses.field(default_factory=dict)
+    where: Mapping[str, Sequence[Callable[[str, str], bool]]] = dataclasses.field(default_factory=dict)
     all_rows: bool = False
     max_skipped_fraction: float = 0.5
 
@@ -119,6 +117,7 @@ class ProductTable:
       fields: names of further columns of the first rows.
       presence: how many of the first pictures exist, in words.
       notes: further remarks on the first rows, in words.
+      group_marks: of the columns that have conditions, see `items.group_marks`.
     """
 
     request: TableRequest
@@ -129,6 +128,7 @@ class ProductTable:
     guesses: Mapping[str, Guess] = dataclasses.field(default_factory=dict)
     presence: str = ""
     notes: Sequence[str] = ()
+    group_marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
         """Returns plain lines on the table and its columns."""
@@ -219,7 +219,7 @@ class ProductTable:
                 return f"row that is not for sale ({name}: {text}); --where=all takes these, too"
         for name, conditions in where.items():
             text = _text_in(values, name)
-            if not all(is_met(text) for is_met in conditions):
+            if not all(is_met(text, self.group_marks[name]) for is_met in conditions):
                 return f"row that --where leaves out ({name})"
         return ""
 
@@ -276,22 +276,29 @@ def inspect_table(request: TableRequest) -> ProductTable:
     pictures = Pictures(own_table, request.images)
     problems: list[tuple[str, str]] = []
     rows = list(itertools.islice(own_table.rows(lambda *problem: problems.append(problem)), SAMPLE))
+    own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
+    rows = [with_lists(row, own_table.lists) for row in rows]
     if not rows:
         hint = ", below its names of columns if it has any"
         if problems:
             hint = f": {problems[0][0]}, at {problems[0][1]}"
-        raise UserError(f"{request.table} holds no rows that can be read{hint}.")
+        reasons = [f"{request.table} holds no rows that can be read{hint}", *own_table.heading.notes]
+        raise UserError(f"{'; '.join(reasons)}.")
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))
+    empty = [name for name in own_table.heading.names if name not in names and not name.startswith("column ")]
+    if empty:
+        own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty)}")
     if own_table.file_type == PICTURES and not choices:
         languages = {name: language_of_caption(name) for name in names}
         captions = {name: language for name, language in languages.items() if language is not None}
         columns = Columns(("image",), captions, language_of_others=language_of_caption)
     else:
-        columns = find_columns(rows, choices, pictures.is_there)
+        columns = find_columns(rows, choices, pictures.is_there, own_table.heading.notes)
     for name in request.where:
         if name not in names:
             raise UserError(f"--where: the table's first rows have no column {name!r}; they have {', '.join(names)}.")
     table = ProductTable(request, own_table, columns, pictures, [name for name in names if columns.is_field(name)])
+    table.group_marks = {name: group_marks(_text_in(row.values, name) for row in rows) for name in request.where}
     table.presence = _presence(pictures, _first_values(rows, columns.images[0]))
     table.notes = _notes(table, rows, names)
     if not request.language:
@@ -319,8 +326,9 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
 
 
 def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
-    """Returns lines: another column of pictures, rows that are not for sale, columns of one name, HTML."""
-    notes = [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
+    """Returns lines: another column of pictures, rows that are not for sale, columns of one name."""
+    notes = [*table.table.heading.notes]
+    notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
     notes += table.table.inside.describe()
     for name in table.fields:
         values = _first_values(rows, name)
@@ -334,12 +342,6 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     repeated = [name for name in repeated if name not in table.columns.images]
     if repeated:
         notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated)}")
-    with_html = 0
-    for row in rows:
-        texts = itertools.chain.from_iterable(map(texts_of, row.values.values()))
-        with_html += any(map(has_html, texts))
-    if with_html:
-        notes.append(f"HTML in {with_html} of the first {len(rows)} rows is read as text")
     return notes
 
 

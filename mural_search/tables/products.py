@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -17,9 +18,10 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
-from mural_search.tables.own_tables import Row
 from mural_search.tables.product_table import ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
+from mural_search.tables.table_pictures import Pictures
+from mural_search.tables.table_rows import Row
 
 
 class RowTally(Tally):
@@ -34,6 +36,7 @@ class RowTally(Tally):
         self.places.append((problem, " ".join(location.split())))
 
 
+LONGEST_NAME = 120  # characters of a picture's name in a message
 VARIATIONS = "variations"  # the field with the ids of a product's variations
 DUPLICATE = "row that repeats an earlier one: same picture, caption and language"
 
@@ -147,7 +150,8 @@ def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
     """Yields the content of each wanted row, and {file: name to show} of its pictures."""
-    files = _Files(table, keep)
+    file_of = functools.partial(_file_of, table.pictures, keep)
+    file_of_name = functools.cache(file_of)  # each name is looked for once
     unwanted: dict[str, str] = {}  # product -> reason
     for row in table.table.rows(tally.skip):
         if bar is not None:
@@ -164,7 +168,7 @@ def _wanted_rows(
         names: dict[pathlib.Path, str] = {}
         problems = []
         for value in content.pictures:
-            file, problem = files.find(value)
+            file, problem = file_of_name(value) if isinstance(value, str) else file_of(value)
             if file is None:
                 problems.append(problem)
             else:
@@ -179,7 +183,7 @@ def _wanted_rows(
 
 
 def _place(row: Row, value: str) -> str:
-    return f"{row.place} ({value})" if value else row.place
+    return f"{row.place} ({value[:LONGEST_NAME]})" if value else row.place
 
 
 def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted: dict[str, str]) -> str:
@@ -193,27 +197,12 @@ def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted
     return reason
 
 
-class _Files:
-    """The files of pictures, each name looked for once."""
-
-    def __init__(self, table: ProductTable, keep: pathlib.Path):
-        self._pictures = table.pictures
-        self._keep = keep
-        self._found: dict[str, tuple[pathlib.Path | None, str]] = {}
-
-    def find(self, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-        """Returns the file of a picture, or None and the reason for its absence."""
-        if isinstance(value, bytes):
-            return self._look_for(value)
-        if value not in self._found:
-            self._found[value] = self._look_for(value)
-        return self._found[value]
-
-    def _look_for(self, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-        try:
-            return self._pictures.file(value, self._keep), "picture that is not there"
-        except BadImage as error:
-            return None, str(error)
+def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
+    """Returns the file of a picture, or None and the reason for its absence."""
+    try:
+        return pictures.file(value, keep), "picture that is not there"
+    except BadImage as error:
+        return None, str(error)
 
 
 def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
@@ -273,12 +262,10 @@ class LanguageCounts(NamedTuple):
 
 def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
     """Returns the languages of captions, the most frequent first."""
-    counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)
     for entry in entries:
-        for (language, _), (_, guessed) in entry.captions.items():
-            counts[language][0] += 1
-            counts[language][1] += guessed
-        for language in {language for language, _ in entry.captions}:
-            counts[language][2] += 1
-    ordered = sorted(counts.items(), key=lambda item: -item[1][0])
-    return {language: LanguageCounts(*numbers) for language, numbers in ordered}
+        for (language, _), (_, is_guessed) in entry.captions.items():
+            captions[language] += 1
+            guesses[language] += is_guessed
+        pictures.update({language for language, _ in entry.captions})
+    return {tag: LanguageCounts(count, guesses[tag], pictures[tag]) for tag, count in captions.most_common()}

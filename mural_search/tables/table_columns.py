@@ -18,11 +18,14 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
 
 from mural_lite.errors import UserError
 from mural_lite.text_files import canonical_language
-from mural_search.tables.own_tables import Row, Value, language_of, names_picture, texts_of
+from mural_search.tables.own_tables import language_of
+from mural_search.tables.table_rows import Row, Value, names_picture, texts_of
 
 Values = Mapping[str, Sequence[Value]]  # column -> values of the first rows
 SAMPLE = 1000  # rows that are looked at
@@ -162,7 +165,10 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
 
 
 def find_columns(
-    rows: Sequence[Row], choices: Mapping[str, Sequence[str]], is_there: Callable[[Value], bool]
+    rows: Sequence[Row],
+    choices: Mapping[str, Sequence[str]],
+    is_there: Callable[[Value], bool],
+    notes: Iterable[str] = (),
 ) -> Columns:
     """Returns the roles of a table's columns.
 
@@ -170,6 +176,7 @@ def find_columns(
       rows: the first rows, at least one.
       choices: of the user, from `parse_choices`.
       is_there: whether a value leads to a picture.
+      notes: on the table, for a message.
 
     Raises:
       UserError: no column of pictures is found, or one that was named is not there, or there are too many.
@@ -185,7 +192,7 @@ def find_columns(
         chosen[role] = [_column(role, name, values) for name in names]
     no_caption = lambda name: split_language(name)[0] not in _CAPTION  # noqa: E731 - "name_id" may be in Indonesian
     identity = chosen.get("id", [""])[0] or _named(values, IDENTITIES, no_caption)
-    images = chosen.get("image") or _find_images(values, is_there, identity)
+    images = chosen.get("image") or _find_images(values, is_there, identity, notes)
     language = chosen.get("language", [""])[0] or _find_language(values, images)
     taken = {*images, language, identity}
     free = {name: some for name, some in values.items() if name not in taken}
@@ -219,7 +226,7 @@ def _named(values: Values, names: Sequence[str], fits: Callable[[str], bool]) ->
     return next((by_plain_name[name] for name in names if name in by_plain_name), "")
 
 
-def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str) -> list[str]:
+def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]) -> list[str]:
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
@@ -235,9 +242,10 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     best = max(values, key=quality)
     exist, look, *_ = quality(best)
     if max(exist, look) < 0.5 and plain(best) not in _IMAGE:
+        hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
-            "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
+            f"names of files, addresses of downloaded pictures, or the pictures themselves.{hint}"
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if exist >= 0.5 else names_picture
@@ -346,6 +354,9 @@ def _find_identity(values: Values, rows: int) -> str:
 GUESSED_FROM = 300  # captions from which the languages of a column are estimated
 ROUNDS = 30
 LIKELY = 8  # languages that are looked at closely
+# And these, which the small models pass over in short captions: for them "a red shirt" is Danish or Albanian.
+WIDESPREAD = ("en", "de", "es", "fr")
+SURE = 0.8  # mean probability of the captions' languages; below it these are languages that cannot be told apart
 LEAST = 0.05  # share of a column's captions: languages with less are taken for mistakes
 
 
@@ -354,19 +365,33 @@ class Guess:
 
     Attributes:
       shares: BCP 47 tag -> estimated share of the captions, the largest first.
+      certainty: mean probability of the language that each caption is assigned to, among these.
     """
+
+    certainty = 1.0
 
     def __init__(self, texts: Sequence[str]):
         """Estimates the languages of texts; raises `UserError` if lingua is not installed."""
         sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
-        likely = list(_shares(_probabilities(_detector(()), sample), least=0.0))[:LIKELY]
+        ranked = list(_shares(_probabilities(_detector(()), sample), least=0.0))
+        likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
+        probabilities: list[dict[str, float]] = []
         if len(likely) > 1:
-            self.shares = _shares(_probabilities(_detector(likely), sample))
+            probabilities = _probabilities(_detector(likely), sample)
+            self.shares = _shares(probabilities)
         self._few = _detector(tuple(self.shares)) if len(self.shares) > 1 else None
+        joint = [[share * guess.get(tag, 0.0) for tag, share in self.shares.items()] for guess in probabilities]
+        self._scripts = {_script(text) for text, values in zip(sample, joint) if any(values)}
+        sure = [max(values) / sum(values) for values in joint if any(values)]
+        self.certainty = sum(sure) / len(sure) if sure else 1.0
 
     def __call__(self, text: str) -> str:
-        """Returns the BCP 47 tag of the likeliest language."""
+        """Returns the BCP 47 tag of the likeliest language; of all languages for a script that none of these has."""
+        script = _script(text)
+        if script and self._scripts and script not in self._scripts:
+            (probabilities,) = _probabilities(_detector(()), [text])
+            return max(probabilities, key=probabilities.get)
         if self._few is None:
             return next(iter(self.shares), "und")
         (probabilities,) = _probabilities(self._few, [text])
@@ -374,7 +399,16 @@ class Guess:
 
     def describe(self) -> str:
         """Returns the languages in words."""
-        return "guessed: " + ", ".join(f"{tag} {share:.0%}" for tag, share in self.shares.items())
+        shares = ", ".join(f"{tag} {share:.0%}" for tag, share in self.shares.items())
+        return f"guessed: {shares}" + ("" if self.certainty >= SURE else ", not sure: --language=de says it")
+
+
+def _script(text: str) -> str:
+    """Returns the script of most letters of a text, such as "LATIN" or "KATAKANA", "" without letters."""
+    if text.isascii():
+        return "LATIN" if any(map(str.isalpha, text)) else ""
+    scripts = [unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha()]
+    return max(set(scripts), key=scripts.count, default="")
 
 
 def language_named(name: str) -> str:
@@ -417,15 +451,10 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
-    shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
+    values = np.array([guess.get(tag, 0.0) for guess in probabilities for tag in tags]).reshape(-1, max(1, len(tags)))
+    shares = np.full(len(tags), 1.0)
     for _ in range(ROUNDS):
-        counts = dict.fromkeys(tags, 0.0)
-        for guesses in probabilities:
-            joint = {tag: shares[tag] * value for tag, value in guesses.items()}
-            likelihood = sum(joint.values()) or 1.0
-            for tag, value in joint.items():
-                counts[tag] += value / likelihood
-        texts = sum(counts.values()) or 1.0
-        shares = {tag: count / texts for tag, count in counts.items()}
-    kept = {tag: share for tag, share in shares.items() if share and share >= least}  # never a share of 0
+        joint = values * shares  # [texts, languages]
+        shares = np.mean(joint / np.maximum(joint.sum(1, keepdims=True), 1e-300), axis=0) if tags else shares
+    kept = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never a share of 0
     return dict(sorted(kept.items(), key=lambda item: -item[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -10,23 +11,42 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
 from mural_lite.hashes import text_hash
-from mural_lite.img2dataset import DownloadedImages
+from mural_lite.img2dataset import DownloadedImages, is_download
 from mural_lite.pictures import ENDINGS, BadImage, path_below
 from mural_search.picture_folders import picture_files
-from mural_search.tables.own_tables import DOWNLOADS, OwnTable, Value, is_download, names_picture, several
+from mural_search.tables.own_tables import DOWNLOADS, PICTURES, OwnTable
+from mural_search.tables.table_rows import Value, is_encoded, names_picture, several, without_suffix
 
 
 def pictures_of(value: Value) -> Sequence[str | bytes]:
-    """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
+    """Returns the pictures of a value; a text may name several, "a.jpg|b.jpg", or be one, in base64."""
     pictures: list[str | bytes] = []
     for item in several(value):
-        pictures += [item] if isinstance(item, bytes) else _divided(item)
+        content = item if isinstance(item, bytes) else _decoded(item)
+        pictures += [content] if content is not None else map(without_suffix, _divided(item))
     return tuple(filter(None, pictures))
+
+
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")  # from the base64 of addresses
+
+
+def _decoded(text: str) -> bytes | None:
+    """Returns the picture that a data URL or a text in base64 holds, `None` for another text."""
+    text = text.strip()
+    if not is_encoded(text):
+        return None
+    head, _, body = text.rpartition(",") if text.startswith("data:") else ("base64", "", text)
+    content = unquote_to_bytes(body)
+    if not head.endswith("base64"):
+        return content
+    with contextlib.suppress(ValueError):
+        return base64.b64decode(content.translate(_TO_STANDARD).rstrip(b"=") + b"==")
+    return None
 
 
 def _divided(text: str) -> Sequence[str]:
@@ -48,6 +68,7 @@ class Pictures:
         self.folder = as_path(images) if images else table.folder
         if not self.folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
+        self._are_listed = table.file_type == PICTURES and not images  # found in the user's folder, perhaps as links
         self._downloads = None
         if table.file_type != DOWNLOADS and is_download(self.folder):  # a download's own pictures come with its rows
             self._downloads = DownloadedImages(self.folder)
@@ -88,7 +109,7 @@ class Pictures:
         refused = None
         for name in _names(value, self.folder):
             try:
-                path = path_below(self.folder, name)
+                path = self.folder / name if self._are_listed else path_below(self.folder, name)
                 if name and path.is_file():
                     return path
             except BadImage as error:
@@ -149,5 +170,8 @@ def _plain_stem(value: str) -> str:
 
 
 def _of_size(stem: str) -> str:
-    """Returns the name of the picture that WordPress made another size of: "hat-scaled", "hat-300x200"."""
-    return re.sub(r"-(scaled|\d+x\d+)$", "", stem)
+    """Returns the name of the picture that WordPress made another size of, "hat-scaled" or "hat-300x200".
+
+    Or whose number pandas wrote as a fraction: "1000.0".
+    """
+    return re.sub(r"(-(scaled|\d+x\d+)|\.0)$", "", stem)

@@ -18,15 +18,12 @@ run_finetune.py with this file and a model of it trains the text tower, too, at 
 from mural_tf.configs import emoji_mural_translated
 from mural_tf.configs.emoji import get_config as emoji
 
-STAGE_STEPS = 800
-
 
 def get_config(arguments: str = "mural"):
     if arguments == "translated":
         config = emoji_mural_translated.get_config()
         config.data.emoji += "_styles"
         config.data.directory = f"data/emoji_{config.data.emoji}"
-        config.train.steps = STAGE_STEPS
         return config
     config = emoji(arguments)
     config.data.emoji += "_styles"  # names of emoji alone, 37,000 texts for 63,000; drawings of five styles

@@ -19,8 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from mural_lite.errors import UserError
-from mural_tf.backend import first_line
+from mural_lite.errors import UserError, first_line
 from mural_tf.pretrained.weight_files import WeightFile
 
 MAGIC = 0x1950A86A20F9469CFC6C  # how a file in the older form begins

@@ -19,10 +19,10 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.paths import CLIENTS
 from mural_lite.remote_folders import local_copy
-from mural_tf.backend import first_line, keras, tensorflow_hub
+from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.encoders.towers import image_input, token_inputs, tower_with_projection

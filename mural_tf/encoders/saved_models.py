@@ -13,8 +13,7 @@ import pathlib
 
 import tensorflow as tf
 
-from mural_lite.errors import UserError
-from mural_tf.backend import first_line
+from mural_lite.errors import UserError, first_line
 
 DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folder
 

@@ -22,7 +22,7 @@ import numpy as np
 from mural_lite import tfrecord
 from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.files import as_path, copy_file, open_path
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy
@@ -154,7 +154,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
     """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if it is missing."""
     import tensorflow as tf
 
-    from mural_tf.backend import first_line, tensorflow_hub
+    from mural_tf.backend import tensorflow_hub
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:

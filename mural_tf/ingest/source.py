@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import importlib
 import inspect
 import pathlib
@@ -20,24 +19,7 @@ from mural_lite.skipped import Tally, check_fraction
 from mural_lite.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
 from mural_lite.work import Engine
 
-_SHORT = 40  # characters of a language code: longer codes are rare, and would fill the memory
-_cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # types of items
-
-
-def language_tag(code: str) -> str:
-    """Does the same as `canonical_language`, but fast enough for a call per record."""
-    if isinstance(code, str) and len(code) < _SHORT:
-        return _cached_language(code)
-    return canonical_language(code)
-
-
-def known_language(code: Any) -> str:
-    """Returns `language_tag` of a file's value, "" if the value is not a language code."""
-    try:
-        return language_tag(code)
-    except UserError:
-        return ""
 
 
 class Text(NamedTuple):
@@ -110,6 +92,7 @@ class Source:
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
     GROWTH: ClassVar[float] = 2.0  # bytes of records per byte of text
+    MOST_UNITS: ClassVar[int | None] = None  # of a file; None: as many as its ending allows
     is_divided = False  # whether the conversion holds images out, by the family's `image_hash` and `hold_out`
 
     def check(self) -> None:
@@ -117,13 +100,13 @@ class Source:
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
             if code is not None and column_of(code) is None:
-                language_tag(code)
+                canonical_language(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
         """Returns units of about `unit_bytes` of records each."""
         units: list[Unit] = []
         for path in self.files():
-            units += cut(path, self.weight(path), unit_bytes)
+            units += cut(path, self.weight(path), unit_bytes, self.MOST_UNITS)
         return units
 
     def weight(self, path: pathlib.Path) -> int:
@@ -161,13 +144,7 @@ class ShardSource(Source):
 
     ITEM: ClassVar[str] = FILE
     GROWTH: ClassVar[float] = 1.0
-
-    def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns a unit per file."""
-        units: list[Unit] = []
-        for path in self.files():
-            units += cut(path, self.weight(path), unit_bytes, most=1)
-        return units
+    MOST_UNITS: ClassVar[int] = 1
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns the bytes of a file or of the files in a folder: records are as large."""

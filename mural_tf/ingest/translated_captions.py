@@ -16,8 +16,8 @@ from mural_lite import tfrecord
 from mural_lite.errors import UserError
 from mural_lite.files import open_path
 from mural_lite.record_format import TEXT_PAIRS, parse_record
-from mural_lite.text_files import canonical_language, clean, is_text, parse_object, read_lines
-from mural_tf.ingest.source import Text, known_language
+from mural_lite.text_files import canonical_language, clean, is_text, known_language, parse_object, read_lines
+from mural_tf.ingest.source import Text
 from mural_tf.ingest.sources.own_records import OwnRecords
 
 _NO_LETTER = re.compile(r"[^\w#]|_")

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.files import json_field, read_json
 from mural_lite.hugging_face import PICKLES
-from mural_tf.backend import first_line
 
 MOST_DEFLATED = 1100  # times as many bytes as a compressed file has; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time

@@ -23,9 +23,8 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, first_line
 from mural_lite.files import json_field, publish, read_json, write_whole
-from mural_tf.backend import first_line
 from mural_tf.models.dual_encoder import DualEncoder
 
 PARTIAL = ".saving"  # the folder of files that are not complete yet

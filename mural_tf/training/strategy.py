@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_lite.errors import UserError, install_extra
+from mural_lite.errors import UserError, first_line, install_extra
 from mural_lite.files import as_path
 from mural_lite.paths import RemotePath
-from mural_tf.backend import first_line
 from mural_tf.training.workers import compiles_steps, input_pipelines, is_chief
 
 

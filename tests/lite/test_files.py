@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from mural_lite import files
 from mural_lite.errors import UserError
 from mural_lite.files import atomic_file, json_field, read_json, remove_partial, sync, whole_folder
 
@@ -154,3 +155,22 @@ def test_json_that_is_no_object(tmp_path, text, message):
     (tmp_path / "file").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=message):
         read_json(tmp_path / "file")
+
+
+def test_a_file_system_without_locks_is_written_to(tmp_path, monkeypatch):
+    """NFS, Lustre and others may have no locks: the lock guards against a second process, and is not needed to work."""
+
+    def fail(number):
+        def flock(*_):
+            raise OSError(number, os.strerror(number))
+
+        return flock
+
+    monkeypatch.setattr(files.fcntl, "flock", fail(errno.ENOLCK))
+    warnings = []
+    monkeypatch.setattr(files.logging, "warning", lambda text, *values: warnings.append(text % values))
+    with files.exclusive_lock(tmp_path / "lock"):
+        assert warnings == [f"{tmp_path} has no locks (No locks available): run one process at a time."]
+    monkeypatch.setattr(files.fcntl, "flock", fail(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"), files.exclusive_lock(tmp_path / "lock"):
+        pass

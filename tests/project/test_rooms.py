@@ -43,22 +43,22 @@ CLOSURES = {
     "mural_tf.training.fit": 7_900,  # the loop
     "mural_tf.export.saved_model": 8_000,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 16_900,  # a whole run, without its method, towers and families of weights, found by name
-    "mural_search.queries": 2_000,  # from a question to an answer
-    "mural_search.server.app": 9_300,
+    "mural_search.queries": 2_100,  # from a question to an answer
+    "mural_search.server.app": 9_400,
     "mural_tf.ingest.convert": 5_600,  # from sources to records
-    "mural_search.catalogue": 11_400,  # from an own table to a page; the aim is 9,000
+    "mural_search.catalogue": 11_800,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    # 3,200 of them measure public photographs, 3,300 read words inside pictures; of all packages; the aim is 300,000
-    "tokens": 334_000,
+    # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables; aim: 300,000
+    "tokens": 338_000,
     "lines of mural_lite": 6_200,  # 65 of them read configurations of earlier commits; the aim is 6,000
-    "lines of mural_search": 8_400,  # 370 of them read words inside pictures; the aim is 7,500
+    "lines of mural_search": 8_900,  # 370 of them read words inside pictures, 400 tables; the aim is 7,500
     "lines of mural_tf": 36_200,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
     "tokens per line of losses, models, training": 9.9,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
-    "nested comprehensions per 1,000 lines": 0.4,
+    "nested comprehensions per 1,000 lines": 0.7,
     **{f"lines of {entry} and its imports": most for entry, most in CLOSURES.items()},
     "names at the top of mural_tf": 20,
     "fields of the configuration": 147,  # the aim, with those of methods, is 205

@@ -56,7 +56,7 @@ def built(folder, output, embedder=None, **options):
     return Index.build(output, embedder or ColorEmbedder(), [folder], **options)
 
 
-LEADS_OUT, NO_FILE = "File name that leads out of its folder.", "Not a regular file, or a link that leads nowhere."
+LEADS_OUT, NO_FILE = "that leads out of its folder", "Not a regular file, or a link that leads nowhere."
 LONG = "x" * 300
 OUTSIDE = ["red.png", "../secret.png", "{folder}/secret.png", "link.png", "nul\0.png", "{folder}/images/red.png"]
 
@@ -308,7 +308,7 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("queries, options, message", [
     ([Query(" ")], {}, "query is empty"), ([], {}, "Nothing asked"), ([Query("red")], {"top": 0}, "top must be at"),
-    ([Query(image="missing.png")], {}, "missing.png does not exist"),
+    ([Query(image="missing.png")], {}, "missing.png is not there, or is a folder"),
     ([Query("red")], {"html": "missing/p.html"}, "The folder of --html"),
 ])  # fmt: skip
 def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):

@@ -182,7 +182,7 @@ TABLES = {
     "two of one name": (columns(["image", "title", "title"], NAMES, HATS, HATS),
         "columns with the name of an earlier one, and their numbers: title (3)", "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
     "no captions": (columns(["sku", "image"], "abcd", NAMES), "captions: none, pictures are found", "a b c d", 0),
-    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "HTML in 4 of the first", 4,
+    "HTML": (columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4), "captions: caption", 4,
         1),
     "codes that repeat": (columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS), "fields: lot",
         "p0.jpg p1.jpg p2.jpg p3.jpg", 4),
@@ -218,7 +218,7 @@ TABLES = {
     "from the shell's folder": (elsewhere("tables", "photos/{name}"), "with --images=. 4 are", "", 0,
         "4 x picture that is not there"),
     "odd pictures": (odd_pictures, "2 of the first 4 are there", "p0.jpg p3.jpg", 2,
-        "file name that leads out of its folder"),
+        "1 x link that leads out of its folder (--images=/ holds its target, too)"),
     "img2dataset": (download, "img2dataset's output", "000000000 000000001 000000002", 3),
     # products
     "WooCommerce": (rows(WOO_HEAD, *WOO), "variations: rows whose Parent is another product", "10 10#2 15", 2,
@@ -338,7 +338,7 @@ def test_every_form_of_a_table_says_the_same(tmp_path, form):
 
 WOO_TABLE, WIDE_TABLE = rows(WOO_HEAD, *WOO), rows(*WIDE)
 STOCK = columns(["GTIN, UPC, EAN, or ISBN", "photo", "title", "stock"], "abcd", NAMES, HATS, ["0", "3", "", "12 pcs"])
-ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]}
+ABOVE = {"stock": [lambda text, groups: text[:1].isdigit() and int(text.split()[0]) > 0]}
 
 
 @pytest.mark.parametrize("make, asked, names, said", [
@@ -354,7 +354,7 @@ ABOVE = {"stock": [lambda text: text[:1].isdigit() and int(text.split()[0]) > 0]
         "2 x row that --where leaves out (stock)"),
     (STOCK, {"where": {"prize": []}}, "", "--where: the table's first rows have no column 'prize'; they have GTIN"),
     (WOO_TABLE, {"all_rows": True}, "10 10#2 13 15", "id: ID"),
-    (WOO_TABLE, {"where": {"Publié": [lambda text: text == "0"]}}, "13", "5 x row that --where leaves out"),
+    (WOO_TABLE, {"where": {"Publié": [lambda text, groups: text == "0"]}}, "13", "5 x row that --where leaves out"),
     (JAPANESE, {"encoding": "shift_jis"}, "p0.jpg p1.jpg p2.jpg p3.jpg", "captions: 商品名"),
     (JAPANESE, {"encoding": "shift-jess"}, "", "Unknown encoding 'shift-jess'"),
     (WIDE_TABLE, {"captions": "names"}, "", "--captions=names is for a folder of pictures; "),

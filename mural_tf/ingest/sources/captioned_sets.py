@@ -200,7 +200,7 @@ class Multi30k(CaptionedSet):
 
     def files(self) -> list[pathlib.Path]:
         """Returns the caption files of all splits."""
-        return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.gz")
+        return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.*")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Yields the captions of task 1, then the captions of task 2."""

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
-from mural_lite.img2dataset import DownloadedImages, Sample, find_shards, read_samples
+from mural_lite.img2dataset import DownloadedImages, Sample, find_shards, is_download, read_samples
 from mural_lite.pictures import BadImage, path_below, read_file
 from mural_lite.printable import printable
 from mural_lite.skipped import Tally
-from mural_lite.text_files import clean, is_text, refuse_failure, unpacked_size
-from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
+from mural_lite.text_files import clean, is_text, known_language, refuse_failure, unpacked_size
+from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text
 
 
 @dataclasses.dataclass
@@ -137,7 +137,7 @@ class CaptionedImages(Source):
         """Returns where the images are."""
         if getattr(self, "_store", None) is None:
             folder = as_path(self.images)
-            self._store = DownloadedImages(folder) if _is_download(folder) else ImageFolder(folder)
+            self._store = DownloadedImages(folder) if is_download(folder) else ImageFolder(folder)
         return self._store
 
     def downloads(self) -> DownloadedImages | None:
@@ -166,11 +166,3 @@ class CaptionedImages(Source):
         """Yields (image id, caption)."""
         for text in item.texts:
             yield item.image_id, text
-
-
-def _is_download(folder: pathlib.Path) -> bool:
-    """Whether a folder has files as img2dataset writes them."""
-    for pattern in ("*.tar", "*.tfrecord", "*_stats.json"):
-        for _ in folder.glob(pattern):
-            return True
-    return False

@@ -29,13 +29,14 @@ from mural_lite.text_files import (
     cut,
     decode,
     is_text,
+    known_language,
     open_binary,
     read_lines,
     refuse_failure,
     skip_to,
     unpacked_size,
 )
-from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, known_language, lines_of
+from mural_tf.ingest.source import Pair, Reading, Source, column_of, find_files, lines_of
 
 _END = object()  # in place of the lines that a shorter file lacks
 PARQUET = ".parquet"

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mural_lite.text_files import Unit, clean
-from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
+from mural_lite.text_files import Unit, canonical_language, clean
+from mural_tf.ingest.source import Reading, Text, lines_of
 from mural_tf.ingest.sources.img2dataset import CaptionedImages, ImageItem
 
 
@@ -21,11 +21,11 @@ class TsvOfCaptions(CaptionedImages):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per line."""
-        language = language_tag(self.language)
+        language = canonical_language(self.language)
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) <= max(self.url, self.caption):
-                reading.tally.skip("row with the wrong number of columns", location)
+                reading.tally.skip("row with too few columns, which tabs divide", location)
                 continue
             url = fields[self.url].strip()
             caption = clean(fields[self.caption])

@@ -25,13 +25,13 @@ from mural_lite.text_files import (
     Unit,
     canonical_language,
     clean,
-    cut,
+    known_language,
     read_lines,
     refuse,
     unpacked_size,
 )
 from mural_tf.data.caption_files import Caption, checked
-from mural_tf.ingest.source import Reading, Text, known_language
+from mural_tf.ingest.source import Reading, Text
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
 TEST, DEV = "test", "dev"
@@ -66,12 +66,7 @@ class Wit(CaptionedImages):
             raise UserError(f"wit: scope={self.scope!r}; expected all or language.")
         super().check()
 
-    def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns one unit per file: rows may hold line breaks, so a file is read from its beginning."""
-        units: list[Unit] = []
-        for path in self.files():
-            units += cut(path, self.weight(path), unit_bytes, most=1)
-        return units
+    MOST_UNITS: ClassVar[int] = 1  # rows may hold line breaks, so a file is read from its beginning
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns bytes of records: less than half of the rows have a caption, and a row has some 2,000 bytes."""

@@ -127,7 +127,7 @@ def test_the_command_is_found(arguments, found):
 @pytest.mark.parametrize("arguments, message", [
     (["pretain"], "Unknown command 'pretain'; did you mean 'pretrain'?"),
     (["search", "inde"], "Unknown command 'inde'; did you mean 'index'?"),
-    (["search", "photos"], "Unknown command 'photos': expected index, query, delete, export."),
+    (["search", "photos"], "Unknown command 'photos': expected index, query, delete, export, and then 'photos'."),
     (["sear"], "did you mean 'search'?"),
 ])  # fmt: skip
 def test_unknown_commands_name_the_nearest(arguments, message):

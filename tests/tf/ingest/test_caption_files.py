@@ -13,6 +13,7 @@ from mural_lite.text_files import canonical_language
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
 from mural_tf.ingest.sources import wit
+from mural_tf.ingest.sources.captioned_sets import Multi30k
 from mural_tf.ingest.sources.translations import skip_lines
 
 WIT_COLUMNS = [
@@ -277,3 +278,9 @@ def test_wit_survives_a_quotation_mark_that_is_never_closed(tmp_path):
     found = list(wit.read_wit(path, on_problem=problems))
     assert 0 < len(found) < 3000
     assert [location for _, location in problems] == [f"{path}:2"]
+
+
+def test_multi30k_may_be_unpacked(tmp_path):
+    (tmp_path / "data/task1/raw").mkdir(parents=True)
+    (tmp_path / "data/task1/raw/train.en").write_text("a hat\n")
+    assert [path.name for path in Multi30k(str(tmp_path)).files()] == ["train.en"]

@@ -116,7 +116,7 @@ def test_captions_join_downloaded_images_by_address(tmp_path, output_format):
     assert found == {"http://x/0.jpg": (["a balloon"], SAMPLES[0][3]), "http://x/1.jpg": (["a dog"], SAMPLES[1][3])}
     assert reported(output, value="first") == {
         "missing image": f"{cc3m}:2 (http://x/9.jpg)",
-        "row with the wrong number of columns": f"{cc3m}:3",
+        "row with too few columns, which tabs divide": f"{cc3m}:3",
         "row without address or caption": f"{cc3m}:4",
     }
 

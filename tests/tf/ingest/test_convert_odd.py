@@ -172,7 +172,8 @@ def test_odd_files_of_img2dataset(tmp_path):
     os.mkfifo(shard / "d.jpg")
     output = run([f"img2dataset:{tmp_path / 'data'}"], tmp_path / "out")
     assert captions(output) == [["first"]]
-    odd = {"file name that leads out of its folder": 1, "file that cannot be read": 1, "not a regular file": 2}
+    link = f"link that leads out of its folder (--images={tmp_path} holds its target, too)"
+    odd = {link: 1, "file that cannot be read": 1, "not a regular file": 2}
     assert reported(output) == {**expected_counts(), **odd}
 
 
@@ -269,7 +270,8 @@ def test_tables_do_not_reach_outside_the_images(tmp_path):
     output = run([f"captions:{tmp_path}/captions.tsv,images={images}"], tmp_path / "out")
     assert [record.image_id for record in images_in(output)] == ["0.jpg"]
     assert reported(output) == {
-        "file name that leads out of its folder": 3,
+        "file name that leads out of its folder": 2,
+        f"link that leads out of its folder (--images={tmp_path} holds its target, too)": 1,
         "not a regular file": 2,
         "text with a null character": 1,
         "missing image": 1,  # an absolute name is looked for below the folder

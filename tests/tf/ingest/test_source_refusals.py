@@ -7,12 +7,12 @@ import pytest
 from convert_data import run
 from refusals import assert_refused, given
 
-from mural_lite.text_files import read_lines
+from mural_lite.text_files import canonical_language, read_lines
 from mural_search.tables.product_table import TableRequest
 from mural_tf.data import caption_files
 from mural_tf.ingest.build_vocabulary import count_sources
 from mural_tf.ingest.convert import KINDS
-from mural_tf.ingest.source import Settings, find_files, language_tag, parse_source
+from mural_tf.ingest.source import Settings, find_files, parse_source
 
 
 def source(text, read=lambda source: None):
@@ -66,7 +66,7 @@ REFUSALS = {
     **{f"{name}'s captions {content[:20]}": (
         given({"x.json": content}, lambda folder, read=read: list(read(folder / "x.json"))), ["x.json"])
        for name, read in READERS.items() for content in OTHER_JSON},
-    **{f"the language {str(code)[:20]!r}": (lambda _, code=code: language_tag(code), ["Unknown language"])
+    **{f"the language {str(code)[:20]!r}": (lambda _, code=code: canonical_language(code), ["Unknown language"])
        for code in (5, None, ["en"], {"a": 1}, "x" * 10_000, "xx", "", "simple english", "klingonish")},
 }  # fmt: skip
 

@@ -1,0 +1,227 @@
+"""Rows of tables, from any form of file: their values, lists and objects in cells, the names of the columns."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mural_lite.pictures import ENDINGS
+from mural_lite.text_files import clean
+
+Value = str | bytes | tuple[str | bytes, ...]
+DEEPEST = 4  # levels of objects that become columns; deeper levels stay JSON
+
+
+class Row(NamedTuple):
+    """A row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
+
+    place: str
+    values: dict[str, Value]
+
+
+def several(value: Value) -> tuple:
+    """Returns the parts of a value."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def texts_of(value: Value) -> tuple[str, ...]:
+    """Returns the texts of a value, without pictures."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(text for text in several(value) if isinstance(text, str))
+
+
+# Behind the ending of a picture's name: the number of its caption, as in Flickr30K's file, or a version.
+_SUFFIX = re.compile(rf"(\.(?:{'|'.join(ENDINGS)}))[?#][^/]*$", re.I)
+
+
+def without_suffix(name: str) -> str:
+    """Returns a picture's name without a suffix: "a.jpg#0" or "a.jpg?v=2" -> "a.jpg"; an address stays as it is."""
+    return name if "://" in name else _SUFFIX.sub(r"\1", name)
+
+
+# How pictures begin in texts: as data URLs, and JPEG, PNG, GIF, WebP and TIFF in base64.
+ENCODED = ("data:image/", "/9j/", "_9j_", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
+
+
+def is_encoded(text: str) -> bool:
+    """Whether a text is a picture; names of files may begin alike, but are shorter."""
+    return text.startswith(ENCODED) and len(text) >= 60
+
+
+def names_picture(value: Value) -> bool:
+    """Whether a value is a picture, or the name or address of one by its ending."""
+    first = (*several(value), "")[0]
+    if isinstance(first, bytes):
+        return True
+    name = without_suffix(first.strip())
+    if is_encoded(name):
+        return True
+    if "://" in name:
+        name = re.split(r"[?#]", name)[0]
+    return name.rpartition(".")[2].lower() in ENDINGS and "." in name
+
+
+# The names of columns.
+
+FIRST_ROWS = 30  # in which the names of the columns are looked for
+
+
+def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
+    """Returns the number of rows up to the names of the columns, and a name of its own for each column.
+
+    The rows may begin with a title or with instructions. Names are in the last row above the first picture that is as
+    full as any row there, has no text twice, and is unlike the row of the picture. Where the first row names a picture,
+    no row has names, and columns have their numbers: "1", "2".
+
+    Args:
+      rows: the first rows that are not empty.
+    """
+    sizes = [sum(bool(cell.strip()) for cell in cells) for cells in rows]
+    pictured = next((number for number, cells in enumerate(rows) if any(map(names_picture, cells))), None)
+    above = [number for number, size in enumerate(sizes[:pictured]) if size > 1]
+    if pictured is None:
+        above = [number for number in above if 2 * sizes[number] >= max(sizes)][:1]
+    if not above:
+        return pictured or 0, [str(number) for number in range(1, max(map(len, rows), default=0) + 1)]
+    fullest = max(sizes[number] for number in above)
+    likely = [number for number in above if sizes[number] == fullest and _may_name(rows, number, pictured)]
+    names = (likely or above[:1])[-1]
+    return names + 1, _unique_names(rows[names])
+
+
+@dataclasses.dataclass
+class Heading:
+    """What shows while the rows of a table are read.
+
+    Attributes:
+      names: of the columns, where rows do not have them.
+      notes: lines on what was chosen, or is not read; a dictionary keeps their order.
+    """
+
+    names: list[str] = dataclasses.field(default_factory=list)
+    notes: dict[str, None] = dataclasses.field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        """Adds a note, once."""
+        self.notes.setdefault(line)
+
+    def find_names(self, rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[int, list[str]]:
+        """Does what `find_names` does, and notes which of the rows, that have these numbers, has the names."""
+        start, names = find_names(rows)
+        self.names += [name for name in names if name not in self.names]
+        if start > 1:
+            self.say(f"names of columns in row {numbers[start - 1]}; the rows above it are not read")
+        return start, names
+
+
+def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) -> bool:
+    """Whether a row has no text twice, and no text of the row of the first picture, such as a brand or "A-1", "A-2"."""
+    texts = [cell.strip() for cell in rows[number] if cell.strip()]
+    shapes = [[re.sub(r"\d+", "0", cell) for cell in rows[row]] for row in (number, pictured or number)]
+    is_alike = any(cell.strip() and cell == below for cell, below in zip(*shapes))
+    return len(set(texts)) == len(texts) and not (pictured and is_alike)
+
+
+def _unique_names(cells: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for number, cell in enumerate(cells, start=1):
+        name = clean(cell).lstrip("\ufeff") or f"column {number}"
+        names.append(f"{name} ({number})" if name in names else name)
+    return names
+
+
+# Lists and objects.
+
+
+def columns_of_lists(rows: Iterable[Row]) -> frozenset[str]:
+    """Returns the columns in which most texts are lists or objects, as JSON or as Python writes them."""
+    counts: collections.Counter = collections.Counter()
+    for row in rows:
+        for name, value in row.values.items():
+            if isinstance(value, str):
+                counts[name] += 1 if _parsed(value) is not None else -1
+    return frozenset(name for name, count in counts.items() if count > 0)
+
+
+def with_lists(row: Row, names: Collection[str]) -> Row:
+    """Returns a row with the lists and objects that the texts in some columns are."""
+    values: dict[str, Value] = {}
+    for name, value in row.values.items():
+        parsed = _parsed(value) if name in names and isinstance(value, str) else None
+        values.update({name: value} if parsed is None else flattened({name: parsed}))
+    return Row(row.place, values)
+
+
+_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+
+
+def _parsed(text: str) -> list | dict | None:
+    """Returns the list or the object that a text is, such as `["a", "b"]`, `['a', nan]` or `['a' 'b']`; else `None`."""
+    text = text.strip()
+    if text[:1] + text[-1:] not in ("[]", "{}"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # NumPy writes no commas; Python would join such texts to one.
+        with_commas = re.sub(rf"{_STRING}(\s+(?=['\"]))?", lambda match: match[1] + ("," if match[2] else ""), text)
+        tree = ast.parse(with_commas, mode="eval").body
+        if isinstance(tree, ast.List):
+            tree.elts = [part for part in tree.elts if ast.unparse(part) != "nan"]
+        value = ast.literal_eval(tree)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, (list, dict)) else None
+
+
+def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
+    """Returns the values of a row of JSON or Parquet as column -> value; objects become columns "name.key"."""
+    columns: dict[str, Value] = {}
+    if before and values.get("bytes"):  # an image of Hugging Face's `datasets`: {"bytes", "path"}, both of one picture
+        values = {key: value for key, value in values.items() if key != "path"}
+    for key, value in values.items():
+        name = f"{before}{key}"
+        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            value = {str(part): text for part, text in value}  # a map of Parquet
+        objects = value if isinstance(value, list) else [value]
+        if value and all(isinstance(part, dict) for part in objects) and depth < DEEPEST:
+            for part in objects:  # of a list of objects each column holds the texts, or the pictures, of all
+                for column, text in flattened(part, f"{name}.", depth + 1).items():
+                    columns[column] = (*several(columns[column]), *several(text)) if column in columns else text
+            continue
+        value = value_of(value)
+        if any(item.strip() for item in several(value)):
+            columns[name] = value
+    return columns
+
+
+def value_of(value: Any) -> Value:
+    """Returns a value of JSON, Parquet or Excel as a value of a row; an empty cell is ""."""
+    if isinstance(value, (str, bytes)):
+        return value
+    if isinstance(value, (list, tuple)):
+        values = (part for part in map(value_of, value) if isinstance(part, (str, bytes)))
+        return tuple(part for part in values if part.strip())
+    if value is None or value != value:  # NaN, which tables of numbers have in empty cells
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, dict):
+        return _deep_json(value)
+    return str(value)
+
+
+def _deep_json(value: dict) -> str:
+    """Returns an object as JSON, "" where it cannot be written so, for example because it is nested too deeply."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError, TypeError):
+        return ""

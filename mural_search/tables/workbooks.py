@@ -1,0 +1,161 @@
+"""Rows of Excel's workbooks, with the pictures and links of their cells, read by openpyxl.
+
+openpyxl reads values row by row, but merged cells, links and pictures only where it holds the whole sheet in memory; so
+these are read from the sheet's XML here.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import html
+import itertools
+import pathlib
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import openpyxl
+from openpyxl.packaging.relationship import RelationshipList, get_dependents, get_rels_path
+from openpyxl.reader.drawings import find_images
+from openpyxl.utils import range_boundaries
+
+from mural_search.tables.table_rows import FIRST_ROWS, Heading, Row, Value, names_picture, value_of
+
+MOST_COLUMNS = 16_384  # of a sheet, as Excel has them
+_FORMULA = re.compile(rb'<c r="(\w+)"[^>]*><f[^>]*>([^<]*)</f>(?:<v>([^<]*)</v>)?')
+_LINK = re.compile(rb'(?:_xlfn\.)?(?:HYPERLINK|IMAGE)\("([^"]*)"', re.I)  # a formula that names an address
+
+
+@dataclasses.dataclass
+class _Extras:
+    """What a sheet has besides the values of its cells: for rows, from 1, {column, from 0: what is there}.
+
+    Attributes:
+      merged: the last row of a merged cell of several rows.
+      links: addresses.
+      pictures: pictures that begin in a cell.
+      without_value: formulas whose values the file lacks.
+    """
+
+    merged: dict[int, dict[int, int]]
+    links: dict[int, dict[int, str]]
+    pictures: dict[int, dict[int, tuple[bytes, ...]]]
+    without_value: dict[int, dict[int, bytes]]
+
+
+def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Heading) -> Iterator[Row]:
+    """Yields the rows of one sheet of a workbook.
+
+    Args:
+      path: of the workbook, for messages.
+      file: its content.
+      most_rows: that are read.
+    """
+    book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+    sheet = _sheet_with_table(book, heading)
+    with zipfile.ZipFile(file) as archive:
+        # XlsxWriter writes 0 for every formula, and that the values are to be calculated; Excel then calculates them.
+        extras = _extras(archive, sheet._worksheet_path, bool(book.calculation.fullCalcOnLoad), heading)
+    rows = itertools.islice(sheet.iter_rows(values_only=True), most_rows)
+    yield from _named_rows(path, _texts(rows, extras), extras, heading)
+
+
+def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
+    """Returns the first sheet that names pictures, else that has two rows; the sheet that was open comes first."""
+    sheets = sorted(book.worksheets, key=lambda sheet: sheet is not book.active)  # a chart may have been open
+    ranks = []
+    for sheet in sheets:
+        sheet.reset_dimensions()  # the size that a file names is only a hint
+        first = list(itertools.islice(sheet.iter_rows(values_only=True), FIRST_ROWS))
+        texts = filter(None, map(str, itertools.chain.from_iterable(first)))
+        wide = [row for row in first if sum(value is not None for value in row) > 1]
+        ranks.append((any(map(names_picture, texts)), len(wide) > 1))
+    sheet = sheets[ranks.index(max(ranks))]
+    others = [repr(other.title) for other in sheets if other is not sheet]
+    if others:
+        heading.say(f"sheet {sheet.title!r} is read, not {', '.join(others)}; to choose, save it with one sheet alone")
+    return sheet
+
+
+def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, heading: Heading) -> _Extras:
+    """Returns what a sheet, whose XML is a part of the archive, has besides values.
+
+    `are_old`: whether a formula whose value is 0 was never calculated.
+    """
+    extras = _Extras(*(collections.defaultdict(dict) for _ in dataclasses.fields(_Extras)))
+    relations = RelationshipList()
+    if get_rels_path(part) in archive.namelist():
+        relations = get_dependents(archive, get_rels_path(part))
+    xml = archive.read(part)
+    for cell, formula, value in _FORMULA.findall(xml) if b"<f" in xml else ():
+        link = _LINK.match(formula)
+        if link:
+            _put(extras.links, cell.decode(), html.unescape(link[1].decode()))
+        if not value or (are_old and value == b"0"):
+            _put(extras.without_value, cell.decode(), formula)
+    behind_rows = xml[xml.rfind(b"sheetData>") :]
+    for tag in re.findall(rb"<(?:\w+:)?(?:mergeCell|hyperlink) [^>]*>", behind_rows):
+        attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag.decode()))
+        if b"mergeCell" in tag:
+            _put(extras.merged, attributes["ref"], range_boundaries(attributes["ref"])[3])
+        elif "id" in attributes:  # other links lead to a cell
+            _put(extras.links, attributes["ref"], relations.get(attributes["id"]).Target)
+    if b' vm="' in xml:
+        heading.say("pictures within cells are not read: place them over the cells")
+    try:
+        for relation in relations:
+            if relation.Type.endswith("/drawing"):
+                for image in find_images(archive, relation.target)[1]:
+                    start = getattr(image.anchor, "_from", None)
+                    if start is not None:  # a picture may have a place on the page only
+                        row_pictures = extras.pictures[start.row + 1]
+                        row_pictures[start.col] = (*row_pictures.get(start.col, ()), image.ref.getvalue())
+    except Exception:  # noqa: BLE001 - of parsers of XML, on drawings that openpyxl does not know
+        heading.say("the pictures in the workbook cannot be read")
+    return extras
+
+
+def _put(things: dict[int, dict[int, Any]], cells: str, thing: Any) -> None:
+    """Puts a thing at the first of some cells: "B2" or "B2:B5"."""
+    column, row, *_ = range_boundaries(cells)
+    things[row][column - 1] = thing
+
+
+def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number, texts) of the rows, as far as there are pictures; a merged cell has its text in all its rows."""
+    held: dict[int, tuple[int, str]] = {}  # column -> (last row, text) of the merged cell that is met
+    pictured = range(max(extras.pictures, default=0))
+    for number, (values, _) in enumerate(itertools.zip_longest(rows, pictured, fillvalue=()), start=1):
+        cells = [str(value_of(value)) for value in values]
+        for column, (last, text) in held.items():
+            if number <= last and column < len(cells):
+                cells[column] = cells[column] or text
+        for column, last in extras.merged.get(number, {}).items():
+            if column < len(cells):
+                held[column] = last, cells[column]
+        yield number, cells
+
+
+def _named_rows(
+    path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
+) -> Iterator[Row]:
+    """Yields the rows below the names of the columns."""
+    first = list(itertools.islice(rows, FIRST_ROWS))
+    first = [(number, cells) for number, cells in first if number in extras.pictures or any(map(str.strip, cells))]
+    start, header = heading.find_names([cells for _, cells in first], [number for number, _ in first])
+    header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
+    for number, cells in itertools.chain(first[start:], rows):
+        values: dict[str, Value] = {name: cell for name, cell in zip(header, cells) if cell.strip()}
+        for column in extras.without_value.get(number, ()):
+            values.pop(header[column], None)
+            if column not in extras.links.get(number, {}):
+                heading.say(f"{header[column]} holds formulas without values: open the workbook in Excel and save it")
+        for column, pictures in extras.pictures.get(number, {}).items():
+            name = header[column]
+            values[f"{name} picture" if name in values else name] = pictures
+        for column, address in extras.links.get(number, {}).items():
+            values[f"{header[column]} link"] = address
+        if values:
+            yield Row(f"{path}, row {number}", values)
