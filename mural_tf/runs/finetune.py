@@ -132,7 +132,8 @@ def _from_trained_model(
         tuned.method.teacher = tuned.method.teacher or os.path.abspath(folder)
         return tuned, functools.partial(_restore_both, folder=folder, student=student)
     if (folder / "checkpoints").is_dir():
-        return tuned, functools.partial(_restore_workdir, folder=folder, other_method=tuned.other_method)
+        other_method = tuned.other_method or "heads_of" in trained.method  # a stage lacks, for example, SigLIP's bias
+        return tuned, functools.partial(_restore_workdir, folder=folder, other_method=other_method)
     if tuned.other_method:
         raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     return tuned, functools.partial(_restore_export, folder=folder)
@@ -202,11 +203,12 @@ def _with_source_architecture(
         check_stored(text_config, student / "config.json", given=config)
     _take_tower(config, "image_tower", source, given, keeps_cache=True)
     _take_tower(config, "text_tower", text_config, given, keeps_cache=student is None)
-    if _goes_on_as(source.model, config, folder / "config.json"):
-        mount(config, source.model)
+    method_of_heads = source.method.get("heads_of", source.model)  # after a stage, the method that it followed
+    if _goes_on_as(method_of_heads, config, folder / "config.json"):
+        mount(config, method_of_heads)
         config.shared_head = source.shared_head
     elif "heads_of" in config.method:  # a stage whose head is the source's
-        config.method.heads_of = source.method.get("heads_of", source.model)
+        config.method.heads_of = method_of_heads
         check_class(config.method.heads_of, folder / "config.json", given=config)
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size

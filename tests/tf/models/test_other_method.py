@@ -44,6 +44,24 @@ def test_a_method_from_outside_enters_the_stage_of_translations(tmp_path):
     assert np.isfinite(model.train_step(contract.batch_of(model, config))["loss"])
 
 
+@pytest.mark.parametrize("method", ["mural", "siglip"])
+def test_captions_after_a_stage_are_learned_by_the_method_that_it_followed(method, tmp_path):
+    source = contract.toy_config(method)
+    stage = _with_source_architecture(contract.toy_config("translation_distillation"), source, tmp_path)
+    models = []
+    for config in (stage, _with_source_architecture(contract.toy_config("align"), stage, tmp_path)):
+        models.append(contract.build(config))
+        compile_model(models[-1], config)
+    assert (stage.model, config.model) == ("translation_distillation", method)
+    checkpoints = training_checkpoints(models[0], tmp_path, keep=1)
+    checkpoints.save(1)
+    checkpoints.wait()
+    restore_for_inference(models[1], tmp_path, partly=True)
+    for part in ("image_encoder", "text_encoder", "image_text_head"):
+        for one, other in zip(getattr(models[0], part).variables, getattr(models[1], part).variables):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_stages_ask_the_source_for_what_they_need(tmp_path):
     stage = method_class("translation_distillation")
     names = {name for name in method_names() if stage.may_start_from(method_class(name))}
