@@ -30,8 +30,9 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_lite.files import storage_errors
 from mural_lite.fingerprint import Fingerprint
-from mural_search import words
-from mural_search.item_table import AMONG, FORMAT, TEXT, TOGETHER, ItemTable, connect, meta_of, read_items, utf8
+from mural_search.item_table import (
+    AMONG, FORMAT, TEXT, TOGETHER, WORDS_TABLE, ItemTable, connect, documents, meta_of, read_items, utf8
+)  # fmt: skip
 from mural_search.items import Item
 from mural_search.sqlite import sqlite3
 
@@ -47,7 +48,7 @@ CREATE TABLE texts (id INTEGER PRIMARY KEY AUTOINCREMENT, item INTEGER, language
 CREATE TABLE caption_vectors (text INTEGER PRIMARY KEY, vector BLOB);
 CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
 CREATE TABLE deleted (key BLOB PRIMARY KEY, digest TEXT) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram case_sensitive 1');
+CREATE VIRTUAL TABLE words USING {WORDS_TABLE};
 CREATE TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID;
 CREATE INDEX texts_of_items ON texts (item);
 CREATE INDEX fields_of_items ON fields (item);
@@ -143,7 +144,7 @@ def put(
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(texts, captions))
     fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
-    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", _documents(number, item, texts))
+    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, texts))
 
 
 def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
@@ -155,31 +156,12 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
             texts[item].append(text)
         for number, _, item in read_items(database.execute, block):
             removal = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
-            database.executemany(removal, _documents(number, item, texts[number]))
+            database.executemany(removal, documents(number, item, texts[number]))
         texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
         database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table in ("texts", "fields", "vectors"):
             database.execute(f"DELETE FROM {table} WHERE item {AMONG}", (block,))
         database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
-
-
-def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Returns the rows of `words` of an item: its captions, and its names and fields together.
-
-    A caption has twice its own id as rowid; the names and fields have twice the item's and one more.
-    """
-    values = [value for value in item.fields.values() if "://" not in value]
-    names = [_stem(item.name), item.name]
-    if item.offset < 0:
-        names.insert(1, _stem(item.path))
-    rows = [(2 * number + 1, utf8(words.document([*filter(None, dict.fromkeys(names)), *values])))]
-    for text, (_, caption) in zip(texts, item.captions):
-        rows.append((2 * text, utf8(words.document([caption]))))
-    return rows
-
-
-def _stem(file: str) -> str:
-    return os.path.splitext(os.path.basename(file))[0]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

@@ -182,12 +182,14 @@ def _result(index: Index, embedder, question: Question) -> Result:
 
 
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
-    """Returns the items that are closest to an item, without this item."""
+    """Returns the items that are closest to an item, without this item and other pictures of its product."""
     query = Query(image=item_of(index, row).name)
     vector = index.embeddings[row][None].astype(np.float32)
     ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
     result = find(index, vector, [query], ranked, filters, fold=False)[0]
-    others = [hit for hit in result.hits if hit.row != row]
+    product_of = index.table.products([row, *(hit.row for hit in result.hits)], index.product)
+    own = product_of.get(row)
+    others = [hit for hit in result.hits if hit.row != row and (own is None or product_of.get(hit.row) != own)]
     hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
     total = result.total - len(result.hits) + len(others)
     return dataclasses.replace(result, hits=hits, total=total)
