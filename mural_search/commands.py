@@ -169,7 +169,7 @@ def search_export(index, output, to):
     index=("", "Index to search at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-    hosts=((), "A name that requests may have besides localhost: shop.example. May be repeated. Default: any with --host."),
+    hosts=((), "Name of the server besides localhost: shop.example. May be repeated. Default: any with --host."),
     title=("", "Title of the search page."),
     link=("", "Field with the address of a product, to which a hit leads. Default: link, url, permalink, product_url."),
     hide=define_hidden,

@@ -31,7 +31,17 @@ from mural_lite.errors import UserError
 from mural_lite.files import storage_errors
 from mural_lite.fingerprint import Fingerprint
 from mural_search.item_table import (
-    AMONG, FORMAT, TEXT, TOGETHER, WORDS_TABLE, ItemTable, connect, documents, meta_of, read_items, utf8
+    AMONG,
+    FORMAT,
+    TEXT,
+    TOGETHER,
+    WORDS_TABLE,
+    ItemTable,
+    connect,
+    documents,
+    meta_of,
+    read_items,
+    utf8,
 )  # fmt: skip
 from mural_search.items import Item
 from mural_search.sqlite import sqlite3

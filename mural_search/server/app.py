@@ -37,7 +37,7 @@ from mural_search.index import load_index
 from mural_search.server import limits as bounds
 from mural_search.server.limits import BadRequest, Limits, Overloaded
 from mural_search.server.routes import search_routes
-from mural_search.server.settings import PageSettings
+from mural_search.server.settings import DEFAULTS, PageSettings
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
@@ -53,7 +53,7 @@ def serve(
     export: str | pathlib.Path = "",
     host: str = "localhost",
     port: int = 8501,
-    settings: PageSettings = PageSettings(),
+    settings: PageSettings = DEFAULTS,
     hosts: Collection[str] = (),
     limits: Limits | None = None,
 ) -> None:
@@ -90,7 +90,7 @@ def run_options() -> dict[str, object]:
 
 
 def load_page(
-    index: str | pathlib.Path, export: str | pathlib.Path = "", settings: PageSettings = PageSettings()
+    index: str | pathlib.Path, export: str | pathlib.Path = "", settings: PageSettings = DEFAULTS
 ) -> list[web.RouteDef]:
     """Returns the routes of the search page, see `serve`; the index is opened before the model is loaded."""
     if not index:

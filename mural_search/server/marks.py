@@ -53,7 +53,7 @@ def words_of(text: str) -> list[Word]:
 
 @functools.lru_cache(2**14)
 def _described(letter: str) -> tuple[str, bool, bool]:
-    """Returns a letter as `words.spread` writes it, whether it is a word by itself, and whether it belongs to another."""
+    """Returns a letter as `words.spread` writes it, whether it is a word by itself, and whether it is a mark."""
     plain = words.spread(letter)
     is_character = plain != "" and words.spread(f"{letter}a").startswith(f"{plain} ")
     return plain, is_character, unicodedata.category(letter)[0] == "M"

@@ -29,8 +29,8 @@ from mural_search.server.addresses import address, ranges_as_filters, read_quest
 from mural_search.server.answers import answer
 from mural_search.server.limits import BadRequest, check_picture
 from mural_search.server.search_page import page_html
-from mural_search.server.settings import PageSettings
 from mural_search.server.served_index import ServedIndex, thumbnail
+from mural_search.server.settings import DEFAULTS, PageSettings
 
 LARGE = 1600  # pixels of the longer side of a picture that is shown by itself
 IN_LANGUAGES = {"Vary": "Accept-Language"}  # a page
@@ -39,7 +39,7 @@ CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
 def search_routes(
-    index: Index, embedder, settings: PageSettings = PageSettings(), folder: str | os.PathLike = ""
+    index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""
 ) -> list[web.RouteDef]:
     """Returns the routes of the search page, for `create_app`.
 

@@ -111,8 +111,11 @@ def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], lin
         chosen = [filter_ for filter_ in filters if filter_.name == name]
         if "least" in facet:
             offered.append(_range(name, facet, chosen, links))
-        elif facet.get("values"):
-            values = [_value(Filter(name, value), count, chosen, links) for value, count in facet["values"].items()]
+        elif facet.get("values") and not served.shop.counts_stock(name, facet["values"]):
+            values = []
+            for value, count in facet["values"].items():
+                words = served.shop.in_words(name, value)
+                values.append({"words": words, **_value(Filter(name, value), count, chosen, links)})
             offered.append({"name": name, "values": values[:FEW_VALUES], "further": values[FEW_VALUES:]})
     return offered
 

@@ -17,7 +17,7 @@ from mural_search.codes import quicken
 from mural_search.index import Index, load_index
 from mural_search.items import IMAGES
 from mural_search.results import SIDE
-from mural_search.server.settings import PageSettings
+from mural_search.server.settings import DEFAULTS, PageSettings
 from mural_search.server.shop import ShopFields
 
 EXAMPLES = 4  # questions on the page
@@ -56,9 +56,7 @@ class ServedIndex:
     Raises `UserError` for another model, a field that is not there, or a logo that cannot be used.
     """
 
-    def __init__(
-        self, index: Index, embedder, settings: PageSettings = PageSettings(), folder: str | os.PathLike = ""
-    ):
+    def __init__(self, index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""):
         self.embedder = embedder
         self.settings = settings
         self.logo = settings.logo_address()

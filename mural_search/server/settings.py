@@ -88,7 +88,11 @@ class PageSettings:
         color = tuple(int(self.color[begin : begin + 2], 16) for begin in (1, 3, 5))
         on_button = max(WHITE, (0, 0, 0), key=lambda text: contrast(text, color))
         links = {"link": readable(color, WHITE), "dark_link": readable(color, DARK)}
-        return {name: "#%02x%02x%02x" % value for name, value in {"lead": color, "on_lead": on_button, **links}.items()}
+        colors = {"lead": color, "on_lead": on_button, **links}
+        return {name: f"#{bytes(value).hex()}" for name, value in colors.items()}
+
+
+DEFAULTS = PageSettings()
 
 
 def contrast(one: Color, other: Color) -> float:

@@ -16,7 +16,8 @@ from mural_search.results import ADDRESS
 _LINKS = frozenset("link url permalink producturl productlink".split())
 _NUMBERS = frozenset(
     "sku variantsku artikelnummer artikelnr artnr articlenumber articleno itemnumber productnumber productcode "
-    "référence reference referencia riferimento codice codicearticolo ugs código indeks stokkodu 商品番号 品番 货号".split()
+    "référence reference referencia riferimento codice codicearticolo ugs código indeks stokkodu 商品番号 品番 "
+    "货号".split()
 )
 _STOCK = frozenset(
     "stock instock stockquantity stockqty stockstatus lagerbestand lager bestand auflager vorrätig inventory "
@@ -29,7 +30,9 @@ _SOLD_OUT = frozenset(
     "rupturedestock enrupturedestock agotado sinexistencias esaurito nondisponibile brak wyprzedane niedostępny "
     "esgotado foradeestoque tükendi stoktayok 在庫切れ 売り切れ 品切れ 缺货 售罄 نفد".split()
 )
-_CURRENCY = frozenset("currency currencycode währung devise moneda valuta moeda waluta parabirimi 通貨 货币 العملة".split())
+_CURRENCY = frozenset(
+    "currency currencycode währung devise moneda valuta moeda waluta parabirimi 通貨 货币 العملة".split()
+)
 _VARIATIONS = "variations"  # the field that a table of products gets, see `tables.products`
 _PRICE = re.compile(r"price|preis|prix|precio|prezzo|preço|cena|fiyat|価格|价格|السعر", re.I)
 
@@ -97,11 +100,15 @@ class ShopFields:
             is_id = bool(number) and name in (self.product, _VARIATIONS)  # of the database; people know the number
             is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
             if name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
-                fields[name] = self._in_words(name, value, currency)
+                fields[name] = self.in_words(name, value, currency)
         return Product(number, link, is_sold_out, fields)
 
-    def _in_words(self, name: str, value: str, currency: str) -> str:
-        """Returns a field's value: numbers of several rows as a range, of a stock their sum, a price with its currency."""
+    def counts_stock(self, name: str, values: Iterable[str]) -> bool:
+        """Whether a field has numbers of things in stock, by which no customer asks."""
+        return name in self.stock and any(char.isdigit() for value in values for char in value)
+
+    def in_words(self, name: str, value: str, currency: str = "") -> str:
+        """Returns a field's value: numbers of several rows as a range, or as their sum, a price with its currency."""
         parts = value.split(", ")
         amounts = [amount(part) for part in parts]
         if len(parts) > 1 and None not in amounts:

@@ -30,7 +30,6 @@ from mural_search.server import answers, app, search_page
 from mural_search.server.addresses import vector_code, vector_of
 from mural_search.server.app import create_app
 from mural_search.server.limits import Limits
-from mural_search.server.labels import preferred
 from mural_search.server.routes import search_routes
 from mural_search.server.settings import PageSettings
 
