@@ -45,16 +45,18 @@ def filled(**environment):
 def test_compose_fits_its_schema():
     specification = pytest.importorskip("compose_spec", reason="its checker needs Python 3.10")
     text = filled()
-    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"search", "tensorflow_serving"}
+    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"search", "caddy", "tensorflow_serving"}
     with pytest.raises(Exception, match="comand"):
         specification.PyCompose.from_yaml(text.replace("    command:", "    comand:", 1))
 
 
 @pytest.mark.parametrize("environment, folder, mounts, flags", [
-    ({}, "/here", {"/here": "/here"}, {"--index=index", "--export=", "--title="}),
-    ({"FOLDER": "/shop", "PICTURES": "/photos", "EXPORT": "/models/mine", "TITLE": "Shoes", "INDEX": "my"}, "/shop",
+    ({}, "/here", {"/here": "/here"}, {"--index=index", "--export=", "--title=", "--link=", "--hide=", "--color=", "--language=", "--hosts=localhost"}),
+    ({"FOLDER": "/shop", "PICTURES": "/photos", "EXPORT": "/models/mine", "TITLE": "Shoes", "INDEX": "my",
+      "HIDE": "cost,supplier", "HOST_NAME": "search.shop.example"}, "/shop",
      {"/shop": "/shop", "/photos": "/photos", "/models/mine": "/models/mine"},
-     {"--index=my", "--export=/models/mine", "--title=Shoes"}),
+     {"--index=my", "--export=/models/mine", "--title=Shoes", "--link=", "--hide=cost,supplier", "--color=", "--language=",
+      "--hosts=search.shop.example"}),
 ])  # fmt: skip
 def test_the_page_of_a_folder_is_what_starts(environment, folder, mounts, flags):
     """Everything lies in the container where it lies outside, and cannot be written."""

@@ -44,9 +44,9 @@ def products(folder):
 
 
 def shop_index(folder):
-    index = Index(
-        products(folder), unit(np.random.default_rng(0).normal(size=(12, 3))), take_fingerprint(ColorEmbedder())
-    )
+    vectors = unit(np.random.default_rng(0).normal(size=(12, 3)))
+    vectors[1] = vectors[0]  # a product may have the same picture twice
+    index = Index(products(folder), vectors, take_fingerprint(ColorEmbedder()))
     with_captions(index, ColorEmbedder())
     index.product = index.table.meta["product"] = "ID"
     return index
