@@ -32,11 +32,6 @@ def define_fields() -> flags.FlagHolder:
     return flags.DEFINE_list("fields", None, what)
 
 
-def define_hidden() -> flags.FlagHolder:
-    """Defines `--hide`."""
-    return flags.DEFINE_list("hide", [], "Fields that nobody shall see, for example cost,supplier.")
-
-
 @cli.command(
     positional=True,
     model=(None, "Workdir, export or hf://ORG/NAME; every worker reads this folder.", check_model),
@@ -169,16 +164,15 @@ def search_export(index, output, to):
     index=("", "Index to search at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-    hosts=((), "Name of the server besides localhost: shop.example. May be repeated. Default: any with --host."),
+    hosts=([], "Names of the server besides localhost: shop.example,www.shop.example. Default: any with --host."),
     title=("", "Title of the search page."),
     link=("", "Field with the address of a product, to which a hit leads. Default: link, url, permalink, product_url."),
-    hide=define_hidden,
+    hide=([], "Fields that nobody shall see, for example cost,supplier."),
     logo=("", "A picture beside the title.", check_exists),
     color=("", "Color of buttons and links: #b3261e."),
     language=("", "Language of the page: de. Default: the browser's."),
-    weights=((), "Weight of a way in the one ranking: pictures=4. May be repeated."),
 )
-def serve(index, export, host, port, hosts, hide, weights, **settings):
+def serve(index, export, host, port, hosts, hide, **settings):
     """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
@@ -190,7 +184,7 @@ def serve(index, export, host, port, hosts, hide, weights, **settings):
     from mural_search.server.app import serve
     from mural_search.server.settings import PageSettings
 
-    page = PageSettings(hide=tuple(hide), weights=tuple(weights), **settings)
+    page = PageSettings(hide=tuple(hide), **settings)
     serve(index, export, host, port, page, hosts)
 
 

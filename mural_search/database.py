@@ -30,25 +30,15 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_lite.files import storage_errors
 from mural_lite.fingerprint import Fingerprint
-from mural_search.item_table import (
-    AMONG,
-    FORMAT,
-    TEXT,
-    TOGETHER,
-    WORDS_TABLE,
-    ItemTable,
-    connect,
-    documents,
-    meta_of,
-    read_items,
-    utf8,
-)  # fmt: skip
+from mural_search import words
+from mural_search.item_table import AMONG, FORMAT, TEXT, TOGETHER, ItemTable, connect, meta_of, read_items, utf8
 from mural_search.items import Item
 from mural_search.sqlite import sqlite3
 
 NAME = "index.sqlite"
 DTYPES = ("float32", "float16")  # of vectors
 OLD = "index.json"  # of indexes before format 4
+WORDS_TABLE = "fts5(text, content='', tokenize='trigram case_sensitive 1')"
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
 CREATE TABLE items (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, name TEXT, path TEXT, offset INTEGER,
@@ -172,6 +162,25 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         for table in ("texts", "fields", "vectors"):
             database.execute(f"DELETE FROM {table} WHERE item {AMONG}", (block,))
         database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
+
+
+def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
+    """Returns the rows of `words` of an item: its captions, and its names and fields together.
+
+    A caption has twice its own id as rowid; the names and fields have twice the item's and one more.
+    """
+    values = [value for value in item.fields.values() if "://" not in value]
+    names = [_stem(item.name), item.name]
+    if item.offset < 0:
+        names.insert(1, _stem(item.path))
+    rows = [(2 * number + 1, utf8(words.document([*filter(None, dict.fromkeys(names)), *values])))]
+    for text, (_, caption) in zip(texts, item.captions):
+        rows.append((2 * text, utf8(words.document([caption]))))
+    return rows
+
+
+def _stem(file: str) -> str:
+    return os.path.splitext(os.path.basename(file))[0]
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:

@@ -32,7 +32,6 @@ COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_
 # A row of `words`: its item, and its caption's language, NULL for names and fields.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
 LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.id = words.rowid >> 1))"
-WORDS_TABLE = "fts5(text, content='', tokenize='trigram case_sensitive 1')"
 AMONG = "IN (SELECT value FROM json_each(?))"
 TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may not be UTF-8
 
@@ -116,25 +115,6 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
     return items
 
 
-def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Returns the rows of `words` of an item: its captions, and its names and fields together.
-
-    A caption has twice its own id as rowid; the names and fields have twice the item's and one more.
-    """
-    values = [value for value in item.fields.values() if "://" not in value]
-    names = [_stem(item.name), item.name]
-    if item.offset < 0:
-        names.insert(1, _stem(item.path))
-    rows = [(2 * number + 1, utf8(words.document([*filter(None, dict.fromkeys(names)), *values])))]
-    for text, (_, caption) in zip(texts, item.captions):
-        rows.append((2 * text, utf8(words.document([caption]))))
-    return rows
-
-
-def _stem(file: str) -> str:
-    return os.path.splitext(os.path.basename(file))[0]
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise Damaged(f"{value!r} in place of a text")
@@ -201,42 +181,8 @@ class ItemTable:
             return True  # it is being changed, or cannot be read: the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
-    def hide(self, names: Collection[str]) -> None:
-        """Answers as if no item had these fields: they are neither shown nor filtered, sorted by or found.
-
-        Where the name of an item is the value of such a field, its id, the name is "". `products` still knows it. The
-        connection's own tables and views take the place of the file's tables; 100,000 items take half a minute.
-        """
-        self.schema = "temp"
-        statements = ["CREATE TEMP TABLE hidden (name TEXT)"]
-        statements.append(
-            "CREATE TEMP VIEW fields AS SELECT rowid, item, name, value FROM main.fields "
-            "WHERE name NOT IN (SELECT name FROM temp.hidden)"
-        )
-        if self.meta.get("product") in names:
-            columns = "id, key, '' AS name, path, offset, language, content, digest"
-            statements.append(f"CREATE TEMP VIEW items AS SELECT {columns} FROM main.items")
-        statements.append(f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
-        for statement in statements:
-            self._ask(statement)
-        for name in names:
-            self._ask(f"INSERT INTO temp.hidden VALUES ({TEXT})", [utf8(name)])
-        for begin in range(0, len(self), TOGETHER):
-            block = json.dumps(self.ids[begin : begin + TOGETHER].tolist())
-            texts = collections.defaultdict(list)
-            for text, item in self._ask(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", [block]):
-                texts[item].append(text)
-            for number, _, item in read_items(self._ask, block):
-                for row in documents(number, item, texts[number]):
-                    self._ask(f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", row)
-        self._ask("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
-        self._ask("CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
-        self._ask("INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
-
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
         """Returns {row: the id of its product} of rows, by the field `name`; rows without an id are left out."""
-        if not name:
-            return {}
         question = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
         ids = json.dumps(self.ids[list(rows)].tolist())
         products = dict(self._ask(question, [utf8(name), ids]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections.abc import Collection
 
 from markupsafe import Markup, escape
@@ -12,6 +13,7 @@ from mural_lite.printable import visible
 from mural_search import TEMPLATES
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "pl", "tr", "ja", "zh", "ar")
+WISH = re.compile(r"([A-Za-z][\w-]*)(?:\s*;\s*q=([01](?:\.\d*)?))?")  # of Accept-Language: "de-AT;q=0.8"
 RIGHT_TO_LEFT = frozenset({"ar"})
 
 
@@ -43,19 +45,10 @@ def _catalogue() -> dict[str, dict[str, str]]:
 
 def preferred(header: str, languages: Collection[str]) -> str:
     """Returns the language that a browser likes best by its header Accept-Language, or "" if it names none of them."""
-    wanted = []
-    for part in header.split(",")[:20]:
-        tag, _, parameter = part.partition(";")
-        name, _, value = parameter.partition("=")
-        try:
-            quality = float(value) if name.strip().lower() == "q" else 1.0
-        except ValueError:
-            quality = 0.0
-        if quality > 0:
-            wanted.append((quality, tag.strip().lower()))
-    known = {language.lower(): language for language in languages}
-    for _, tag in sorted(wanted, key=lambda pair: -pair[0]):
+    codes = {language.lower(): language for language in languages}
+    wanted = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
+    for quality, tag in sorted(wanted, key=lambda pair: -pair[0]):
         for code in (tag, tag.split("-")[0]):
-            if code and code in known:
-                return known[code]
+            if quality and code in codes:
+                return codes[code]
     return ""

@@ -27,24 +27,24 @@ def mark(text: str, question: str) -> Markup:
     """Returns a text as HTML, escaped, with the words of a question in <mark>."""
     text = visible(text)
     parts = []
-    place = 0
+    done = 0
     for begin, end in _spans(words_of(text), words_of(words.split(question)[0])):
-        parts += [escape(text[place:begin]), Markup("<mark>"), escape(text[begin:end]), Markup("</mark>")]
-        place = end
-    return Markup("").join([*parts, escape(text[place:])])
+        parts += [escape(text[done:begin]), Markup("<mark>"), escape(text[begin:end]), Markup("</mark>")]
+        done = end
+    return Markup("").join([*parts, escape(text[done:])])
 
 
 def words_of(text: str) -> list[Word]:
     """Returns the words of a text, with their accents and vowel marks where they have any."""
     found: list[Word] = []
     is_open = False  # whether the last word may go on
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         plain, is_character, is_mark = _described(letter)
         if is_open and (is_mark or (plain and not is_character)):
             last = found[-1]
-            found[-1] = last._replace(end=place + 1, letters=last.letters + plain)
+            found[-1] = last._replace(end=position + 1, letters=last.letters + plain)
         elif plain:
-            found.append(Word(place, place + 1, plain, is_character))
+            found.append(Word(position, position + 1, plain, is_character))
             is_open = not is_character
         else:
             is_open = False
@@ -63,7 +63,7 @@ def _spans(text: list[Word], question: list[Word]) -> list[tuple[int, int]]:
     """Returns the places to mark, as few as possible: (begin, end)."""
     asked = {word.letters for word in question if len(word.letters) > 1 or len(question) == 1}  # not "a" of "a mug"
     beginnings = tuple(word.letters for word in question if len(word.letters) >= SHORTEST and not word.is_character)
-    pairs = {(one.letters, other.letters) for one, other in zip(question, question[1:]) if other.is_character}
+    pairs = {(word.letters, after.letters) for word, after in zip(question, question[1:]) if after.is_character}
     spans: list[tuple[int, int]] = []
     for number, word in enumerate(text):
         if word.is_character and len(question) > 1:  # one character of several is in many words

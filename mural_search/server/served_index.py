@@ -17,6 +17,7 @@ from mural_search.codes import quicken
 from mural_search.index import Index, load_index
 from mural_search.items import IMAGES
 from mural_search.results import SIDE
+from mural_search.server.hidden_fields import hide_fields
 from mural_search.server.settings import DEFAULTS, PageSettings
 from mural_search.server.shop import ShopFields
 
@@ -69,7 +70,7 @@ class ServedIndex:
 
     def _hide_fields(self, index: Index) -> None:
         if self.settings.hide:
-            index.table.hide(self.settings.hide)
+            hide_fields(index.table, self.settings.hide)
 
     def _use(self, index: Index) -> None:
         self.index = index

@@ -95,9 +95,9 @@ class PageSettings:
 DEFAULTS = PageSettings()
 
 
-def contrast(one: Color, other: Color) -> float:
+def contrast(color: Color, other: Color) -> float:
     """Returns the contrast of two colors, 1 to 21 (WCAG 2.2, "contrast ratio")."""
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    darker, lighter = sorted((_luminance(color), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 

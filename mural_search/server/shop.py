@@ -99,8 +99,9 @@ class ShopFields:
         for name, value in item.fields.items():
             is_id = bool(number) and name in (self.product, _VARIATIONS)  # of the database; people know the number
             is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
-            if name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
-                fields[name] = self.in_words(name, value, currency)
+            words = self.in_words(name, value, currency)
+            if words and name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
+                fields[name] = words
         return Product(number, link, is_sold_out, fields)
 
     def counts_stock(self, name: str, values: Iterable[str]) -> bool:
@@ -108,12 +109,12 @@ class ShopFields:
         return name in self.stock and any(char.isdigit() for value in values for char in value)
 
     def in_words(self, name: str, value: str, currency: str = "") -> str:
-        """Returns a field's value: numbers of several rows as a range, or as their sum, a price with its currency."""
+        """Returns a field's value: numbers of several rows as a range, of a stock as "", a price with its currency."""
         parts = value.split(", ")
         amounts = [amount(part) for part in parts]
         if len(parts) > 1 and None not in amounts:
             if name in self.stock:
-                return f"{sum(amounts):g}"
+                return ""  # rows with equal numbers were joined: their sum is not known
             least = parts[amounts.index(min(amounts))]
             most = parts[amounts.index(max(amounts))]
             value = f"{least} – {most}"

@@ -44,16 +44,16 @@ CLOSURES = {
     "mural_tf.export.saved_model": 9_800,  # from an image to a SavedModel; the aim is 9,500
     "mural_tf.runs.pretrain": 22_500,  # a whole run; the aim is 17,000
     "mural_search.queries": 2_000,  # from a question to an answer
-    "mural_search.server.app": 9_300,
+    "mural_search.server.app": 9_800,  # a shop's settings, words in eleven languages, marks and hidden fields
     "mural_tf.ingest.convert": 5_600,  # from sources to records
     "mural_search.catalogue": 10_900,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    "tokens": 330_000,  # 3,200 of them measure public photographs; of all packages; the aim is 300,000
+    "tokens": 333_500,  # 3,600 of them are the page in a shop, 3,200 public photographs; the aim is 300,000
     "lines of mural_lite": 6_200,  # 65 of them read configurations of earlier commits; the aim is 6,000
-    "lines of mural_search": 8_000,  # the aim is 7,500
+    "lines of mural_search": 8_500,  # 520 of them are the page in a shop; the aim is 7,500
     "lines of mural_tf": 35_600,  # the aim is 32,000; writing out adds lines, not tokens
     "tokens per line of losses, models, training": 10.0,  # the aim is 8.5
     "tokens per line elsewhere": 10.2,  # the aim is 9.5
@@ -63,7 +63,7 @@ NUMBERS = {
     "fields of the configuration": 147,  # the aim, with those of methods, is 205
     "fields of methods": 58,
     "commands": 20,
-    "flags": 143,
+    "flags": 149,  # six make the page a shop's: link, hide, logo, color, language, hosts
     "kinds of sources": 15,
     "options of sources": 38,
     "routes of the server": 5,

@@ -17,6 +17,7 @@ from mural_search import database
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import Item
 from mural_search.server.app import create_app
+from mural_search.server.hidden_fields import hide_fields
 from mural_search.server.labels import LANGUAGES, Labels, preferred
 from mural_search.server.marks import mark
 from mural_search.server.routes import search_routes
@@ -117,7 +118,7 @@ def test_hidden_fields_of_a_folder_that_may_not_be_written(tmp_path, monkeypatch
     connection.close()
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     table = database.ItemTable(tmp_path / "index" / database.NAME)
-    table.hide(["Cost"])
+    hide_fields(table, ["Cost"])
     assert "Cost" not in table[0].fields and list(table.field_names())[:2] == ["ID", "SKU"]
     assert not len(table.with_words("7771.55")) and len(table.with_words("Quixotl")) == 12
 
@@ -145,8 +146,8 @@ def test_a_hit_leads_to_the_product_and_to_nothing_else(tmp_path):
     ({"Price": "9,90 €, 19,90 €", "Currency": "EUR"}, {"Price": "9,90 € – 19,90 €"}),
     ({"Preis": "349.000 ₫"}, {"Preis": "349.000 ₫"}),
     ({"Size": "38, 36, 37", "Colour": "red, blue"}, {"Size": "36 – 38", "Colour": "red, blue"}),
-    ({"Stock": "37, 2, 6, 0"}, {"Stock": "45"}),
-    ({"Lagerbestand": "0, 0"}, None), ({"In stock?": "0", "Stock": ""}, {"In stock?": "0", "Stock": ""}),
+    ({"Stock": "37, 2, 6, 0"}, {}),
+    ({"Lagerbestand": "0, 0"}, None), ({"In stock?": "0", "Stock": "0"}, None),
     ({"availability": "out_of_stock"}, None),
     ({"availability": "in stock, sold out"}, {"availability": "in stock, sold out"}),
     ({"Stock": "0", "In stock?": "1"}, {"Stock": "0", "In stock?": "1"}), ({"在庫": "売り切れ"}, None),
@@ -169,7 +170,7 @@ def test_like_this_has_each_product_once(tmp_path):
 
 LIKED = {
     "": "", "de": "de", "de-AT,de;q=0.9": "de", "nl,fr;q=0.3,es;q=0.8": "es", "en;q=0,pl": "pl", "*": "", "ZH-tw": "zh",
-    "sw, ar-EG;q=0.5, en;q=0.4": "ar", "de;q=x,it": "it", ";q=1,,": "", "tr;q=0.5,ja;q=0.5": "tr",
+    "sw, ar-EG;q=0.5, en;q=0.4": "ar", "de;q=x,it": "de", ";q=1,,": "", "tr;q=0.5,ja;q=0.5": "tr",
 }  # fmt: skip
 
 
