@@ -1,6 +1,6 @@
 """Collections of public pictures that `ranking.py` asks: an album that is half named, a shop's titles, photographs.
 
-docs/evaluation.md describes the folder. There are the drawings of `openclipart-png`, whose files have English names, with
+docs/evaluation.md describes the folder. It has the drawings of `openclipart-png`, whose files have English names, with
 GCompris' words in other languages, and Flickr8k's photographs with human captions. A collection is a list of items with
 their pictures, and questions: language → texts and the rows of right answers.
 """

@@ -118,7 +118,7 @@ def threads() -> concurrent.futures.ThreadPoolExecutor:
 def quicken(index) -> None:
     """Keeps the codes and postings of an `Index` in memory, so that many questions are answered quickly."""
     with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # damage is reported to questions
-        index.table.postings = Postings(index.table.each, index.table.ids)
+        index.table.postings = Postings(index.table.each, index.table.ids, index.table.schema)
     if index.captions is not None:
         index.captions.codes = Codes(index.captions.vectors)
     index.codes = Codes(index.embeddings)

@@ -165,18 +165,29 @@ def search_export(index, output, to):
     index=("", "Index to search at /search.", check_path),
     host=("localhost", "Address to listen on; 0.0.0.0: every network."),
     port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
+    hosts=([], "Names of the server besides localhost: shop.example,www.shop.example. Default: any with --host."),
     title=("", "Title of the search page."),
+    link=("", "Field with the address of a product, to which a hit leads. Default: link, url, permalink, product_url."),
+    hide=([], "Fields that nobody shall see, for example cost,supplier."),
+    logo=("", "A picture beside the title.", check_exists),
+    color=("", "Color of buttons and links: #b3261e."),
+    language=("", "Language of the page: de. Default: the browser's."),
+    weights=((), "Weight of a way in the one ranking: pictures=4. May be repeated. See docs/search.md."),
 )
-def serve(index, **flag):
+def serve(index, export, host, port, hosts, hide, weights, **settings):
     """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
-    python -m mural_tf serve --index=my_index --export=exports/emoji_mural --port=8501
+    python -m mural_tf serve --index=my_index --link=permalink --hide=cost,supplier --logo=logo.png --color=#b3261e
+
+    Everyone who reaches the page can read all fields of the index but the hidden ones: see docs/put_it_in_your_shop.md.
     """
     _one_blas_thread()  # the server has threads of its own
     from mural_search.server.app import serve
+    from mural_search.server.settings import PageSettings
 
-    serve(index, **flag)
+    page = PageSettings(hide=tuple(hide), weights=tuple(weights), **settings)
+    serve(index, export, host, port, page, hosts)
 
 
 COMMANDS = {

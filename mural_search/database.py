@@ -38,6 +38,7 @@ from mural_search.sqlite import sqlite3
 NAME = "index.sqlite"
 DTYPES = ("float32", "float16")  # of vectors
 OLD = "index.json"  # of indexes before format 4
+WORDS_TABLE = "fts5(text, content='', tokenize='trigram case_sensitive 1')"
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value);
 CREATE TABLE items (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, name TEXT, path TEXT, offset INTEGER,
@@ -47,7 +48,7 @@ CREATE TABLE texts (id INTEGER PRIMARY KEY AUTOINCREMENT, item INTEGER, language
 CREATE TABLE caption_vectors (text INTEGER PRIMARY KEY, vector BLOB);
 CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
 CREATE TABLE deleted (key BLOB PRIMARY KEY, digest TEXT) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram case_sensitive 1');
+CREATE VIRTUAL TABLE words USING {WORDS_TABLE};
 CREATE TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID;
 CREATE INDEX texts_of_items ON texts (item);
 CREATE INDEX fields_of_items ON fields (item);
@@ -146,7 +147,7 @@ def put(
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(texts, captions))
     fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
-    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", _documents(number, item, texts))
+    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, texts))
 
 
 def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
@@ -158,7 +159,7 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
             texts[item].append(text)
         for number, _, item in read_items(database.execute, block):
             removal = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
-            database.executemany(removal, _documents(number, item, texts[number]))
+            database.executemany(removal, documents(number, item, texts[number]))
         texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
         database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table in ("texts", "fields", "vectors"):
@@ -166,7 +167,7 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
 
 
-def _documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
+def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
     """Returns the rows of `words` of an item: its captions, and its names and fields together.
 
     A caption has twice its own id as rowid; the names and fields have twice the item's and one more.

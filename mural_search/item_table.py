@@ -147,6 +147,7 @@ class ItemTable:
             raise problem(self._path, error) from None
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
+        self.schema = "main"  # of the table `words`
         self.meta: dict[str, object] = {}
         self._group_marks: dict[str, str] = {}
         self.ids = np.zeros(0, np.int64)
@@ -181,6 +182,17 @@ class ItemTable:
         except sqlite3.Error:
             return True  # it is being changed, or cannot be read: the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
+
+    def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
+        """Returns {row: the id of its product} of rows, by the field `name`; rows without an id are left out."""
+        question = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
+        ids = json.dumps(self.ids[list(rows)].tolist())
+        products = dict(self._ask(question, [utf8(name), ids]))
+        return {row: products[number] for row in rows if (number := int(self.ids[row])) in products}
+
+    def field_names(self) -> list[str]:
+        """Returns the names of all fields, in the order of the first item that has them."""
+        return [name for (name,) in self._ask("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]
 
     def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
         try:

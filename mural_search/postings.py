@@ -26,15 +26,16 @@ class Postings:
     Args:
       ask: function from a question and its values to rows, one by one.
       ids: int64 [N] rising, of the items.
+      schema: of the table `words`.
 
     Raises `TypeError` or `ValueError` for a damaged table.
     """
 
-    def __init__(self, ask: Callable[..., Iterator[tuple]], ids: np.ndarray):
+    def __init__(self, ask: Callable[..., Iterator[tuple]], ids: np.ndarray, schema: str = "main"):
         self._ask = ask
         self._ids = ids
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab(main, words, instance)"))
+        list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"))
         sizes = ask("SELECT id, sz FROM words_docsize")
         rowids, sizes = np.fromiter(((rowid, _varint(size)) for rowid, size in sizes), PAIR).T
         count = 1 + int(rowids.max(initial=0))

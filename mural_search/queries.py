@@ -224,7 +224,7 @@ def find(
     """Returns the results of queries, all sentences or all images, by their vectors [Q, D].
 
     `captions`: the vectors of sentences, see `Captions.encode_questions`. `fold`: whether to show only one of several
-    like pictures.
+    like pictures; of a product only one is shown in any case.
     """
     texts = ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, page.offset + page.top), filters, rank)
@@ -233,7 +233,7 @@ def find(
     is_judged = is_judged and all(texts) and not any(words.split(text)[1] for text in texts)
     results = []
     for number, (query, answer) in enumerate(zip(queries, ranked)):
-        groups = _folded(index, answer.rows) if fold else _single(answer.rows)
+        groups = _folded(index, answer.rows, fold)
         if page.sort:
             groups = _sorted(index, groups[:SORTED], page.sort)
         vector = None if vectors is None else vectors[number]
@@ -277,19 +277,22 @@ def _single(rows: np.ndarray) -> list[list[int]]:
     return [[row] for row in rows.tolist()]
 
 
-def _folded(index, rows: np.ndarray) -> list[list[int]]:
+def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
     """Returns rows, best first, in groups: of one product, or that look the same and have the same captions."""
     if index.kind != IMAGES or len(rows) < 2:
         return _single(rows)
-    vectors = index.vectors_of(rows)
-    look_alikes = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # a picture looks like itself at least
+    if fold:
+        vectors = index.vectors_of(rows)
+        firsts = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # a picture looks like itself at least
+    else:
+        firsts = list(range(len(rows)))
     groups: dict[int, list[int]] = {}  # position of the first row -> rows
+    product_of = index.table.products(rows.tolist(), index.product)
     products: dict[str, int] = {}
     for position, row in enumerate(rows.tolist()):
-        product = index.describe(row).fields.get(index.product) if index.product else None
-        first = look_alikes[position]
-        if product is not None:
-            first = products.setdefault(product, position)
+        first = firsts[position]
+        if row in product_of:
+            first = products.setdefault(product_of[row], position)
         elif first < position and index.describe(row).captions != index.describe(int(rows[first])).captions:
             first = position
         if first in groups:

@@ -12,6 +12,7 @@ from mural_search.index import Index
 from mural_search.items import IMAGES, Filter, Item
 from mural_search.queries import LONGEST_SENTENCE, SORTED, Hit, Page, Query, Result, browse, find, search
 from mural_search.results import Card, card_of
+from mural_search.server.shop import ShopFields
 
 MOST_RESULTS = 1000
 DEFAULT_RESULTS = 20  # on a page
@@ -96,10 +97,11 @@ class Answer:
         offset = self.question.offset + DEFAULT_RESULTS
         return offset if self.cards and offset < self.total else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self, shop: ShopFields) -> dict[str, object]:
         """Returns {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", …}]}.
 
-        "index" is `state`. Where they apply "nothing_fits", "relax" (`relaxed`) and "facets" come with it.
+        "index" is `state`. Where they apply "nothing_fits", "relax" (`relaxed`) and "facets" come with it, and with a
+        hit "number", by which the shop knows it.
         """
         values = {"sentence": self.question.sentence, "kind": self.kind, "count": self.count}
         values |= {"matching": self.matching, "total": self.total, "index": self.state}
@@ -109,12 +111,15 @@ class Answer:
             values["relax"] = self.relaxed
         if self.facets is not None:
             values["facets"] = self.facets
-        return {**values, "hits": list(map(self._described, self.cards))}
+        return {**values, "hits": [self._described(card, shop) for card in self.cards]}
 
-    def _described(self, card: Card) -> dict[str, object]:
+    def _described(self, card: Card, shop: ShopFields) -> dict[str, object]:
         """Returns a hit as JSON values, without paths of this machine."""
         hit, item = card.hit, card.item
+        number = shop.product_of(item).number
+        values = {"number": number} if number else {}
         return {
+            **values,
             "rank": hit.rank,
             "score": round(hit.score, 4),
             "row": hit.row,
@@ -182,12 +187,14 @@ def _result(index: Index, embedder, question: Question) -> Result:
 
 
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
-    """Returns the items that are closest to an item, without this item."""
+    """Returns the items that are closest to an item, without this item and other pictures of its product."""
     query = Query(image=item_of(index, row).name)
     vector = index.embeddings[row][None].astype(np.float32)
     ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
     result = find(index, vector, [query], ranked, filters, fold=False)[0]
-    others = [hit for hit in result.hits if hit.row != row]
+    product_of = index.table.products([row, *(hit.row for hit in result.hits)], index.product)
+    own = product_of.get(row)
+    others = [hit for hit in result.hits if hit.row != row and (own is None or product_of.get(hit.row) != own)]
     hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
     total = result.total - len(result.hits) + len(others)
     return dataclasses.replace(result, hits=hits, total=total)

@@ -37,6 +37,7 @@ from mural_search.index import load_index
 from mural_search.server import limits as bounds
 from mural_search.server.limits import BadRequest, Limits, Overloaded
 from mural_search.server.routes import search_routes
+from mural_search.server.settings import DEFAULTS, PageSettings
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
@@ -52,7 +53,8 @@ def serve(
     export: str | pathlib.Path = "",
     host: str = "localhost",
     port: int = 8501,
-    title: str = "",
+    settings: PageSettings = DEFAULTS,
+    hosts: Collection[str] = (),
     limits: Limits | None = None,
 ) -> None:
     """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
@@ -62,14 +64,18 @@ def serve(
       export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
         export that has a `lite/` answers by it, without TensorFlow.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
-      title: of the search page.
+      settings: of the search page.
+      hosts: names of the server that requests may have besides localhost. Without them a server on localhost has only
+        that name, and a server on other addresses any name.
       limits: of requests; defaults if None.
 
     Raises:
-      UserError: there is no index, the model is another or missing, or the address cannot be listened on.
+      UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
+        does not fit the index.
     """
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
-    app = create_app(load_page(index, export, title), limits, hosts=HERE if host in HERE else ())
+    names = (*HERE, *(name.lower() for name in hosts)) if hosts or host in HERE else ()
+    app = create_app(load_page(index, export, settings), limits, hosts=names)
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
     print(f"Serving {index} at http://{host}:{listener.getsockname()[1]}/search", flush=True)
@@ -83,13 +89,16 @@ def run_options() -> dict[str, object]:
     return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
 
 
-def load_page(index: str | pathlib.Path, export: str | pathlib.Path = "", title: str = "") -> list[web.RouteDef]:
+def load_page(
+    index: str | pathlib.Path, export: str | pathlib.Path = "", settings: PageSettings = DEFAULTS
+) -> list[web.RouteDef]:
     """Returns the routes of the search page, see `serve`; the index is opened before the model is loaded."""
     if not index:
         raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
     opened = load_index(index)
+    settings.check_fields(opened.table.field_names())
     embedder = open_model(quickest(export or _recorded(opened.model.path)))
-    return search_routes(opened, embedder, title, index)
+    return search_routes(opened, embedder, settings, index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -187,7 +196,8 @@ class Server:
         """
         host = _host_of(request.headers.get("Host", ""))
         if self._hosts and host and host not in self._hosts:
-            raise BadRequest(f"This server is {', '.join(self._hosts)}, not {host!r}: start it with that --host.", 403)
+            names = ", ".join(self._hosts)
+            raise BadRequest(f"This server is {names}, not {host!r}: --hosts=NAME gives it further names.", 403)
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns the status and the words that answer a request that ended in an error."""

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import numpy as np
 from aiohttp import web
@@ -30,18 +30,22 @@ from mural_search.server.answers import answer
 from mural_search.server.limits import BadRequest, check_picture
 from mural_search.server.search_page import page_html
 from mural_search.server.served_index import ServedIndex, thumbnail
+from mural_search.server.settings import DEFAULTS, PageSettings
 
 LARGE = 1600  # pixels of the longer side of a picture that is shown by itself
+IN_LANGUAGES = {"Vary": "Accept-Language"}  # a page
 # A row's picture is another one when the index has changed; the page's addresses of pictures change with it.
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
-def search_routes(index: Index, embedder, title: str = "", folder: str | os.PathLike = "") -> list[web.RouteDef]:
+def search_routes(
+    index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""
+) -> list[web.RouteDef]:
     """Returns the routes of the search page, for `create_app`.
 
-    Takes the arguments of `ServedIndex`. Raises `UserError` if another model made the index.
+    Takes the arguments of `ServedIndex`, and raises its errors.
     """
-    search = _Search(ServedIndex(index, embedder, title, folder))
+    search = _Search(ServedIndex(index, embedder, settings, folder))
     return [
         web.get("/{page:(search)?}", search.show_page),
         web.get("/search/answer", search.show_answer),
@@ -65,11 +69,11 @@ class _Search:
         if with_filters := ranges_as_filters(request.query):
             raise web.HTTPFound(with_filters)
         page = await _in_thread(self._answering, self._page, request)
-        return web.Response(text=page, content_type="text/html")
+        return web.Response(text=page, content_type="text/html", headers=IN_LANGUAGES)
 
     def _page(self, request: web.Request) -> str:
         self._served.refresh()
-        return page_html(self._served, request.query, preferred_language(request, self._served.languages))
+        return page_html(self._served, request.query, request.headers.get("Accept-Language", ""))
 
     async def show_answer(self, request: web.Request, picture: np.ndarray | None = None) -> web.Response:
         text = await _in_thread(self._answering, self._answer, request, picture)
@@ -80,7 +84,7 @@ class _Search:
         served.refresh()
         question = read_question(request.query, served.index.embeddings.shape[1])
         answered = answer(served.index, served.embedder, dataclasses.replace(question, picture=picture))
-        return json.dumps(answered.to_json())
+        return json.dumps(answered.to_json(served.shop))
 
     async def show_answer_to_picture(self, request: web.Request) -> web.Response:
         if request.content_type != "multipart/form-data":
@@ -134,13 +138,3 @@ async def _picture_of_form(request: web.Request) -> bytes:
     if not isinstance(file, web.FileField):
         raise BadRequest("The form has no picture: expected a file in its part 'picture'.")
     return file.file.read()
-
-
-def preferred_language(request: web.Request, languages: Collection[str]) -> str:
-    """Returns the first language that a browser asks for and a caption may have, or ""."""
-    for part in request.headers.get("Accept-Language", "").split(",")[:10]:
-        tag = part.split(";")[0].strip()
-        for code in (tag, tag.split("-")[0]):
-            if code in languages:
-                return code
-    return ""

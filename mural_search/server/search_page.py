@@ -6,37 +6,63 @@ the machine goes out.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from mural_lite import pages
+from mural_lite.printable import visible
 from mural_search import TEMPLATES
 from mural_search.items import TEXTS, Filter
 from mural_search.results import ADDRESS
 from mural_search.server.addresses import PAGE_PARAMETERS, RANGE_ENDS, Links, address, read_question, to_number
 from mural_search.server.answers import DEFAULT_RESULTS, answer, item_of
+from mural_search.server.labels import LANGUAGES, Labels, preferred
+from mural_search.server.marks import mark
 from mural_search.server.served_index import ServedIndex
 
 FEW_VALUES = 8  # of a filter, before "more"
+SCRIPT = (TEMPLATES / "search.js").read_text(encoding="utf-8").strip()  # answers while typing; the page does without
+SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode("utf-8")).digest()).decode("ascii")
 COUNTED = 100_000  # items whose fields are counted for a page; for more items the page shows the index's counts
 
 
-def page_html(served: ServedIndex, query: Mapping[str, str], language: str = "") -> str:
+def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "") -> str:
     """Returns the page of an answer, or of an item. Raises `ValueError` for a question that cannot be answered.
 
     Args:
       query: the parameters of the address, as `read_question` takes them.
-      language: of captions and of names, where there are several.
+      accepted: the languages that the browser asks for, its header Accept-Language: of the page's words, and of
+        captions where there are several.
     """
+    settings = served.settings
     links = Links(query)
+    labels = Labels(settings.language or preferred(accepted, LANGUAGES) or "en")
+    wished = f"{settings.language},{accepted}" if settings.language else accepted
+    language = preferred(wished, served.languages)
     if "item" in query:
         values = _item_values(served, to_number("item", query["item"]), language)
         template = "item.html"
     else:
-        values = _answer_values(served, query, language, links)
+        values = _answer_values(served, query, language, links, labels)
         template = "search.html"
-    common = {"title": served.title, "index": served.index, "links": links, "is_address": ADDRESS.fullmatch}
-    return pages.render(TEMPLATES / template, **common, **values)
+    return pages.render(
+        TEMPLATES / template,
+        title=settings.title or labels("title"),
+        logo=served.logo,
+        colors=settings.colors(),
+        t=labels,
+        index=served.index,
+        links=links,
+        is_address=ADDRESS.fullmatch,
+        product_of=served.shop.product_of,
+        number_field=served.shop.number,
+        **values,
+    )
 
 
 def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
@@ -48,7 +74,9 @@ def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, obje
     return {"row": row, "item": item, "captions": captions, "as_filter": served.fields.filters}
 
 
-def _answer_values(served: ServedIndex, query: Mapping[str, str], language: str, links: Links) -> dict[str, object]:
+def _answer_values(
+    served: ServedIndex, query: Mapping[str, str], language: str, links: Links, labels: Labels
+) -> dict[str, object]:
     """Returns the values of the template search.html."""
     index = served.index
     question = read_question(query, index.embeddings.shape[1], PAGE_PARAMETERS)
@@ -61,7 +89,12 @@ def _answer_values(served: ServedIndex, query: Mapping[str, str], language: str,
     return {
         "answer": answered,
         "facets": _facets(served, facets, filters, links),
-        "sorts": _sorts(served, facets, links, question.sort),
+        "sorts": _sorts(served, facets, links, question.sort, labels),
+        "things": labels(answered.kind, count=labels.number(answered.matching)),
+        "asked": Markup("<bdi>{}</bdi>").format(visible(question.sentence)),
+        "mark": functools.partial(mark, question=question.sentence),
+        "script": Markup(SCRIPT),
+        "script_hash": SCRIPT_HASH,
         "unknown": unknown,
         "is_shown": not answered.nothing_fits or "closest" in query,
         "closest": {"closest": 1} if query.get("closest") else {},
@@ -78,8 +111,11 @@ def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], lin
         chosen = [filter_ for filter_ in filters if filter_.name == name]
         if "least" in facet:
             offered.append(_range(name, facet, chosen, links))
-        elif facet.get("values"):
-            values = [_value(Filter(name, value), count, chosen, links) for value, count in facet["values"].items()]
+        elif facet.get("values") and not served.shop.counts_stock(name, facet["values"]):
+            values = []
+            for value, count in facet["values"].items():
+                words = served.shop.in_words(name, value)
+                values.append({"words": words, **_value(Filter(name, value), count, chosen, links)})
             offered.append({"name": name, "values": values[:FEW_VALUES], "further": values[FEW_VALUES:]})
     return offered
 
@@ -101,11 +137,13 @@ def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) 
     return {"value": filter_.value, "count": count, "is_on": is_on, "to": address(pairs)}
 
 
-def _sorts(served: ServedIndex, facets: Mapping, links: Links, current: str) -> list[tuple[str, str, bool]]:
+def _sorts(
+    served: ServedIndex, facets: Mapping, links: Links, current: str, labels: Labels
+) -> list[tuple[str, str, bool]]:
     """Returns the ways to sort: words, address, and whether it is the current way."""
-    sorts = [("best first", links.to("sort"), not current)]
+    sorts = [(labels("best_first"), links.to("sort"), not current)]
     for name in served.fields.filters:
         if "least" in facets.get(name, {}):
-            sorts.append((f"{name}, lowest first", links.to(sort=name), current == name))
-            sorts.append((f"{name}, highest first", links.to(sort=f"-{name}"), current == f"-{name}"))
+            sorts.append((labels("lowest", name=name), links.to(sort=name), current == name))
+            sorts.append((labels("highest", name=name), links.to(sort=f"-{name}"), current == f"-{name}"))
     return sorts

@@ -16,9 +16,12 @@ from mural_search import fields
 from mural_search.codes import quicken
 from mural_search.index import Index, load_index
 from mural_search.items import IMAGES
+from mural_search.ranking import parse_weights
 from mural_search.results import SIDE
+from mural_search.server.hidden_fields import hide_fields
+from mural_search.server.settings import DEFAULTS, PageSettings
+from mural_search.server.shop import ShopFields
 
-TITLE = "Search"
 EXAMPLES = 4  # questions on the page
 KEPT = 4096  # thumbnails in memory, of about 8 kB each
 STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # signs that a table leaves around a text
@@ -49,21 +52,32 @@ class ServedIndex:
     Args:
       index: the first state.
       embedder: the model that made it.
-      title: of the page.
+      settings: of the page.
       folder: of the index on this machine; "": it is never opened again.
+
+    Raises `UserError` for another model, a field that is not there, or a logo that cannot be used.
     """
 
-    def __init__(self, index: Index, embedder, title: str = "", folder: str | os.PathLike = ""):
+    def __init__(self, index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""):
         self.embedder = embedder
-        self.title = title or TITLE
+        self.settings = settings
+        self.logo = settings.logo_address()
+        settings.check_fields(index.table.field_names())
         self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
         index.check_model(embedder, self._by_pictures)
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
+        self._hide_fields(index)
         self._use(index)
+
+    def _hide_fields(self, index: Index) -> None:
+        if self.settings.hide:
+            hide_fields(index.table, self.settings.hide)
 
     def _use(self, index: Index) -> None:
         self.index = index
+        index.weights = parse_weights(self.settings.weights)
         self.fields = fields.of_index(index)
+        self.shop = ShopFields.of(index.table.field_names(), index.product, self.settings.link)
         captions = index.table.captions(8) if index.kind == IMAGES else {}
         self.examples = examples_of(captions)
         self.languages = captions.keys()
@@ -80,6 +94,7 @@ class ServedIndex:
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder, self._by_pictures)
+            self._hide_fields(index)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)
         else:

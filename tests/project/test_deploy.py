@@ -45,16 +45,18 @@ def filled(**environment):
 def test_compose_fits_its_schema():
     specification = pytest.importorskip("compose_spec", reason="its checker needs Python 3.10")
     text = filled()
-    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"search", "tensorflow_serving"}
+    assert set(specification.PyCompose.from_yaml(text).to_spec().services) == {"search", "caddy", "tensorflow_serving"}
     with pytest.raises(Exception, match="comand"):
         specification.PyCompose.from_yaml(text.replace("    command:", "    comand:", 1))
 
 
 @pytest.mark.parametrize("environment, folder, mounts, flags", [
-    ({}, "/here", {"/here": "/here"}, {"--index=index", "--export=", "--title="}),
-    ({"FOLDER": "/shop", "PICTURES": "/photos", "EXPORT": "/models/mine", "TITLE": "Shoes", "INDEX": "my"}, "/shop",
+    ({}, "/here", {"/here": "/here"}, {"index": "index", "hosts": "localhost"}),
+    ({"FOLDER": "/shop", "PICTURES": "/photos", "EXPORT": "/models/mine", "TITLE": "Shoes", "INDEX": "my",
+      "HIDE": "cost,supplier", "HOST_NAME": "search.shop.example"}, "/shop",
      {"/shop": "/shop", "/photos": "/photos", "/models/mine": "/models/mine"},
-     {"--index=my", "--export=/models/mine", "--title=Shoes"}),
+     {"index": "my", "export": "/models/mine", "title": "Shoes", "hide": "cost,supplier",
+      "hosts": "search.shop.example"}),
 ])  # fmt: skip
 def test_the_page_of_a_folder_is_what_starts(environment, folder, mounts, flags):
     """Everything lies in the container where it lies outside, and cannot be written."""
@@ -63,7 +65,10 @@ def test_the_page_of_a_folder_is_what_starts(environment, folder, mounts, flags)
     service = services["search"]
     assert all(volume["read_only"] for volume in service["volumes"]) and service["working_dir"] == folder
     found = {volume["source"]: volume["target"] for volume in reversed(service["volumes"])}
-    assert found == mounts and flags | {"serve", "--host=0.0.0.0"} == set(service["command"])
+    empty = dict.fromkeys(["export", "title", "link", "hide", "color", "language"], "")
+    wanted = {"host": "0.0.0.0", **empty, **flags}
+    assert found == mounts and service["command"][0] == "serve"
+    assert dict(flag.removeprefix("--").split("=", 1) for flag in service["command"][1:]) == wanted
 
 
 def test_both_start_the_same_tensorflow_serving_and_take_another():

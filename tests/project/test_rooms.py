@@ -44,17 +44,18 @@ CLOSURES = {
     "mural_tf.export.saved_model": 8_000,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 16_900,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_100,  # from a question to an answer
-    "mural_search.server.app": 9_400,
+    "mural_search.server.app": 10_200,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 5_600,  # from sources to records
     "mural_search.catalogue": 11_800,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
-    # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables; aim: 300,000
-    "tokens": 338_000,
+    # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
+    # 3,600 are the page in a shop; of all packages; the aim is 300,000
+    "tokens": 342_000,
     "lines of mural_lite": 6_200,  # 65 of them read configurations of earlier commits; the aim is 6,000
-    "lines of mural_search": 8_900,  # 370 of them read words inside pictures, 400 tables; the aim is 7,500
+    "lines of mural_search": 9_500,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
     "lines of mural_tf": 36_200,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
     "tokens per line of losses, models, training": 9.9,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
@@ -64,7 +65,7 @@ NUMBERS = {
     "fields of the configuration": 147,  # the aim, with those of methods, is 205
     "fields of methods": 58,
     "commands": 20,
-    "flags": 144,  # of them `--weights`
+    "flags": 151,  # of them `--weights`, and six of the page: link, hide, logo, color, language, hosts
     "kinds of sources": 15,
     "options of sources": 38,
     "routes of the server": 5,

@@ -83,6 +83,14 @@ async def use_the_page(url, tmp_path):
         assert await page.look("location.search") == "?like=193" and await page.look(SEEN) == 20
         await go(page, LINKS.format("More →"))
         assert "offset=20" in await page.look("location.search") and await page.look(SEEN) == 20
+        # Answers while somebody types, on the same page.
+        await page.call("Page.navigate", url=f"{url}/search?filter=Brand%3DBolt")
+        await page.until(f"location.search === '?filter=Brand%3DBolt' && {LOADED}")
+        await page.look(f"window.isOld = true; document.querySelector('{SENTENCE}').focus()")
+        await page.call("Input.insertText", text="blue shoe")
+        await page.until("document.querySelectorAll('.caption mark').length > 9")
+        assert await page.look("window.isOld && location.search") == "?filter=Brand%3DBolt&sentence=blue+shoe"
+        assert (await page.text("[role=status]"))[0] == "The closest of 61 pictures to “blue shoe” come first."
         # Other scripts, and the way back.
         await go(page, sentence="青い風船")
         assert await page.text(CAPTION) == ["blue shoe number 241 by Bolt"]

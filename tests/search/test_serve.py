@@ -192,14 +192,16 @@ run()
 def test_the_program_answers_and_ends_on_sigterm(tmp_path):
     """The request that runs when the signal comes gets its answer."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-c", SLOW, "serve", f"--index={tmp_path}", "--port=0"]
+    command = [sys.executable, "-c", SLOW, "serve", f"--index={tmp_path}", "--port=0", "--hosts=Shop.example"]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         line = process.stdout.readline()
         assert line.startswith(f"Serving {tmp_path} at http://localhost:"), process.stderr.read()
         port = int(re.search(r":(\d+)/search$", line)[1])
-        for host, status in (("evil.example", 403), (f"127.0.0.1:{port}", 200), ("[::1]", 200)):
+        for host, status in (("evil.example", 403), ("shop.example", 200), (f"127.0.0.1:{port}", 200), ("[::1]", 200)):
             assert ask(port, "/healthz", headers={"Host": host})[0] == status  # DNS may lead others here
+        refused = ask(port, "/healthz", headers={"Host": "laden.example"})[1]["error"]
+        assert "not 'laden.example': --hosts=NAME gives it further names." in refused
         connection = http.client.HTTPConnection("localhost", port, timeout=30)
         connection.request("GET", "/slow")
         assert process.stdout.readline() == "running\n"

@@ -1,0 +1,48 @@
+"""Fields that nobody shall see, taken out of an opened table of items; the file of the index stays as it is.
+
+The connection gets tables and views of its own, in SQLite's schema `temp`, which questions find before the file's. So
+no question has to know what is hidden.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Collection
+
+from mural_search.database import WORDS_TABLE, documents
+from mural_search.item_table import AMONG, TEXT, TOGETHER, ItemTable, read_items, utf8
+
+FIELDS = "SELECT rowid, item, name, value FROM main.fields WHERE name NOT IN (SELECT name FROM temp.hidden)"
+ITEMS = "SELECT id, key, '' AS name, path, offset, language, content, digest FROM main.items"
+
+
+def hide_fields(table: ItemTable, names: Collection[str]) -> None:
+    """Makes a table answer as if no item had these fields: they are neither shown, filtered, sorted by nor searched.
+
+    Where the names of the items are values of such a field, the ids of products, the names are "" from now on;
+    `ItemTable.products` still reads them.
+    """
+
+    def ask(question: str, *values: object) -> list[tuple]:
+        return list(table.each(question, values))
+
+    ask("CREATE TEMP TABLE hidden (name TEXT)")
+    for name in names:
+        ask(f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
+    ask(f"CREATE TEMP VIEW fields AS {FIELDS}")
+    if table.meta.get("product") in names:
+        ask(f"CREATE TEMP VIEW items AS {ITEMS}")
+    ask(f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
+    for begin in range(0, len(table), TOGETHER):
+        block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())
+        texts = collections.defaultdict(list)
+        for text, item in ask(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
+            texts[item].append(text)
+        for number, _, item in read_items(table.each, block):
+            for document in documents(number, item, texts[number]):
+                ask(f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", *document)
+    ask("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
+    ask("CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
+    ask("INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
+    table.schema = "temp"

@@ -1,0 +1,116 @@
+"""The settings of the search page: what its owner chooses, from the flags of `serve` to the routes."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import os
+import re
+
+from PIL import Image
+
+from mural_lite.errors import UserError
+from mural_lite.pictures import BadImage, open_image, read_file, turned
+from mural_search.server.labels import LANGUAGES
+
+LOGO_BYTES = 2**20  # of the file; on the page it is smaller
+LOGO_PIXELS = 16 * 10**6
+LOGO_SIZE = (480, 96)  # pixels at most, for 240 x 48 of a page
+CONTRAST = 4.5  # of text, by WCAG 2.2, 1.4.3
+WHITE, DARK = (255, 255, 255), (18, 18, 18)  # grounds of the page; browsers' dark ground
+Color = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class PageSettings:
+    """What the owner of a search page chooses.
+
+    Attributes:
+      title: "" for "Search" in the page's language.
+      link: the field with the address of a product; "": found by its name, see `shop.link_field`.
+      hide: fields that are neither on the page nor in any answer.
+      logo: a file of a picture.
+      color: "#rrggbb", of buttons and, as far as they stay readable, of links; "" for blue.
+      language: of the page; "": the browser's.
+      weights: of the one ranking, "pictures=4".
+
+    Raises `UserError` for a color or language that is not known, and fields that are linked and hidden.
+    """
+
+    title: str = ""
+    link: str = ""
+    hide: tuple[str, ...] = ()
+    logo: str = ""
+    color: str = ""
+    language: str = ""
+    weights: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.color and not re.fullmatch("#[0-9a-fA-F]{6}", self.color):
+            raise UserError(f"--color={self.color}: expected a color as #rrggbb, such as #b3261e.")
+        if self.language and self.language not in LANGUAGES:
+            raise UserError(f"--language={self.language}: the page speaks {', '.join(LANGUAGES)}.")
+        if self.link and self.link in self.hide:
+            raise UserError(f"--link={self.link} is hidden by --hide: a link shows its address.")
+
+    def check_fields(self, names: list[str]) -> None:
+        """Raises `UserError` for a field that is to be hidden or linked and that no item has."""
+        wanted = [("hide", name) for name in self.hide] + [("link", self.link)] * bool(self.link)
+        for flag, name in wanted:
+            if name not in names:
+                there_are = f"the fields are {', '.join(names)}" if names else "no item has fields"
+                raise UserError(f"--{flag}={name}: no item has this field; {there_are}.")
+
+    def logo_address(self) -> str:
+        """Returns the logo as a data address, a PNG without metadata; "" without a logo.
+
+        Raises `UserError` for a file that is missing, too large or no picture.
+        """
+        if not self.logo:
+            return ""
+        try:
+            if os.path.getsize(self.logo) > LOGO_BYTES:
+                raise BadImage(f"it has more than {LOGO_BYTES:,} bytes")
+            image = turned(open_image(read_file(self.logo), LOGO_PIXELS)).convert("RGBA")
+        except (OSError, ValueError, SyntaxError) as error:
+            reason = getattr(error, "strerror", "") or error
+            raise UserError(f"--logo={self.logo} cannot be used: {reason}.") from None
+        image.thumbnail(LOGO_SIZE, Image.LANCZOS)
+        buffer = io.BytesIO()
+        Image.frombytes(image.mode, image.size, image.tobytes()).save(buffer, "PNG", optimize=True)
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+    def colors(self) -> dict[str, str]:
+        """Returns the colors of buttons, of text on them, and of links on a light and on a dark page; {} by default."""
+        if not self.color:
+            return {}
+        color = tuple(int(self.color[begin : begin + 2], 16) for begin in (1, 3, 5))
+        on_button = max(WHITE, (0, 0, 0), key=lambda text: contrast(text, color))
+        links = {"link": readable(color, WHITE), "dark_link": readable(color, DARK)}
+        colors = {"lead": color, "on_lead": on_button, **links}
+        return {name: f"#{bytes(value).hex()}" for name, value in colors.items()}
+
+
+DEFAULTS = PageSettings()
+
+
+def contrast(color: Color, other: Color) -> float:
+    """Returns the contrast of two colors, 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    darker, lighter = sorted((_luminance(color), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def readable(color: Color, ground: Color) -> Color:
+    """Returns a color mixed with as little black, or white on a dark ground, as makes it readable on the ground."""
+    end = 0 if _luminance(ground) > 0.5 else 255
+    for step in range(101):
+        mixed = tuple(round(c + (end - c) * step / 100) for c in color)
+        if contrast(mixed, ground) >= CONTRAST:
+            break
+    return mixed

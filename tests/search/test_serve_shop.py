@@ -1,0 +1,242 @@
+"""The search page in a shop: links to products, hidden fields, languages, marked words, prices and what is sold out."""
+
+import base64
+import io
+import os
+
+import numpy as np
+import pytest
+from page_reader import Page
+from PIL import Image
+from refusals import assert_refused
+from running_app import ask as ask_server
+from running_app import running
+from search_data import ColorEmbedder, png, unit, with_captions
+
+from mural_search import database
+from mural_search.index import Index, take_fingerprint
+from mural_search.items import Item
+from mural_search.server.app import create_app
+from mural_search.server.hidden_fields import hide_fields
+from mural_search.server.labels import LANGUAGES, Labels, preferred
+from mural_search.server.marks import mark
+from mural_search.server.routes import search_routes
+from mural_search.server.settings import DARK, WHITE, PageSettings, contrast, readable
+from mural_search.server.shop import ShopFields
+
+SECRET = {"Cost": "7771.55", "Supplier": "Quixotl"}
+
+
+def products(folder):
+    """Twelve pictures of six products, two of each; half of the products are sold out."""
+    items = []
+    for n in range(12):
+        number = n // 2
+        path = folder / f"{n}.png"
+        path.write_bytes(png((250 - 20 * n, 0, 20 * n)))
+        link = "javascript:alert(1)" if number == 5 else f"https://shop.example/p?a={number}&b"
+        values = {
+            "ID": f"{3000 + number}", "SKU": f"W-{number}", "Price": f"{10 + number}.90", "Currency": "EUR",
+            "Size": "38, 36, 37", "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link, **SECRET,
+        }  # fmt: skip
+        name = f"{3000 + number}" + "#2" * (n % 2)
+        items.append(Item(name, str(path), captions=(("en", f"red & <b>shoe</b> {number}"),), fields=values))
+    return items
+
+
+def shop_index(folder):
+    vectors = unit(np.random.default_rng(0).normal(size=(12, 3)))
+    vectors[1] = vectors[0]  # a product may have the same picture twice
+    index = Index(products(folder), vectors, take_fingerprint(ColorEmbedder()))
+    with_captions(index, ColorEmbedder())
+    index.product = index.table.meta["product"] = "ID"
+    return index
+
+
+def served(index, **settings):
+    """The running server of a page, as a context."""
+    return running(create_app(search_routes(index, ColorEmbedder(), PageSettings(**settings))))
+
+
+def page_of(server, path, **headers):
+    status, source, headers = ask_server(server.port, path, headers=headers)
+    assert status == 200, source
+    return Page(source.decode(), is_served=True), headers
+
+
+ROUTES = [
+    "/search", "/search?sentence=red", "/search?like=0", "/search?item=0", "/search/answer?facets=1",
+    "/search/answer?sentence=red", "/search/answer?like=0", "/search/answer?filter=SKU%3DW-1",
+]  # fmt: skip
+
+
+def test_hidden_fields_are_nowhere(tmp_path):
+    """Also not among the words that are searched: 7771.55 would find the products that cost this."""
+    with served(shop_index(tmp_path), hide=("Cost", "Supplier")) as server:
+        for path in ROUTES:
+            answer = str(ask_server(server.port, path)[1])
+            assert not [text for text in (*SECRET, *SECRET.values()) if text in answer], path
+        assert not page_of(server, "/search?sentence=Quixotl")[0].all("mark")
+        for text, lacking in (("Quixotl", True), ("7771.55", True), ("W-3", False)):
+            hits = ask_server(server.port, f"/search/answer?sentence={text}&rank=words")[1]["hits"]
+            assert (hits == []) == lacking, text
+        assert len(ask_server(server.port, "/search/answer?sentence=red+-Quixotl")[1]["hits"]) == 6
+        # Questions by a hidden field are answered as for one that does not exist.
+        for name in ("Cost", "Nowhere"):
+            found = ask_server(server.port, f"/search/answer?filter={name}%3D7771.55")[1]
+            assert found["matching"] == 0 and found["hits"] == []
+            assert f"No item has a field “{name}”." in page_of(server, f"/search?filter={name}%3C99")[0].text
+            status, answer, _ = ask_server(server.port, f"/search/answer?sort={name}")
+            assert (
+                status == 400 and answer["error"] == f"sort={name}: no item has numbers or dates in a field '{name}'."
+            )
+    with served(shop_index(tmp_path)) as server:
+        assert "Quixotl" in str(ask_server(server.port, "/search?item=0")[1])
+    for flags, words in (
+        ({"hide": ("Kost",)}, ["--hide=Kost: no item has this field; the fields are ID, SKU, Price"]),
+        ({"link": "Kost"}, ["--link=Kost: no item has this field; the fields are ID"]),
+        ({"hide": ("Permalink",), "link": "Permalink"}, ["--link=Permalink is hidden by --hide"]),
+    ):
+        assert_refused(
+            lambda given=flags: search_routes(shop_index(tmp_path), ColorEmbedder(), PageSettings(**given)), words
+        )
+
+
+def test_the_number_of_the_database_can_be_hidden_and_products_stay_together(tmp_path):
+    with served(shop_index(tmp_path), hide=("ID",)) as server:
+        hits = ask_server(server.port, "/search/answer?sentence=red")[1]["hits"]
+        assert len(hits) == 6 and {hit["name"] for hit in hits} == {""}
+        assert [hit["number"] for hit in hits] == [hit["fields"]["SKU"] for hit in hits]
+        assert ask_server(server.port, "/search/answer?sentence=3004&rank=words")[1]["hits"] == []
+
+
+def test_hidden_fields_of_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
+    (tmp_path / "index").mkdir()
+    connection = database.make(tmp_path / "index" / database.NAME)
+    for n, item in enumerate(products(tmp_path)):
+        database.put(connection, b"%d" % n, item)
+    connection.close()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    table = database.ItemTable(tmp_path / "index" / database.NAME)
+    hide_fields(table, ["Cost"])
+    assert "Cost" not in table[0].fields and list(table.field_names())[:2] == ["ID", "SKU"]
+    assert not len(table.with_words("7771.55")) and len(table.with_words("Quixotl")) == 12
+
+
+def test_a_hit_leads_to_the_product_and_to_nothing_else(tmp_path):
+    with served(shop_index(tmp_path)) as server:
+        page, _ = page_of(server, "/search?sentence=red&sort=Price")
+        cards = [link for link in page.all("a") if link.get("class") == "card"]
+        assert [card["href"] for card in cards[:5]] == [f"https://shop.example/p?a={n}&b" for n in range(5)]
+        assert {(card["target"], card["rel"]) for card in cards[:5]} == {("_top", "noopener")}
+        assert "item=1" in cards[5]["href"]  # javascript: is no address
+        assert sum("item=" in link["href"] for link in page.all("a")) == 6 and "javascript:" not in page.source
+        page, _ = page_of(server, "/search?item=0")
+        assert "To the product" in page.text and "Permalink" not in page.text and "3000" not in page.text
+        assert "Item number W-0" in page.text
+    for name, is_found in (("Product URL", 1), ("product_url", 1), ("LINK", 1), ("image link", 0), ("urls", 0)):
+        item = Item("a", fields={name: "https://shop.example/1, https://shop.example/2"})
+        assert ShopFields.of([name]).product_of(item).link == "https://shop.example/1" * is_found
+        assert ShopFields.of([name], link=name).product_of(item).link == "https://shop.example/1"
+
+
+@pytest.mark.parametrize("values, shown", [
+    ({"Price": "19,90", "Currency": "EUR"}, {"Price": "19,90 EUR"}),
+    ({"Price": "19.90, 9.90", "Currency": "EUR, EUR"}, {"Price": "9.90 – 19.90 EUR"}),
+    ({"Price": "9,90 €, 19,90 €", "Currency": "EUR"}, {"Price": "9,90 € – 19,90 €"}),
+    ({"Preis": "349.000 ₫"}, {"Preis": "349.000 ₫"}),
+    ({"Size": "38, 36, 37", "Colour": "red, blue"}, {"Size": "36 – 38", "Colour": "red, blue"}),
+    ({"Stock": "37, 2, 6, 0"}, {}),
+    ({"Lagerbestand": "0, 0"}, None), ({"In stock?": "0", "Stock": "0"}, None),
+    ({"availability": "out_of_stock"}, None),
+    ({"availability": "in stock, sold out"}, {"availability": "in stock, sold out"}),
+    ({"Stock": "0", "In stock?": "1"}, {"Stock": "0", "In stock?": "1"}), ({"在庫": "売り切れ"}, None),
+    ({"Low stock amount": "0"}, {"Low stock amount": "0"}),
+])  # fmt: skip
+def test_fields_as_customers_read_them(values, shown):
+    """`None`: sold out, and the fields of the stock say nothing more."""
+    product = ShopFields.of(values).product_of(Item("a", fields=values))
+    assert product.is_sold_out == (shown is None) and product.fields == (shown or {})
+
+
+def test_like_this_has_each_product_once(tmp_path):
+    index = shop_index(tmp_path)
+    with served(index) as server:
+        for row in range(12):
+            answer = ask_server(server.port, f"/search/answer?like={row}")[1]
+            numbers = [hit["number"] for hit in answer["hits"]]
+            assert sorted([*numbers, f"W-{row // 2}"]) == [f"W-{n}" for n in range(6)] and answer["total"] == 5
+
+
+LIKED = {
+    "": "", "de": "de", "de-AT,de;q=0.9": "de", "nl,fr;q=0.3,es;q=0.8": "es", "en;q=0,pl": "pl", "*": "", "ZH-tw": "zh",
+    "sw, ar-EG;q=0.5, en;q=0.4": "ar", "de;q=x,it": "de", ";q=1,,": "", "tr;q=0.5,ja;q=0.5": "tr",
+}  # fmt: skip
+
+
+def test_the_page_speaks_the_browsers_language(tmp_path):
+    assert {header: preferred(header, LANGUAGES) for header in LIKED} == LIKED
+    with served(shop_index(tmp_path)) as server:
+        for language in LANGUAGES:
+            for path in ("/search?sentence=red", "/search?item=0"):
+                page, headers = page_of(server, path, **{"Accept-Language": f"sw, {language};q=0.7, en;q=0.1"})
+                (root,) = page.all("html")
+                assert root == {"lang": language, "dir": "rtl" if language == "ar" else "ltr"}
+                assert headers["Vary"] == "Accept-Language" and str(Labels(language)("like_this")) in page.text
+        assert page_of(server, "/search")[0].all("html") == [{"lang": "en", "dir": "ltr"}]
+    with served(shop_index(tmp_path), language="de", title="Laden") as server:
+        page, _ = page_of(server, "/search?sentence=red", **{"Accept-Language": "fr"})
+        assert page.all("html")[0]["lang"] == "de" and "Ausverkauft" in page.text and "Laden" in page.text
+    assert_refused(lambda: PageSettings(language="klingon"), ["--language=klingon: the page speaks en, de, fr"])
+    assert (Labels("de").number(1234567), Labels("fr").number(1234)) == ("1.234.567", "1\u202f234")
+
+
+@pytest.mark.parametrize("text, question, marked", [
+    ("Rote Geige & <b>Bogen</b>", "geige <b>", "Rote [Geige] &amp; [&lt;b&gt;Bogen&lt;]/b&gt;"),
+    ("Théière en étain", "theiere", "[Théière] en étain"), ("जूते काले", "जूते", "[जूते] काले"),
+    ("Regenschirme", "Regenschirm -rot", "[Regenschirme]"), ("a red mug", "a mug", "a red [mug]"), ("a", "", "a"),
+    ("くまのぬいぐるみ", "ぬいぐるみの店", "くまの[ぬいぐるみ]"), ("ساعَة منبه", "ساعة", "[ساعَة] منبه"),
+    ("大剪刀", "剪刀", "大[剪刀]"),
+])  # fmt: skip
+def test_words_of_the_question_are_marked(text, question, marked):
+    assert mark(text, question).replace("<mark>", "[").replace("</mark>", "]") == marked
+
+
+def test_marks_on_the_page_are_escaped(tmp_path):
+    with served(shop_index(tmp_path)) as server:
+        page, _ = page_of(server, "/search?sentence=red+%3Cb%3E")
+        assert "<mark>red</mark> &amp; <mark>&lt;b&gt;shoe&lt;</mark>/b&gt;" in page.source and not page.all("b")
+
+
+def test_without_its_script_the_page_has_everything(tmp_path):
+    with served(shop_index(tmp_path)) as server:
+        page, _ = page_of(server, "/search?sentence=red")
+        assert [form.get("action") for form in page.all("form")][:2] == ["search", "search/answer"]
+        assert {"class": "lead"} in page.all("button") and len(page.all("img")) == 6
+        policy = page.all("meta")[2]["content"]
+        assert "script-src 'sha256-" in policy and "unsafe" not in policy.replace("style-src 'unsafe-inline'", "")
+
+
+@pytest.mark.parametrize("color", ["#ffff00", "#b3261e", "#000000", "#ffffff", "#808080", "#0000ff"])
+def test_text_stays_readable_in_any_color(color):
+    colors = PageSettings(color=color).colors()
+    rgb = {name: tuple(bytes.fromhex(value[1:])) for name, value in colors.items()}
+    assert contrast(rgb["lead"], rgb["on_lead"]) >= 4.5
+    assert contrast(rgb["link"], WHITE) >= 4.5 and contrast(rgb["dark_link"], DARK) >= 4.5
+    assert contrast((255, 255, 255), (0, 0, 0)) == pytest.approx(21) and readable((0, 0, 255), WHITE) == (0, 0, 255)
+    assert_refused(lambda: PageSettings(color="red;}"), ["--color=red;}: expected a color as #rrggbb"])
+
+
+def test_a_logo_is_a_small_picture_without_metadata(tmp_path):
+    exif = Image.Exif()
+    exif[0x010E] = "where I live"
+    Image.new("RGB", (2000, 500), (9, 9, 200)).save(tmp_path / "logo.jpg", exif=exif)
+    address = PageSettings(logo=str(tmp_path / "logo.jpg")).logo_address()
+    data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    assert Image.open(io.BytesIO(data)).size == (384, 96) and b"where" not in data
+    with served(shop_index(tmp_path), logo=str(tmp_path / "logo.jpg")) as server:
+        assert address in page_of(server, "/search?item=0")[0].source
+    (tmp_path / "large.png").write_bytes(bytes(2**20 + 1))
+    (tmp_path / "no.png").write_text("<svg onload=alert(1)>")
+    for name, words in (("large.png", "more than 1,048,576 bytes"), ("no.png", "cannot be used"), ("gone", "No such")):
+        assert_refused(PageSettings(logo=str(tmp_path / name)).logo_address, ["--logo=", words])
