@@ -111,7 +111,7 @@ def _translation_distillation() -> dict:
 
 ROWS = {
     "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 2, "v5litepod-64": 2}),
-    "mural_large": Row("mural_large"),
+    "mural_large": Row("mural_large", ("v5litepod-64", "v5p-32"), chunks={"v5litepod-64": 8}),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
     "globetrotter_resnet18": Row("globetrotter_resnet18", ("v5litepod-32",)),  # 800 captions
