@@ -2,7 +2,7 @@
 
     python -m mural_tf catalogue photos.csv --images=photos --output=workdirs/photos --from=nothing --config=photographs
 
-Towers and heads are those of `emoji_pretrained`, with the photographs' own mean and deviation before the adapters; the
+Towers and heads are as in `emoji_pretrained`, with the photographs' own mean and deviation before the adapters; the
 names of ImageNet's classes are left out. Some hundred photographs with a few captions each are enough.
 
     --config=photographs:mural    also learns from translations, which the data must have
