@@ -37,7 +37,13 @@ JPEG_QUALITY = 95  # of pictures that are encoded again
 _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
 
 
-_DRAWING = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--(?:(?!-->).)*-->\s*)*(<!doctype svg[^>]*>\s*)?<svg", re.S | re.I)
+# A document type may name entities, as Illustrator writes. Each byte can be matched in one way only: the pattern meets
+# the files of strangers, and no two ways may multiply.
+_DRAWING = re.compile(
+    rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?"
+    rb"((<!--(?:(?!-->).)*-->|<!doctype svg[^>\[]*(\[[^\]]*\]\s*)?>)\s*)*<(\w+:)?svg\b",
+    re.S | re.I,
+)
 _OTHERS = {  # start of an unreadable file -> the problem
     rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
     _DRAWING.pattern: "SVG drawing, which is taken from files alone: save it as PNG",

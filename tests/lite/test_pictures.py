@@ -102,29 +102,6 @@ def test_a_scan_is_shrunk_as_it_is_decoded(monkeypatch, image_format, mode):
         assert Image.open(io.BytesIO(for_the_encoder(buffer.getvalue()))).size == size
 
 
-ENTITY = "&part;</svg><!DOCTYPE svg [<!ENTITY part '>&#60;image href=\"a.png\"/>'>]>"
-
-
-def test_a_drawing_is_drawn_where_it_is_a_file(tmp_path):
-    pytest.importorskip("resvg_py", reason="needs resvg-py: pip install -e '.[demo]'")
-    content = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="{}">{}</svg>'
-    (tmp_path / "a.svg").write_text(content.format(20, "<rect width='9' height='9' fill='red'/>"))
-    drawn = read_picture(read_file(tmp_path / "a.svg"))
-    assert drawn.size == (256, 512) and drawn.getpixel((9, 9)) == (255, 0, 0)
-    assert drawn.getpixel((9, 500)) == (255, 255, 255)
-    Image.new("RGB", (9, 9)).save(tmp_path / "secret.png")
-    secret = f"{tmp_path}/secret.png"
-    for part in ("<image href='secret.png'/>", f"<image\nx:href = '{secret}'/>", "<feImage href='a.png'/>", ENTITY):
-        (tmp_path / "b.svg").write_text(content.format(20, part))
-        with pytest.raises(BadImage, match="shows other files"):
-            read_file(tmp_path / "b.svg")
-    (tmp_path / "b.svg").write_text(content.format("1e9", ""))  # its shape would take 64 GB at full width
-    assert max(read_picture(read_file(tmp_path / "b.svg")).size) <= 512
-    (tmp_path / "b.svg").write_text("<svg")
-    with pytest.raises(BadImage, match="cannot be drawn"):
-        read_file(tmp_path / "b.svg")
-
-
 def test_a_transparent_colour_of_a_png_is_white():
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4), (200, 30, 30)).save(buffer, "PNG", transparency=(200, 30, 30))
