@@ -97,6 +97,7 @@ NOT_TESTED = ("gpu", "gs", "mteb", "tpu_compiler")  # cards, stores, PyTorch, an
 EXTRAS["test"] = [
     *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in NOT_TESTED}),
     "pytest>=7",
+    "hypothesis>=6.100",  # files with changed bytes, and the least change that shows a fault
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
     "uv>=0.4",  # tests that extras resolve
