@@ -24,7 +24,7 @@ REQUIRED = [
     f"numpy<2; {LINE_2_15}",  # TF 2.15 is built against NumPy 1
     f"numpy>=1.26; {LINE_2_21}",
     "packaging>=21",  # replaces pkg_resources where setuptools lacks it
-    "setuptools<82",  # for users' own `import tensorflow_hub`, which needs pkg_resources; this project does without
+    "setuptools>=78.1.1,<82",  # for users' own `import tensorflow_hub`, which needs pkg_resources; this project does without
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
     "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
@@ -51,7 +51,7 @@ EXTRAS = {
     ],
     "catalogue": [  # python -m mural_tf catalogue
         "lingua-language-detector>=2.0",  # guesses the language of captions that do not say theirs; no dependencies
-        f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet, as for convert
+        f"pyarrow>=14.0.1,<21; {LINE_2_15}",  # Parquet, as for convert
         f"pyarrow>=18; {LINE_2_21}",
         "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
@@ -63,7 +63,7 @@ EXTRAS = {
     "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert, vocabulary
         "duckdb>=1.1",  # groups and joins for decisions over all data; no dependencies
-        f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
+        f"pyarrow>=14.0.1,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
     ],
     "beam": ["apache-beam>=2.65,<2.78"],  # --beam=…; not its [gcp], which TensorFlow 2.15's protobuf excludes
@@ -97,6 +97,7 @@ NOT_TESTED = ("gpu", "gs", "mteb", "tpu_compiler")  # cards, stores, PyTorch, an
 EXTRAS["test"] = [
     *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in NOT_TESTED}),
     "pytest>=7",
+    "hypothesis>=6.100",  # files with changed bytes, and the least change that shows a fault
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
     "uv>=0.4",  # tests that extras resolve

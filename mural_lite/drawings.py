@@ -1,25 +1,117 @@
-"""SVG drawings as pictures, by resvg. They are taken only from files, not from clients of a server."""
+"""SVG drawings as pictures, by resvg. They are taken only from files, not from clients of a server.
+
+Strangers write drawings. A drawing may name other files as parts of itself, and a few hundred bytes may ask for hours
+of work or end the program that draws them. So a drawing is parsed, checked, and written anew, because another parser
+may see other parts in the same bytes; then a process of its own draws it, with bounds on time and memory.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import defusedxml.ElementTree
 
 SIDE = 512  # pixels of the longer side
-# A drawing may name any file of this machine as a part of itself, also through its own entities.
-_SHOWS_FILES = re.compile(rb"<(\w+:)?(fe)?image\b[^>]*href\s*=\s*[\"'](?!\s*(data:|#))|<!ENTITY", re.I)
-_PLAIN_ENTITY = re.compile(rb"<!ENTITY\s+[\w.-]+\s+([\"'])[^\"'<>&%]*\1\s*>")  # as Illustrator writes
+MAX_BYTES = 5_000_000
+MAX_DEPTH = 256  # elements inside each other; resvg calls itself for each
+MAX_ENTITY = 100  # characters; Illustrator names addresses of 50 by entities
+CPU_SECONDS = 2
+DEADLINE = 10  # seconds with the start of the process, on a machine that is busy with other work
+MEMORY = 2**30  # bytes
+# Only raster formats: a drawing within a drawing could hold everything that is refused here.
+_OWN_PICTURE = re.compile(r"#|data:image/(png|jpe?g|gif|webp)[;,]")
+_FOREIGN_STYLE = re.compile(r"url\((?!\s*[\"']?\s*(#|data:image/(png|jpe?g|gif|webp)[;,]))|@import|\\[0-9a-z]", re.I)
+# Windows has no `resource`; there the deadline is the only bound.
+_PROGRAM = f"""
+import sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS}))
+    resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+except ImportError:
+    pass
+import resvg_py
+drawing = sys.stdin.buffer.read().decode()
+picture = resvg_py.svg_to_bytes(svg_string=drawing, skip_system_fonts=True, width={SIDE}, height={SIDE})
+sys.stdout.buffer.write(bytes(picture))
+"""
 
 
 def draw(drawing: bytes) -> bytes:
     """Returns what an SVG draws, as PNG of at most `SIDE` pixels a side; raises `ValueError`, why not."""
     try:
-        import resvg_py
+        import resvg_py  # noqa: F401 - only whether it is installed
     except ImportError:
         raise ValueError("SVG drawing: `pip install resvg-py` makes it readable") from None
-    if _SHOWS_FILES.search(_PLAIN_ENTITY.sub(b"", drawing)):
-        raise ValueError("SVG drawing that shows other files: save it as PNG")
+    checked = _checked(drawing)
     try:
-        side = dict(width=SIDE, height=SIDE)
-        return bytes(resvg_py.svg_to_bytes(svg_string=drawing.decode("utf-8-sig"), skip_system_fonts=True, **side))
-    except (ValueError, UnicodeDecodeError):
+        program = [sys.executable, "-c", _PROGRAM]
+        done = subprocess.run(program, input=checked, capture_output=True, timeout=DEADLINE, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"SVG drawing that takes more than {DEADLINE} seconds") from None
+    if done.returncode < 0:  # a signal: the bounds, or resvg at its end
+        raise ValueError(f"SVG drawing that takes more than {CPU_SECONDS} seconds, or more memory, than a drawing may")
+    if done.returncode:
+        raise ValueError("SVG drawing that cannot be drawn")
+    return done.stdout
+
+
+def _checked(drawing: bytes) -> bytes:
+    """Returns a drawing without document type, entities and comments; raises `ValueError` if it is not harmless."""
+    if len(drawing) > MAX_BYTES:
+        raise ValueError(f"SVG drawing of more than {MAX_BYTES:,} bytes")
+    parser = defusedxml.ElementTree.XMLParser(target=_Drawing(), forbid_entities=False)
+    parser.parser.EntityDeclHandler = _check_entity
+    try:
+        parser.feed(drawing)
+        return ElementTree.tostring(parser.close())
+    except (ElementTree.ParseError, defusedxml.DefusedXmlException, LookupError):  # a LookupError: unknown encodings
         raise ValueError("SVG drawing that cannot be drawn") from None
+
+
+def _check_entity(name, is_parameter, value, base, system, public, notation) -> None:
+    """Refuses entities that are not plain short texts; of these the longest drawing makes 130 MB."""
+    if is_parameter or value is None or len(value) > MAX_ENTITY or re.search("[&<%]", value):
+        raise ValueError("SVG drawing that shows other files: save it as PNG")
+
+
+class _Drawing(ElementTree.TreeBuilder):
+    """Builds the tree of a drawing; raises `ValueError` at elements in too great a depth, and at foreign files."""
+
+    def __init__(self):
+        super().__init__()
+        self._depth = 0
+
+    def start(self, tag, attributes):
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ValueError(f"SVG drawing with more than {MAX_DEPTH} elements inside each other")
+        kept = {}
+        for name, value in attributes.items():
+            local = name.rpartition("}")[2].lower()
+            if local in ("href", "src"):
+                value = value.strip()
+                if tag.rpartition("}")[2] == "a":  # a link, which nothing follows
+                    continue
+                if value and not _OWN_PICTURE.match(value):
+                    raise ValueError("SVG drawing that shows other files: save it as PNG")
+            if "url(" in value or local == "style":
+                _check_style(value)
+            kept[name] = value
+        return super().start(tag, kept)
+
+    def end(self, tag):
+        self._depth -= 1
+        element = super().end(tag)
+        if tag.rpartition("}")[2].lower() == "style":
+            _check_style("".join(element.itertext()))
+        return element
+
+
+def _check_style(value: str) -> None:
+    if _FOREIGN_STYLE.search(value):
+        raise ValueError("SVG drawing that shows other files: save it as PNG")

@@ -41,6 +41,7 @@ def read_rows(
 
     With `groups`, only of these row groups. Rows may hold any values: the file says the types of the columns.
     Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be read.
+    Rows lost to damage are one call, `on_problem(problem, place, number of rows)`.
     """
     try:
         file, end = open_parquet(path), 0
@@ -63,8 +64,9 @@ def read_rows(
                     number += 1
         except (pyarrow.ArrowException, OSError) as error:
             refuse_failure(error, path)
-            for lost in range(number, end):
-                on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
+            # How many rows a group has is the file's own claim: of a damaged part a byte a row is believed.
+            lost = min(end - number, path.stat().st_size)
+            on_problem("row in a damaged part of a Parquet file", f"{path}, row {number}", max(lost, 1))
 
 
 def _rows_of(batch) -> list[dict[str, Any] | None]:

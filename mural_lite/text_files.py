@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
 
-Problem = Callable[[str, str], None]
+Problem = Callable[..., None]  # of (problem, place), and of how many records it is, if not of one
 
 # Codes in corpora for which BCP 47 has a two-letter code: XTD's `jp`, and individual languages of ISO 639-3 that the
 # two-letter code of their macrolanguage means in practice (Tatoeba, NLLB).

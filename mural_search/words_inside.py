@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import defusedxml.ElementTree
 from PIL import Image, IptcImagePlugin
 
+from mural_lite.pictures import FORMATS
 from mural_lite.skipped import CountsByKind
 from mural_lite.text_files import clean, is_text, parse_object
 
@@ -136,7 +137,7 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
         else:
             sources.append(content)
     with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
-        with picture.open("rb") as file, Image.open(file) as image:
+        with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
             inside = [attempt(read_xmp, image.info.get("xmp"), "XMP"), attempt(read_iptc, image, "IPTC")]
             inside += [attempt(read_exif, image, "EXIF"), attempt(read_position, image, "position in EXIF")]
             sources = inside + sources

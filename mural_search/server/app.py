@@ -38,8 +38,10 @@ from mural_search.server import limits as bounds
 from mural_search.server.limits import BadRequest, Limits, Overloaded
 from mural_search.server.routes import search_routes
 from mural_search.server.settings import DEFAULTS, PageSettings
+from mural_search.server.stopping import end_on_sigterm
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
+DEADLINE = 25.0  # seconds after SIGTERM when the server is ended whatever runs; Kubernetes kills it after 30
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that only this machine reaches
 # `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.
@@ -79,7 +81,12 @@ def serve(
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
     print(f"Serving {index} at http://{host}:{listener.getsockname()[1]}/search", flush=True)
+    app.on_startup.append(_watch_for_the_end)  # after aiohttp has set its handlers of signals
     web.run_app(app, sock=listener, print=None, **run_options())
+
+
+async def _watch_for_the_end(app: web.Application) -> None:
+    end_on_sigterm(DEADLINE)
 
 
 def run_options() -> dict[str, object]:

@@ -580,7 +580,7 @@ def draw(content: bytes, suffix: str) -> bytes:
     """Returns a ".png" or ".svg" drawing as a 64 x 64 RGB PNG, its transparent pixels on white."""
     if suffix == ".svg":
         content = _render_svg(content)
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
         rgba = image.convert("RGBA")  # also from palettes and grey with transparency
     if rgba.size != (IMAGE_SIZE, IMAGE_SIZE):
         rgba = rgba.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS)

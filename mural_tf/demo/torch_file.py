@@ -12,6 +12,7 @@ import collections
 import math
 import pathlib
 import pickle
+import pickletools
 import struct
 import zipfile
 from collections.abc import Callable
@@ -25,6 +26,14 @@ from mural_tf.pretrained.weight_files import WeightFile
 MAGIC = 0x1950A86A20F9469CFC6C  # how a file in the older form begins
 PROTOCOL = 1001
 LARGEST_PICKLE = 2**24  # bytes: names and shapes of a few thousand tensors take a hundredth of it
+MOST_OPCODES = 2**20  # a tensor takes about thirty
+MOST_NESTED = 16  # containers inside each other; PyTorch's tensors take six
+OPCODES = {  # that PyTorch writes, also on Python 2
+    "PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID", "NONE", "NEWTRUE", "NEWFALSE",
+    "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINSTRING", "BINSTRING",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS",
+    "EMPTY_DICT", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
+}  # fmt: skip
 STORAGES = {  # PyTorch's names of types of numbers: NumPy's, little-endian
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -98,6 +107,52 @@ class _Reader(pickle.Unpickler):
         return _Storage(dtype, key, size)
 
 
+def _load(file: BinaryIO) -> Any:
+    """Loads the pickle that begins here, after its opcodes are looked at."""
+    begin = file.tell()
+    _check_opcodes(file)
+    file.seek(begin)
+    return _Reader(file).load()
+
+
+def _check_opcodes(file: BinaryIO) -> None:
+    """Raises `_Refused` at opcodes that PyTorch does not write, and where the unpickler itself would go astray.
+
+    Tuples in tuples, a million deep, end the process as soon as they are hashed, and an index of 2^31 in the table of
+    repeated objects allocates that table. So the stack is followed with depths in place of objects.
+    """
+    stack: list[int | None] = []  # the depth of each object; None: a mark
+    repeated: dict[int, int] = {}
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if opcode.name not in OPCODES or count >= MOST_OPCODES:
+            raise _Refused(f"PyTorch's files have no {opcode.name} in their pickles, or fewer of it")
+        if "PUT" in opcode.name:
+            if argument > count:
+                raise _Refused(f"it numbers {count} objects up to {argument}")
+            repeated[argument] = stack[-1] or 0
+        elif "BINGET" in opcode.name:
+            stack.append(repeated[argument])
+        elif opcode.name == "MARK":
+            stack.append(None)
+        elif opcode.stack_after:
+            stack.append(_depth(opcode, stack))
+            if stack[-1] > MOST_NESTED:
+                raise _Refused(f"it has more than {MOST_NESTED} containers inside each other")
+
+
+def _depth(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> int:
+    """Takes an opcode's operands from the stack of depths, and returns its result's depth."""
+    operands: list[int] = []
+    if pickletools.stackslice in opcode.stack_before:
+        while (depth := stack.pop()) is not None:
+            operands.append(depth)
+    single = [kind for kind in opcode.stack_before if kind not in (pickletools.markobject, pickletools.stackslice)]
+    operands += [stack.pop() or 0 for _ in single]
+    if opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):  # fills the container, the last operand
+        return max(operands[-1], 1 + max(operands[:-1], default=0))
+    return 1 + max(operands, default=-1)
+
+
 def open_torch(path: str | pathlib.Path) -> WeightFile:
     """Opens PyTorch's file of a dictionary {name: tensor}.
 
@@ -130,7 +185,7 @@ def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         if inside["data.pkl"].file_size > LARGEST_PICKLE:
             raise _Refused("its data.pkl is larger than names and shapes are")
         with archive.open(inside["data.pkl"]) as content:
-            tensors = _tensors(_Reader(content).load())
+            tensors = _tensors(_load(content))
     for storage in {tensor.storage for tensor in tensors.values()}:
         member = inside.get(f"data/{storage.key}")
         size = storage.size * np.dtype(storage.dtype).itemsize
@@ -145,12 +200,12 @@ def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
 
 
 def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor], Callable]:
-    if (_Reader(file).load(), _Reader(file).load()) != (MAGIC, PROTOCOL):
+    if (_load(file), _load(file)) != (MAGIC, PROTOCOL):
         raise _Refused("it does not begin as PyTorch's files do")
-    if not _Reader(file).load().get("little_endian"):
+    if not _load(file).get("little_endian"):
         raise _Refused("its numbers are big-endian")
-    tensors = _tensors(_Reader(file).load())
-    keys = _Reader(file).load()
+    tensors = _tensors(_load(file))
+    keys = _load(file)
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     file_size = path.stat().st_size
     begins = {}

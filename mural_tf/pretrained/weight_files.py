@@ -21,6 +21,8 @@ from mural_lite.hugging_face import PICKLES
 
 MOST_DEFLATED = 1100  # times as many bytes as a compressed file has; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time
+# What libraries raise at damaged files; TensorFlow an IndexError where a checkpoint is cut off.
+DAMAGED = (OSError, ValueError, EOFError, IndexError, zipfile.BadZipFile, zlib.error, tf.errors.OpError)
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 CONVERSION = (
@@ -71,7 +73,7 @@ class WeightFile:
             yield
         except UserError:
             raise
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, tf.errors.OpError) as error:
+        except DAMAGED as error:
             raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
 
     def _checked(self, name: str, value) -> np.ndarray:
@@ -156,7 +158,7 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
                 shapes[name] = tuple(piece.get_shape())
         except FileNotFoundError:
             raise UserError(f"{shard} is missing; {path.name} names it.") from None
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, *DAMAGED) as error:
             raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
 
     def blocks(name: str, rows: int) -> Iterator:
@@ -181,9 +183,10 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
     Raises `UserError` if it is missing or damaged.
     """
     try:
+        _check_footer(pathlib.Path(f"{prefix}.index"))
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
-    except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
+    except (RuntimeError, *DAMAGED) as error:
         reason = first_line(error)
         raise UserError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
     prefix = pathlib.Path(prefix)
@@ -192,6 +195,28 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
         if math.prod(shape) > stored:  # a byte a number at least
             raise UserError(f"{prefix}: {name} has the shape {list(shape)} and only {stored} bytes.")
     return WeightFile(prefix, shapes, reader.get_tensor)
+
+
+def _check_footer(index: pathlib.Path) -> None:
+    """Raises `ValueError` for an index that ends with blocks beyond its bytes, which TensorFlow would allocate.
+
+    It is a table as LevelDB writes: its last 48 bytes are the offsets and sizes of two blocks, as varints, and a mark.
+    """
+    if not index.is_file():  # TensorFlow says so, or it is a TF1 checkpoint of one file
+        return
+    size = index.stat().st_size
+    numbers: list[int] = []
+    number = 0
+    shift = 0
+    for byte in index.read_bytes()[-48:-8]:
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            numbers.append(number)
+            number = 0
+            shift = 0
+    if len(numbers) < 4 or any(offset + length > size for offset, length in (numbers[:2], numbers[2:4])):
+        raise ValueError("its index is damaged or cut off")
 
 
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:

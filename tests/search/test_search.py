@@ -201,7 +201,7 @@ def test_an_index_is_written_and_read(shared, tmp_path, dtype):
     assert rows.tolist() == [[2, 0], [1, 3]]
     assert np.abs(scores - [[1, 0.8], [1, 0.8]]).max() < 1e-3
     skipped = dict(line.split("\t") for line in (place / "skipped.tsv").read_text().splitlines())
-    assert skipped["broken.png"] == skipped["photo.webp"] == "File that is not an image that Pillow reads."
+    assert skipped["broken.png"] == skipped["photo.webp"] == "File that is not an image in a format that is read."
     for row in (-1, 4):
         with pytest.raises(IndexError):
             index.describe(row)

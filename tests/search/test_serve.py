@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -214,6 +215,42 @@ def test_the_program_answers_and_ends_on_sigterm(tmp_path):
         process.kill()
     with pytest.raises(OSError):
         socket.create_connection(("localhost", port), timeout=1)
+
+
+STUCK = """
+import asyncio, re, threading
+from aiohttp import web
+import mural_search.server.app as app
+
+async def stuck(request):
+    print("stuck", flush=True)
+    if request.query_string == "lock":  # `re` keeps Python's lock
+        await asyncio.get_running_loop().run_in_executor(None, re.match, "(a|a)*b", "a" * 60)
+    await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+
+app.load_page = lambda *_: [web.get("/stuck", stuck)]
+app.SHUTDOWN, app.DEADLINE = 0.5, 1.5
+from mural_tf.commands import run
+run()
+"""
+
+
+@pytest.mark.parametrize("what", ["lock", "thread"])
+def test_sigterm_ends_the_program_whatever_runs(tmp_path, what):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-c", STUCK, "serve", f"--index={tmp_path}", "--port=0"]
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)
+    try:
+        port = int(re.search(r":(\d+)/search$", process.stdout.readline())[1])
+        connection = http.client.HTTPConnection("localhost", port, timeout=30)
+        connection.request("GET", f"/stuck?{what}")
+        assert process.stdout.readline() == "stuck\n"
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == -signal.SIGKILL
+        assert time.monotonic() - begin < 8
+    finally:
+        process.kill()
 
 
 def test_what_cannot_be_served_is_said_in_one_line(tmp_path):

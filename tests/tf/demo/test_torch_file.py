@@ -101,7 +101,7 @@ def text(value):
 
 
 def number(value):
-    return b"I%d\n" % value
+    return pickle.dumps(value, 2)[2:-1]
 
 
 def in_dictionary(instructions):
@@ -163,6 +163,16 @@ REFUSED = {  # what a file does: its content, and what the message says
     "holds numbers beside tensors": (archive_of(pickle.dumps({"epoch": 3}, 2)), "dictionary of tensors"),
     "is another archive": (archive_of(GOOD, pickled="x/code.py"), "no data.pkl"),
     "is a long pickle": (archive_of(b"\x80\x02" + b"N0" * 2**23 + b"N."), "larger"),
+    # As a dictionary's key such a tuple ended the process, and such an index allocated gigabytes.
+    "has tuples in tuples": (archive_of(b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s."), "16 containers"),
+    "has tuples that repeat each other": (
+        archive_of(b"\x80\x02})" + b"".join(b"\x85q%ch%c" % (i, i) for i in range(100)) + b"K\x01s."),
+        "16 containers",
+    ),
+    "has tuples in tuples, in the older form": (b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s.", "16 containers"),
+    "numbers an object that there is not": (archive_of(b"\x80\x02}r" + struct.pack("<I", 2**27) + b"."), "up to 134"),
+    "has opcodes of other programs": (archive_of(b"\x80\x04}\x94."), "no MEMOIZE"),
+    "takes more than there is": (archive_of(b"\x80\x02s."), "damaged"),
     "is empty": (b"", "damaged"),
     "is a text": (b"weights", "damaged"),
 }

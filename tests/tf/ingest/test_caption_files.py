@@ -35,8 +35,8 @@ def write_json(path, content):
 
 
 class Problems(list):
-    def __call__(self, kind, location):
-        self.append((kind, location))
+    def __call__(self, kind, location, *count):
+        self.append((kind, location, *count))
 
 
 @pytest.mark.parametrize(

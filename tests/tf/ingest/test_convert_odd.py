@@ -253,7 +253,34 @@ def test_damage_in_a_parquet_file_costs_its_row_group(tmp_path):
     path.write_bytes(content)
     problems = Problems()
     assert [sample.caption for sample in read_samples(path, problems)] == ["c0", "c1", "c4", "c5"]
-    assert [place for _, place in problems] == [f"{path}, row 2", f"{path}, row 3"]
+    assert problems == [("row in a damaged part of a Parquet file", f"{path}, row 2", 2)]
+
+
+def varint(number):
+    """A signed number as Parquet's footer has it."""
+    number *= 2
+    data = b""
+    while number > 127:
+        data += bytes([number & 127 | 128])
+        number >>= 7
+    return data + bytes([number])
+
+
+def test_rows_that_a_damaged_parquet_file_only_claims_are_not_counted(tmp_path):
+    """80 kB once claimed 2^50 rows, which were counted one by one."""
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"jpg": [b"%d" % n for n in range(8_000)], "caption": ["c"] * 8_000})
+    pyarrow.parquet.write_table(table, path, use_dictionary=False)
+    content = path.read_bytes()
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+    assert footer.count(varint(8_000)) >= 4
+    claiming = footer.replace(varint(8_000), varint(2**50))
+    data = content[: -8 - len(footer)]
+    damaged = data[:300] + bytes(2_000) + data[2_300:]
+    path.write_bytes(damaged + claiming + len(claiming).to_bytes(4, "little") + b"PAR1")
+    problems = Problems()
+    assert len(list(read_samples(path, problems))) < 8_000
+    assert problems[-1][0::2] == ("row in a damaged part of a Parquet file", path.stat().st_size)
 
 
 def test_tables_do_not_reach_outside_the_images(tmp_path):
