@@ -24,7 +24,7 @@ REQUIRED = [
     f"numpy<2; {LINE_2_15}",  # TF 2.15 is built against NumPy 1
     f"numpy>=1.26; {LINE_2_21}",
     "packaging>=21",  # replaces pkg_resources where setuptools lacks it
-    "setuptools>=78.1.1,<82",  # for users' own `import tensorflow_hub`, which needs pkg_resources; this project does without
+    "setuptools>=78.1.1,<82",  # for `import tensorflow_hub`, which needs pkg_resources
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
     "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
