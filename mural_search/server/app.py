@@ -41,7 +41,7 @@ from mural_search.server.settings import DEFAULTS, PageSettings
 from mural_search.server.stopping import end_on_sigterm
 
 SHUTDOWN = 20.0  # seconds that running requests get at the end
-DEADLINE = 25.0  # seconds after SIGTERM when the server is ended whatever runs; Kubernetes kills it after 30
+DEADLINE = 25.0  # seconds after SIGTERM when the server is ended, also while it works; Kubernetes kills it after 30
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that only this machine reaches
 # `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.

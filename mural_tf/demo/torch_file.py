@@ -146,7 +146,8 @@ def _depth(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> int:
     if pickletools.stackslice in opcode.stack_before:
         while (depth := stack.pop()) is not None:
             operands.append(depth)
-    single = [kind for kind in opcode.stack_before if kind not in (pickletools.markobject, pickletools.stackslice)]
+    several = (pickletools.markobject, pickletools.stackslice)
+    single = [operand for operand in opcode.stack_before if operand not in several]
     operands += [stack.pop() or 0 for _ in single]
     if opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):  # fills the container, the last operand
         return max(operands[-1], 1 + max(operands[:-1], default=0))
