@@ -149,7 +149,7 @@ def test_want_of_memory_is_no_missing_image(tmp_path, monkeypatch):
     (tmp_path / "1.jpg").write_bytes(image_bytes(0, image_format="WEBP"))  # which is decoded and encoded again
     (tmp_path / "a.tsv").write_text("1.jpg\ta caption\n")
 
-    def fail(*_):
+    def fail(*_, **options):
         raise MemoryError
 
     for place in ("PIL.ImageFile.ImageFile.load", "PIL.Image.open", "mural_lite.pictures.os.fstat"):
