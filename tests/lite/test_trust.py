@@ -23,8 +23,8 @@ def stored(model="mural", handle=""):
 
 @pytest.mark.parametrize("handle, needs", [
     ("https://tfhub.dev/google/LaBSE/2", False),
-    ("https://www.kaggle.com/models/google/labse/tensorFlow2/labse/2", False),
-    ("https://kaggle.com/x", False),
+    ("https://www.kaggle.com/models/google/labse/tensorFlow2/labse/2", True),  # where anybody may publish
+    ("https://kaggle.com/x", True),
     ("/data/labse", False),
     ("modules/labse", True),  # which may have come with the configuration
     ("http://tfhub.dev/google/LaBSE/2", True),  # anyone on the way could change it

@@ -217,3 +217,10 @@ def test_weights_are_given_by_way_and_mistakes_are_one_line():
     for text in ("picture=4", "pictures", "pictures=-1", "pictures=nan", "pictures=inf", "all=1", "="):
         message = f"--weights={text}: expected weights from 0 on"
         assert_refused(lambda given=text: ranking.parse_weights([given]), [message])
+
+
+def test_what_is_found_whole_comes_before_the_best_of_all_ways():
+    best = {row: (row + 1, 0.9 - row / 100) for row in range(5)}
+    lists = {"pictures": {**best, 7: (6, 0.01)}, "texts": {**best, 7: (6, 0.01)}}
+    found = ranking.Ranked(np.arange(8), lists, frozenset([7]), {"pictures": 0.01, "texts": 0.01})
+    assert list(found.fused({"pictures": 9.0, "texts": 9.0}).rows[:3]) == [7, 0, 1]

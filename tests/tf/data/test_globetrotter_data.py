@@ -8,7 +8,7 @@ import toy_data
 from mural_lite.config import base_config
 from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.views import augment_views, blur, random_crop
+from mural_tf.data.streams.views import ASPECT, augment_views, blur, random_crop
 
 SEED = tf.constant([1, 2], tf.int64)
 
@@ -148,3 +148,23 @@ def test_batches_of_views_and_masked_texts(tmp_path):
     assert np.mean(batch["view_0"] != batch["view_1"]) > 0.5
     masked = batch["cloze"]["weights"].sum(axis=1)
     assert np.all(masked > 0) and np.any(batch["cloze"]["input_word_ids"] != batch["caption"]["input_word_ids"])
+
+
+def test_a_crop_is_where_it_was_drawn():
+    """On a ramp a pixel's value says where it was: its centre, left + scale (x + 1/2), less the half of the ramp's."""
+    side, size, area, seed = 64, 16, (0.2, 0.4), tf.constant([3, 5])
+    ramp = np.arange(side) * 2.0
+    images = np.stack([ramp[None, :] + 0 * ramp[:, None], ramp[:, None] + 0 * ramp[None, :]], axis=-1)
+    images = np.concatenate([images, images[..., :1]], axis=-1)[None].repeat(5, axis=0).astype(np.uint8)
+    crops = random_crop(tf.constant(images), size, area, seed).numpy().astype(float)
+    draws = tf.random.stateless_uniform([4, 5], seed).numpy()
+    share = 0.2 + draws[0] * 0.2
+    aspect = ASPECT[0] * (ASPECT[1] / ASPECT[0]) ** draws[1]
+    for channel, lengths, place in ((0, np.sqrt(share * aspect), draws[2]), (1, np.sqrt(share / aspect), draws[3])):
+        length = np.minimum(lengths, 1)[:, None] * side
+        begin = place[:, None] * (side - length)
+        centres = begin + length / size * (np.arange(size) + 0.5)
+        seen = crops[..., channel].mean(axis=1 + channel)  # along the axis on which the ramp is the same
+        inside = (centres > 1) & (centres < side - 1)
+        assert inside.sum() > 40
+        assert np.abs(seen - 2 * (centres - 0.5))[inside].max() < 1.1  # levels are whole numbers

@@ -10,8 +10,10 @@ from mural_lite.config import base_config
 from mural_tf.backend import keras
 from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.efficientnet import (
+    COEFFICIENTS,
     IMAGENET_MEAN,
     IMAGENET_STANDARD_DEVIATION,
+    blocks_by_stage,
     output_width,
     scaled_depth,
     scaled_width,
@@ -249,3 +251,11 @@ def test_compiled_swish_equals_the_plain_one(fused):
     assert np.max(np.abs(y - x * sigmoid)) < 1e-5
     slope = sigmoid + x * sigmoid * (1 - sigmoid)  # d/dx x s = s + x s (1 - s)
     assert np.max(np.abs(tape.gradient(y, x) - slope)) < 1e-5
+
+
+def test_the_published_sizes_have_their_numbers_of_blocks():
+    """Tan and Le (2019): B0's stages have 1, 2, 2, 3, 3, 4, 1 blocks; a depth of 1.1 makes 2, 3, 3, 4, 4, 5, 2."""
+    counts = [sum(blocks_by_stage(COEFFICIENTS[f"B{number}"][1], lite=False)) for number in range(8)]
+    assert counts == [16, 23, 23, 26, 32, 39, 45, 55]
+    assert blocks_by_stage(COEFFICIENTS["B1"][1], lite=False) == [2, 3, 3, 4, 4, 5, 2]
+    assert [width for width, _ in COEFFICIENTS.values()] == [1.0, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 4.3]

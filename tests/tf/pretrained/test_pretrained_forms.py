@@ -13,6 +13,7 @@ from mural_lite.config import prompts_of
 from mural_lite.errors import UserError
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.pretrained.importers import configure, import_weights, starting_config
+from mural_tf.pretrained.tokenizer_files import word_settings
 from mural_tf.pretrained.vocabularies import read_vocabulary
 from mural_tf.text import tokenizer_of
 
@@ -348,3 +349,11 @@ def test_the_temperature_is_that_of_the_scale(tmp_path, kind, write):
         loss = configure(kind, folder, starting_config(kind))[0].loss
         assert abs(loss.temperature - np.exp(-scale)) < 1e-6 * np.exp(-scale)
         np.testing.assert_allclose(loss.temperature_range, (low, high), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "is_lower"),
+    [(["[PAD]", "a", "cat"], True), (["[PAD]", "a", "Cat"], False), (["[PAD]", "A", "B"], False)],
+)
+def test_one_capital_in_a_vocabulary_alone_says_that_a_bert_is_cased(tmp_path, pieces, is_lower):
+    assert word_settings(tmp_path, pieces)["lower_case"] is is_lower

@@ -1,0 +1,36 @@
+"""Files of vectors: which model made them, and rows that have other lengths."""
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from mural_lite.errors import UserError
+from mural_lite.vectors import model_digest, read_rows
+
+
+def write_model(folder, weights=b"12345678"):
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "checkpoints/ckpt-6.data").write_bytes(weights)
+    return folder
+
+
+def test_a_model_is_its_files_contents_names_and_sizes(tmp_path):
+    """The same workdir trained again has files of the same sizes, and other vectors."""
+    digest = model_digest(write_model(tmp_path / "a"))
+    assert model_digest(write_model(tmp_path / "b")) == digest
+    assert model_digest(write_model(tmp_path / "c", b"12345679")) != digest
+    (tmp_path / "b/checkpoints/ckpt-6.data").rename(tmp_path / "b/checkpoints/ckpt-7.data")
+    assert model_digest(tmp_path / "b") != digest
+    (tmp_path / "a/notes.txt").write_text("nothing that is loaded")
+    assert model_digest(tmp_path / "a") == digest
+
+
+@pytest.mark.parametrize("lengths", [(2, 2, 4, 4), (4, 2, 2, 4), (1, 1, 1, 2)])
+def test_vectors_of_different_lengths_are_refused(tmp_path, lengths):
+    """Even where the numbers divide by the rows: every vector behind the first other length would be another row's."""
+    vectors = [[1.0] * length for length in lengths]
+    table = pyarrow.table({"name": [str(n) for n in range(4)], "vector": vectors})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="vectors of different lengths"):
+        list(read_rows(tmp_path / "a.parquet"))
