@@ -114,6 +114,7 @@ def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, 
     if not named or not all(name and path for name, _, path in named):
         raise UserError(f"--models={','.join(models)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
     revision = commit()
+    output.mkdir(parents=True, exist_ok=True)  # before the minutes of the first table
     for name, _, path in named:
         embedder = mural_tf.load(path)
         seed = str(getattr(embedder.config, "seed", ""))
