@@ -1,13 +1,17 @@
 """Package metadata; each dependency with its reason."""
 
+import os
 import pathlib
 import re
 
 from setuptools import find_packages, setup
 
 # Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside and the one that
-# TensorFlow Addons has wheels for; and today's, with Keras 2 as the package tf_keras.
-LINE_2_15, LINE_2_21 = 'python_version < "3.12"', 'python_version >= "3.12"'
+# TensorFlow Addons has wheels for; and today's, with Keras 2 as the package tf_keras. MURAL_TENSORFLOW=2.21 pip install
+# takes today's on Python 3.10 and 3.11, too, beside packages that need NumPy 2 or Keras 3. An extra cannot: extras add
+# requirements, and 2.15 is one.
+FIRST_2_21 = "3.10" if os.environ.get("MURAL_TENSORFLOW") == "2.21" else "3.12"
+LINE_2_15, LINE_2_21 = f'python_version < "{FIRST_2_21}"', f'python_version >= "{FIRST_2_21}"'
 REQUIRED = [
     f"tensorflow==2.15.*; {LINE_2_15}",
     f"tensorflow>=2.20,<2.22; {LINE_2_21}",  # the first with wheels for Python 3.13

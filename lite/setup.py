@@ -31,6 +31,21 @@ EXTRAS = {
     "hub": ["huggingface_hub>=0.34"],  # hf://ORG/NAME
     "gs": ["gcsfs>=2024.2"],
     "s3": ["s3fs>=2024.2"],
+    "drawings": ["resvg-py>=0.1.5"],  # SVG files as pictures
+    "test": [  # tests/lite and tests/search; those of TensorFlow's part are skipped
+        "pytest>=7",
+        "pytest-xdist>=3.8",
+        "hypothesis>=6.100",
+        "resvg-py>=0.1.5",
+        "lingua-language-detector>=2.0",  # own tables
+        "pyarrow>=18",
+        "openpyxl>=3.1",
+        "s3fs>=2024.2",
+        "moto[server]>=5",
+        "boto3==1.43.117",  # as in the whole package
+        "scipy>=1.9",
+        "faiss-cpu>=1.9,<2",
+    ],
 }
 
 PACKAGES = ("mural_lite", "mural_search")

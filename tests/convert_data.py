@@ -1,28 +1,12 @@
 """Small files for the converter's tests, and readers of what it writes."""
 
-import io
 import json
 import pathlib
 import zipfile
 
-import numpy as np
-import PIL.Image
-
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
 from mural_tf.ingest.convert import KINDS, convert
 from mural_tf.ingest.source import Settings, parse_source
-
-
-def picture(seed: int, width: int = 48, height: int = 40) -> PIL.Image.Image:
-    """A smooth picture, different for every seed, the same in every size."""
-    coarse = np.random.default_rng(seed).integers(0, 256, [6, 6, 3], np.uint8)
-    return PIL.Image.fromarray(coarse).resize((width, height), PIL.Image.Resampling.BICUBIC)
-
-
-def image_bytes(seed: int, width: int = 48, height: int = 40, image_format: str = "JPEG", **options) -> bytes:
-    buffer = io.BytesIO()
-    picture(seed, width, height).save(buffer, image_format, **options)
-    return buffer.getvalue()
 
 
 def run(sources, output: pathlib.Path, **settings) -> pathlib.Path:

@@ -8,10 +8,11 @@ import numpy as np
 from PIL import Image
 
 from mural_lite.errors import UserError
+from mural_lite.record_format import IMAGE_TEXT, ImageTextRecord, serialize
+from mural_lite.tfrecord import framed
 from mural_search.items import Item
 from mural_search.queries import Query, search
 from mural_search.ranking import Captions, Ranked
-from mural_tf.data import records
 
 WORDS = {
     "red": (1, 0, 0),
@@ -87,7 +88,16 @@ def image_records(captions, colors=COLORS):
     """Records of images of these colours, whose captions are `captions(name)`: texts by their languages."""
     for name, color in colors.items():
         of = captions(name)
-        yield records.ImageTextRecord(name, png(color), list(of.values()), list(of), [""] * len(of))
+        yield ImageTextRecord(name, png(color), list(of.values()), list(of), [""] * len(of))
+
+
+def write_records(folder, split, rows, shards=1, record_type=IMAGE_TEXT):
+    """Writes a split of a folder of records, round robin into `shards` files."""
+    rows = list(rows)
+    (folder / record_type).mkdir(parents=True, exist_ok=True)
+    for number in range(shards):
+        file = folder / record_type / f"{split}-{number:05d}-of-{shards:05d}.tfrecord"
+        file.write_bytes(b"".join(framed(serialize(row)) for row in rows[number::shards]))
 
 
 def names(index, query="red", *filters):

@@ -6,8 +6,8 @@ import json
 import re
 import zipfile
 
-import convert_data
 import pytest
+import smooth_pictures
 
 from mural_search.tables.products import RowTally, read
 
@@ -20,7 +20,7 @@ WIDE = [["sku", "photo", "title_de", "title_en", "brand"], *([f"S{i}", f"p{i}.jp
 def pictures(folder, names=NAMES):
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(convert_data.image_bytes(number, 12, 10))
+        (folder / name).write_bytes(smooth_pictures.image_bytes(number, 12, 10))
 
 
 def rows(*lines, names=NAMES, delimiter=",", encoding="utf-8"):
@@ -88,7 +88,7 @@ def parquet(names=(), **values):
         arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[catalogue]'")
         import pyarrow.parquet
 
-        images = [convert_data.image_bytes(i, 12, 10, "PNG") for i in range(4)]
+        images = [smooth_pictures.image_bytes(i, 12, 10, "PNG") for i in range(4)]
         made = {name: value(images) if callable(value) else value for name, value in values.items()}
         pyarrow.parquet.write_table(arrow.table(made), folder / "t.parquet", row_group_size=1)
         return folder / "t.parquet"

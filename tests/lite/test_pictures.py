@@ -9,9 +9,10 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from convert_data import image_bytes, images_in, picture, run
+from convert_data import images_in, run
 from odd_pictures import saved
 from PIL import Image
+from smooth_pictures import image_bytes, picture
 
 from mural_lite import pictures
 from mural_lite.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture

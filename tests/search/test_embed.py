@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from object_store import object_store, stored, upload
 from refusals import assert_refused
-from search_data import COLORS, ColorEmbedder, image_records, png, write_folder
+from search_data import COLORS, ColorEmbedder, image_records, png, write_folder, write_records
 
 from mural_lite.errors import UserError
 from mural_lite.fingerprint import take_fingerprint
+from mural_lite.record_format import IMAGE_TEXT, ImageTextRecord
 from mural_lite.vectors import read_rows, vector_files
 from mural_search import changes, collect, database, embed
 from mural_search import index as index_files
@@ -25,7 +26,6 @@ from mural_search.collect import Unreadable
 from mural_search.embed import Settings, make_shard
 from mural_search.index import Index, load_index, sync
 from mural_search.items import IMAGES, TEXTS, Item, parse_filters
-from mural_tf.data import records
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -156,9 +156,9 @@ def test_parts_of_texts_are_the_whole(tmp_path, items):
 @pytest.mark.parametrize("damage", [None, 30, 2_000])
 def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(collect, "RECORD_BYTES", 300)
-    rows = [records.ImageTextRecord(f"{n}", png((n, 0, 9)), [f"thing {n}"], ["en"], [""]) for n in range(60)]
-    records.write_records(tmp_path, records.IMAGE_TEXT, "train", rows)
-    (path,) = (tmp_path / records.IMAGE_TEXT).iterdir()
+    rows = [ImageTextRecord(f"{n}", png((n, 0, 9)), [f"thing {n}"], ["en"], [""]) for n in range(60)]
+    write_records(tmp_path, "train", rows)
+    (path,) = (tmp_path / IMAGE_TEXT).iterdir()
     if damage is not None:
         data = bytearray(path.read_bytes())
         data[damage] ^= 4
@@ -199,7 +199,7 @@ def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, k
 
 def test_an_index_follows_embeddings(tmp_path):
     rows = list(image_records(lambda name: {"en": name}))
-    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
+    write_records(tmp_path / "data", "test", rows)
     fields = tmp_path / "data" / "fields.jsonl"
     fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
     acme = parse_filters(["brand=acme"])
@@ -209,7 +209,7 @@ def test_an_index_follows_embeddings(tmp_path):
     fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
     assert_refused(run, ["another set of embeddings"], tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     (tmp_path / "out").rename(tmp_path / "before")
-    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
+    write_records(tmp_path / "data", "test", rows[1:])
     again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     second = index_of(again, tmp_path / "index")
     assert [second.items[row] for row in second.rows(acme)] == ["violet.png"]
@@ -219,7 +219,7 @@ def test_an_index_follows_embeddings(tmp_path):
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     write_sources(tmp_path)
     rows = image_records(lambda name: {"en": f"thing {name}"})
-    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", rows)
+    write_records(tmp_path / "data", "train", rows)
     embedded = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     monkeypatch.setattr(commands, "open_model", lambda path, **_: pytest.fail("loaded a model that nothing needs"))
     made = commands.index([str(embedded)], str(tmp_path / "index"))
@@ -359,7 +359,7 @@ def test_two_processes_give_the_same_vectors(tmp_path, toy):
 @pytest.mark.slow
 def test_a_bucket_gives_and_takes_the_same_vectors(tmp_path, monkeypatch):
     sources = tmp_path / "in"
-    records.write_records(sources / "data", records.IMAGE_TEXT, "train", image_records(lambda name: {"en": "a"}))
+    write_records(sources / "data", "train", image_records(lambda name: {"en": "a"}))
     (sources / "texts.tsv").write_text("".join(f"de\tSatz {n}\n" for n in range(300)))
     with object_store(monkeypatch) as client:
         upload(client, sources, "in")

@@ -9,10 +9,11 @@ import shutil
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
+from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
 
 from mural_lite import text_files
 from mural_lite.progress import announcing
+from mural_lite.record_format import TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_search import changes, collect
 from mural_search import runs as commands
 from mural_search.collect import Unreadable
@@ -21,7 +22,6 @@ from mural_search.items import IMAGES, TEXTS, Item
 from mural_search.queries import Query, search
 from mural_search.query_files import read_queries
 from mural_search.stored_images import read_image
-from mural_tf.data import records
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def data(tmp_path_factory):
     """TFRecords: four images with captions in two languages; the orange one comes twice, with another caption."""
     place = tmp_path_factory.mktemp("records")
     rows = list(image_records(lambda name: {"en": f"thing {name}", "de": f"ding {name}"}))
-    again = records.ImageTextRecord(rows[0].image_id, rows[0].image, ["thing again"], ["en"], [""])
-    records.write_records(place / "data", records.IMAGE_TEXT, "test", [*rows, again], shards=2)
-    records.write_records(place / "data", records.IMAGE_TEXT, "dev", [rows[0]])
+    again = ImageTextRecord(rows[0].image_id, rows[0].image, ["thing again"], ["en"], [""])
+    write_records(place / "data", "test", [*rows, again], shards=2)
+    write_records(place / "data", "dev", [rows[0]])
     return place / "data"
 
 
@@ -141,7 +141,7 @@ def test_damaged_records_are_listed_and_the_rest_is_indexed(data, tmp_path):
     shard.with_name("test-00001-of-00002.tfrecord").unlink()
     missing = [entry for entry in collect.find(IMAGES, [str(data)], "test") if isinstance(entry, Unreadable)]
     assert [entry.reason[:18] for entry in missing if "00001-of-00002" in entry.name] == ["Not a regular file"]
-    records.write_records(data, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
+    write_records(data, "test", [TextPair("a", "en", "b", "de")], record_type=TEXT_PAIRS)
     pairs = str(data / "text_pairs/test-00000-of-00001.tfrecord")
     assert "without an image" in list(collect.find(IMAGES, [pairs]))[0].reason
 
@@ -159,6 +159,7 @@ def test_missing_sources_are_named(tmp_path):
 
 def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
     """Thumbnails of programs and hidden files are no pictures of the folder; videos and papers are named."""
+    pytest.importorskip("resvg_py", reason="needs resvg-py: pip install 'resvg-py>=0.1.5'")
     folder = tmp_path / "photos"
     for name in ("red.png", ".Trashes/a.png", "@eaDir/red.png/SYNOPHOTO_THUMB_M.jpg", "__MACOSX/b.png", "._red.png",
                  "System Volume Information/c.png", "clip.mp4", "paper.pdf", "raw.CR2"):  # fmt: skip

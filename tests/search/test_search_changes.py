@@ -10,7 +10,7 @@ import os
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder
+from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
 
 from mural_lite.fingerprint import take_fingerprint
 from mural_search import changes, collect, database, index
@@ -21,7 +21,6 @@ from mural_search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filter
 from mural_search.noise_level import NoiseLevel
 from mural_search.queries import Query, search
 from mural_search.results import to_json, to_lines
-from mural_tf.data import records
 
 TABLE = ["path\tcaption\tlanguage\tbrand\tprice", "red.png\ta red shoe\ten\tacme\t10", "blue.png\t\t\tacme",
          "a/orange.PNG\tein oranger Schuh\tde\tzeta", "violet.png\t"]  # fmt: skip
@@ -72,7 +71,7 @@ def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
 def data(tmp_path):
     """Records with two captions an image, and their fields."""
     rows = image_records(lambda name: {"en": name, "de": "x"})
-    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows, shards=2)
+    write_records(tmp_path / "data", "test", rows, shards=2)
     write_fields(tmp_path / "data", ("red.png", {"brand": "acme"}), ("blue.png", {"brand": "zeta", "size": ""}))
     return tmp_path / "data"
 
@@ -250,7 +249,7 @@ def kill_between_any_two_steps(folder, begin):
 def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
     before = Index.build(tmp_path / "index", ColorEmbedder(), [data])
     rows = image_records(lambda name: {"en": name}, dict(reversed(COLORS.items())))
-    records.write_records(data, records.IMAGE_TEXT, "test", rows, shards=2)
+    write_records(data, "test", rows, shards=2)
     for row in range(4):
         with pytest.raises((ValueError, OSError)):
             before.read_image(row)

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import ColorEmbedder, png, ranked, unit, with_captions
+from search_data import ColorEmbedder, png, ranked, unit, with_captions, write_records
 
 from mural_lite.fingerprint import Fingerprint
-from mural_lite.record_format import IMAGE_TEXT
+from mural_lite.record_format import ImageTextRecord
 from mural_search import item_table, ranking, words
 from mural_search import runs as commands
 from mural_search.database import table_of
@@ -18,7 +18,6 @@ from mural_search.index import Index, load_index, take_fingerprint
 from mural_search.items import FILTER, Item
 from mural_search.queries import Query, search
 from mural_search.results import to_json
-from mural_tf.data import records
 
 ITEMS = [
     Item("p/shoe-17.png", captions=(("en", "a red shoe"), ("de", "ein roter Schuh")), fields={"sku": "AB-12/3"}),
@@ -170,9 +169,9 @@ def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorf
     monkeypatch.setattr(commands, "open_model", lambda model, **_: TwoHeads())
     colours = {"red": (250, 0, 0), "green": (0, 250, 0), "purple": (150, 0, 200)}
     for split in ("train", "dev"):
-        rows = [records.ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
+        rows = [ImageTextRecord(f"{split}-{name}", png(colour), [name, f"{name}s"], ["en", "nl"], ["", ""])
                 for name, colour in colours.items()]  # fmt: skip
-        records.write_records(tmp_path / "data", IMAGE_TEXT, split, rows)
+        write_records(tmp_path / "data", split, rows)
     (tmp_path / "model").mkdir()
     index = commands.index([str(tmp_path / "data")], str(tmp_path / "index"), model=str(tmp_path / "model"))
     assert load_index(tmp_path / "index").noise == index.noise is not None and len(index.captions.vectors) == 12

@@ -5,6 +5,7 @@ import gzip
 import json
 
 import pytest
+import smooth_pictures
 import table_data
 from refusals import assert_refused
 from table_data import HATS, NAMES, columns, folder_of, found, parquet, pictures, rows, text, workbook
@@ -59,7 +60,7 @@ def drawn(book):
     from openpyxl.drawing.image import Image
 
     for cell, number in (("B4", 1), ("B6", 3), ("D1", 0)):
-        book.active.add_image(Image(table_data.io.BytesIO(table_data.convert_data.image_bytes(number, 12, 10))), cell)
+        book.active.add_image(Image(table_data.io.BytesIO(smooth_pictures.image_bytes(number, 12, 10))), cell)
 
 
 def linked(book):
@@ -170,7 +171,7 @@ def test_kinds(tmp_path, name):
 
 
 def test_a_picture_in_a_cell_may_be_large_and_a_message_stays_short(tmp_path):
-    data = table_data.convert_data.image_bytes(0, 12, 10) + bytes(100_000)
+    data = smooth_pictures.image_bytes(0, 12, 10) + bytes(100_000)
     table = columns(["picture", "title"], [in_base64(data), "/9j/" + "A" * 300], HATS[:2], names=())(tmp_path)
     entries, _ = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
     assert [entry.file.read_bytes() == data for entry in entries] == [True, False]

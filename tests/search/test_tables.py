@@ -12,8 +12,8 @@ import tarfile
 import types
 import unicodedata
 
-import convert_data
 import pytest
+import smooth_pictures
 import table_data
 from refusals import assert_refused
 from table_data import HATS, NAMES, WIDE, columns, elsewhere, folder_of, found, parquet, pictures, rows, text, workbook
@@ -39,7 +39,7 @@ def download(folder):
     with tarfile.open(folder / "in/00000.tar", "w") as tar:
         for i in range(3):
             described = json.dumps({"url": f"https://x.example/{i}", "caption": HATS[i], "language": "en"}).encode()
-            members = {"jpg": convert_data.image_bytes(i, 12, 10), "txt": HATS[i].encode(), "json": described}
+            members = {"jpg": smooth_pictures.image_bytes(i, 12, 10), "txt": HATS[i].encode(), "json": described}
             for ending, content in members.items():
                 info = tarfile.TarInfo(f"{i:09d}.{ending}")
                 info.size = len(content)

@@ -18,7 +18,8 @@ import tracemalloc
 
 import google_crc32c
 import pytest
-from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
+from convert_data import contents, images_in, pairs_in, run, write_moses
+from smooth_pictures import image_bytes
 from test_commands import run_here
 from test_work import Note, alive, children
 

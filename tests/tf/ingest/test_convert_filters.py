@@ -8,7 +8,8 @@ import random
 import numpy as np
 import PIL.Image
 import pytest
-from convert_data import image_bytes, images_in, pairs_in, picture, reported, run
+from convert_data import images_in, pairs_in, reported, run
+from smooth_pictures import image_bytes, picture
 
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage, open_image

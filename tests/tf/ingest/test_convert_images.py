@@ -10,7 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tensorflow as tf
-from convert_data import image_bytes, images_in, reported, run
+from convert_data import images_in, reported, run
+from smooth_pictures import image_bytes
 from test_caption_files import WIT_COLUMNS
 
 from mural_lite.errors import UserError

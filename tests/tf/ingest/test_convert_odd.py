@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tensorflow as tf
-from convert_data import image_bytes, images_in, pairs_in, reported, run, write_moses
+from convert_data import images_in, pairs_in, reported, run, write_moses
+from smooth_pictures import image_bytes
 from test_caption_files import WIT_COLUMNS, Problems, write_json
 
 from mural_lite import text_files

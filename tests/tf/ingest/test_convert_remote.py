@@ -8,8 +8,9 @@ import tarfile
 
 import pytest
 import s3fs
-from convert_data import contents, image_bytes, run, write_moses
+from convert_data import contents, run, write_moses
 from object_store import object_store, stored, upload
+from smooth_pictures import image_bytes
 from store_proxy import proxy_before
 
 from mural_lite.errors import UserError

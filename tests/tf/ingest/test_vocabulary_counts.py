@@ -5,7 +5,8 @@ import math
 import random
 
 import pytest
-from convert_data import image_bytes, run, write_moses
+from convert_data import run, write_moses
+from smooth_pictures import image_bytes
 from test_commands import run_here
 
 from mural_tf.commands import COMMANDS
