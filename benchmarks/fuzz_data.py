@@ -35,6 +35,7 @@ import tensorflow as tf
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))  # the tests' small data
 
 import convert_data
+import smooth_pictures
 import toy_data
 
 from benchmarks.damage import BINARY, JSON, LINES, damaged
@@ -182,7 +183,7 @@ def make_sources(folder: pathlib.Path) -> None:
 
     for name in ("images", "tars", "shards"):
         (folder / name).mkdir(parents=True)
-    images = [convert_data.image_bytes(i, 24, 20) for i in range(COUNT)]
+    images = [smooth_pictures.image_bytes(i, 24, 20) for i in range(COUNT)]
     captions, sentences = [caption(i) for i in range(COUNT)], [f"ein Satz {i:03d}" for i in range(COUNT)]
     for i, image in enumerate(images):
         (folder / f"images/{i}.jpg").write_bytes(image)

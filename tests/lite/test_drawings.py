@@ -118,7 +118,7 @@ SLOW = {
     "case", [pytest.param(case, marks=[] if case == "octaves" else pytest.mark.slow) for case in SLOW]
 )
 def test_a_slow_drawing_is_given_up(tmp_path, case):
-    with pytest.raises(BadImage, match="more than 2 seconds"):
+    with pytest.raises(BadImage, match="more than (2|10) seconds"):  # of processor, or of a busy machine
         drawn(tmp_path, drawing(f'{SLOW[case]}<rect width="10" height="20" filter="url(#f)"/>'))
 
 
