@@ -196,16 +196,19 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
             continue
-        first, second = before[name], after[name]
-        if "U" in (first.dtype.kind, second.dtype.kind):  # says what something is
-            if str(first) != str(second):
-                yield f"{name}: {first} became {second}"
-        elif (first.dtype, first.shape) != (second.dtype, second.shape):
-            yield f"{name}: {first.dtype} {list(first.shape)} became {second.dtype} {list(second.shape)}"
-        elif not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
-            apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
-            count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(first).max():.3g})"
+        old, new = before[name], after[name]
+        if "U" in (old.dtype.kind, new.dtype.kind):  # a description, not numbers
+            if str(old) != str(new):
+                yield f"{name}: {old} became {new}"
+        elif (old.dtype, old.shape) != (new.dtype, new.shape):
+            yield f"{name}: {old.dtype} {list(old.shape)} became {new.dtype} {list(new.shape)}"
+        else:
+            old, new = old.astype(np.float64), new.astype(np.float64)
+            is_other = ~((old == new) | (np.isnan(old) & np.isnan(new)))
+            if is_other.any():
+                largest = np.abs(old - new)[is_other].max()
+                count = f"{np.count_nonzero(is_other)} of {is_other.size}"
+                yield f"{name}: {count} differ, by up to {largest:.3g} (largest {np.nanmax(np.abs(old)):.3g})"
 
 
 def main() -> None:
