@@ -138,8 +138,9 @@ class PyTorch:
 
         def step(batch: dict) -> float:
             self._optimizer.zero_grad(set_to_none=True)
-            low = torch.autocast("cpu", torch.bfloat16)
-            with low if setting.startswith("bfloat16") else contextlib.nullcontext():
+            is_mixed = setting.startswith("bfloat16")
+            precision = torch.autocast("cpu", torch.bfloat16) if is_mixed else contextlib.nullcontext()
+            with precision:
                 loss = self._model(**batch, return_loss=True).loss
             loss.backward()
             self._optimizer.step()

@@ -85,27 +85,33 @@ VARIANTS = {  # further variants of methods, next to each method as `contract` m
 EXPORTED = ("mural_deep", "globetrotter_deep", "mule")
 
 
-def computed(model, batch: dict) -> dict[str, np.ndarray]:
-    """What one model computes on a batch."""
+def computed_values(model, batch: dict) -> dict[str, np.ndarray]:
+    """Returns a model's initial weights, and of one batch its embeddings, losses, gradients, moments and first step."""
     values = prefixed("initial", named(own_variables(model)))
     draw_weights(model)
     embeddings = model.encode(batch, training=False)
     total, logs = global_losses(model, embeddings, batch, model.optimizers)
     for name_of_result, result in (("embedding", embeddings), ("total", total), ("log", logs)):
         values.update(prefixed(f"evaluated/{name_of_result}", result))
-    names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
-        result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
-        values.update(prefixed(f"chunks_{chunks}/log", result.logs))
-        for optimizer, gradients in result.by_optimizer.items():
-            reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
-            values.update(prefixed(f"chunks_{chunks}/gradient/{optimizer}", reached))
-        for layer, moments in result.moments.items():
-            values.update(prefixed(f"chunks_{chunks}/moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
+        values.update(prefixed(f"chunks_{chunks}", _gradients(model, batch, chunks)))
     values.update(prefixed("step/log", model.train_step(batch)))
     values.update(prefixed("step/variable", named(own_variables(model))))
     for name, optimizer in model.optimizers.items():
         values.update(prefixed(f"step/optimizer_{name}", named(optimizer.variables())))
+    return values
+
+
+def _gradients(model, batch: dict, chunks: int) -> dict[str, np.ndarray]:
+    """Returns logs, gradients by optimizer and moments by layer, of a batch in so many chunks."""
+    names = list(named(model.trainable_variables))
+    result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
+    values = prefixed("log", result.logs)
+    for optimizer, gradients in result.by_optimizer.items():
+        reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
+        values.update(prefixed(f"gradient/{optimizer}", reached))
+    for layer, moments in result.moments.items():
+        values.update(prefixed(f"moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
     return values
 
 
@@ -185,7 +191,7 @@ def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         model = contract.build(config)
         batch = contract.batch_of(model, config, EXAMPLES)
         before = set_fusion("off")  # compiling for every shape takes longer than all the rest
-        values = checkpoint_keys(model) | computed(model, batch)
+        values = checkpoint_keys(model) | computed_values(model, batch)
         set_fusion(before)
         yield name, values | (exported(config, model, batch) if name in EXPORTED else {})
 
@@ -196,16 +202,19 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
             continue
-        first, second = before[name], after[name]
-        if "U" in (first.dtype.kind, second.dtype.kind):  # says what something is
-            if str(first) != str(second):
-                yield f"{name}: {first} became {second}"
-        elif (first.dtype, first.shape) != (second.dtype, second.shape):
-            yield f"{name}: {first.dtype} {list(first.shape)} became {second.dtype} {list(second.shape)}"
-        elif not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
-            apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
-            count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(first).max():.3g})"
+        old, new = before[name], after[name]
+        if "U" in (old.dtype.kind, new.dtype.kind):  # a description, not numbers
+            if str(old) != str(new):
+                yield f"{name}: {old} became {new}"
+        elif (old.dtype, old.shape) != (new.dtype, new.shape):
+            yield f"{name}: {old.dtype} {list(old.shape)} became {new.dtype} {list(new.shape)}"
+        else:
+            old, new = old.astype(np.float64), new.astype(np.float64)
+            is_other = ~((old == new) | (np.isnan(old) & np.isnan(new)))
+            if is_other.any():
+                largest = np.abs(old - new)[is_other].max()
+                count = f"{np.count_nonzero(is_other)} of {is_other.size}"
+                yield f"{name}: {count} differ, by up to {largest:.3g} (largest {np.nanmax(np.abs(old)):.3g})"
 
 
 def main() -> None:

@@ -87,14 +87,18 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns, in percent, the share of languages whose most similar language is of their family, and by chance."""
-    same = np.array(families)[:, None] == np.array(families)
+    """Returns, in percent, the share of languages whose most similar language is of their family, and by chance.
+
+    `similarity`: [L, L]. Languages without a relative do not count; (nan, nan) if no language has a relative.
+    """
+    same = np.array(families)[:, None] == np.array(families)  # [L, L]
     np.fill_diagonal(same, False)
-    counted = same.any(axis=1)
-    nearest = np.argmax(similarity - 2 * np.eye(len(similarity)), axis=1)
-    hits = same[np.arange(len(same)), nearest]
-    by_chance = same[counted].sum(axis=1).mean() / (len(same) - 1)
-    return 100 * float(hits[counted].mean()), 100 * float(by_chance)
+    has_relative = same.any(axis=1)  # [L]
+    to_others = similarity.copy()
+    np.fill_diagonal(to_others, -np.inf)
+    hits = same[np.arange(len(same)), np.argmax(to_others, axis=1)]
+    by_chance = same[has_relative].sum(axis=1).mean() / (len(same) - 1)
+    return 100 * float(hits[has_relative].mean()), 100 * float(by_chance)
 
 
 def rank(similarity: np.ndarray, of: int, partner: int) -> int:

@@ -114,19 +114,20 @@ class RemotePath:
         return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields files and folders below that fit a pattern: `*`, `?`, `[…]` within a name, `**/` for any folders."""
-        expression = re.compile(_expression(pattern))
-        depth = pattern.count("/") + 1
-        matches: dict[str, None] = {}
+        """Yields files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` within a name, `**` for folders.
+
+        A store has only files, so the folders that lie on the way to a file are candidates, too.
+        """
+        import fsspec.utils
+
+        expression = re.compile(fsspec.utils.glob_translate(pattern))
+        candidates: dict[str, None] = {}
         for path in self.files():
             parts = path.relative_to(self).split("/")
-            depths = range(1, len(parts) + 1) if "**/" in pattern else [depth]
-            for end in depths:
-                below = "/".join(parts[:end])
-                if expression.fullmatch(below):
-                    matches[below] = None
-        for below in matches:
-            yield self / below
+            candidates.update(dict.fromkeys("/".join(parts[:end]) for end in range(1, len(parts) + 1)))
+        for below in candidates:
+            if expression.match(below):
+                yield self / below
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         return self.glob(f"**/{pattern}")
@@ -168,7 +169,7 @@ class RemotePath:
         check_scheme(self.address)
         scheme = self._scheme
         try:
-            import fsspec  # a sixth of the imports of a query on the command line, mostly without a store
+            import fsspec  # here, because most commands use no store, and this takes a sixth of a query's start
 
             store = fsspec.filesystem(scheme, use_listings_cache=False)
         except ImportError as error:
@@ -177,18 +178,6 @@ class RemotePath:
             ) from None
         with failures_of(self.address):
             return getattr(store, method)(self.address, *arguments, **options)
-
-
-def _expression(pattern: str) -> str:
-    """Returns the regular expression of a pattern, whose star, as in `glob`, ends at a slash."""
-    wildcards = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    expression = ""
-    for part in re.split(r"(\*\*/|\*|\?|\[[^\]]+\])", pattern):
-        if part.startswith("[") and part.endswith("]"):
-            expression += part
-        else:
-            expression += wildcards.get(part, re.escape(part))
-    return expression
 
 
 def find(pattern: str) -> list[RemotePath]:

@@ -51,20 +51,17 @@ def top_k(
 
 
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the k best scores and rows of one block of queries; `hidden`, bool [Q, N], are left out.
+    """Returns the k best scores and rows of one block of queries: [Q, D] and [N, D] -> float32 and int64 [Q, k].
 
-    Ranks without a row have the score -inf and the row N.
+    `hidden`, bool [Q, N], are left out. Ranks without a row have the score -inf and the row N.
     """
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
-    at_a_time = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])  # rows in one product
     buffer = np.empty((len(queries), BLOCK), np.float32)
     for begin in range(0, len(rows), BLOCK):
         count = min(BLOCK, len(rows) - begin)
         scores = buffer if count == BLOCK else np.empty((len(queries), count), np.float32)  # [Q, B]
-        for first in range(0, count, at_a_time):
-            part = rows[begin + first : begin + min(first + at_a_time, count)]
-            np.matmul(queries, as_float32(part).T, out=scores[:, first : first + len(part)])
+        _write_scores(queries, rows[begin : begin + count], scores)
         if hidden is not None:
             scores[hidden[:, begin : begin + BLOCK]] = -np.inf
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
@@ -76,6 +73,14 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | N
             owners, columns = np.divmod(flat, count)
             best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
     return best_scores, best_rows
+
+
+def _write_scores(queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Writes the products of [Q, D] and [B, D] into `scores`, [Q, B]; for few queries in parts that caches hold."""
+    at_a_time = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])
+    for first in range(0, len(rows), at_a_time):
+        part = rows[first : first + at_a_time]
+        np.matmul(queries, as_float32(part).T, out=scores[:, first : first + len(part)])
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:

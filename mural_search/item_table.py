@@ -294,12 +294,19 @@ class ItemTable:
         return self._group_marks[name]
 
     def _values_within(self, name: str, operator: str, limits: Sequence[str]) -> list[str]:
-        """Returns the different values of a field that are numbers or dates on the right side of all limits."""
+        """Returns the different values of a field that are numbers or dates on the right side of all limits.
+
+        Raises `UserError` for a limit that is neither a number nor a date.
+        """
         within = []
         groups = self.group_marks(name)
+        bounds = [amount(limit, groups) for limit in limits]
+        if None in bounds:
+            wrong = limits[bounds.index(None)]
+            raise UserError(f"{name}{operator}{wrong}: {wrong!r} is neither a number nor a date (2024-05-01).")
         for (value,) in self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)]):
             number = amount(str(value), groups)
-            if number is not None and all(COMPARE[operator](number, amount(limit, groups)) for limit in limits):
+            if number is not None and all(COMPARE[operator](number, bound) for bound in bounds):
                 within.append(value)
         return within
 

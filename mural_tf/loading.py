@@ -9,6 +9,8 @@ import functools
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from ml_collections import ConfigDict
+
 from mural_lite.config import base_config
 from mural_lite.config_file import load_config
 from mural_lite.embedder import Embedder, Encoders
@@ -117,30 +119,40 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.layers import unit_range
     from mural_tf.encoders.saved_models import load_saved_model
-    from mural_tf.encoders.towers import check_ranges
-    from mural_tf.export.hub_modules import stored_preparation
     from mural_tf.models.embedder import embedder_of_graphs
 
-    names = ("image_encoder", "text_preprocessor", "text_encoder")
-    image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
-    config, size = base_config(), _input_size(image_encoder, path / names[0])
-    config.image_tower.resize = size
-    if (path.parent / "config.json").is_file():
-        config = load_config(path.parent / "config.json")
-    config.image_tower.update({**stored_preparation(path / names[0]), "image_size": size})
-    check_ranges(config.image_tower, "image_tower")
+    image_encoder = load_saved_model(path / "image_encoder")
+    preprocessor = load_saved_model(path / "text_preprocessor")
+    text_encoder = load_saved_model(path / "text_encoder")
+    config = _hub_config(path, _input_size(image_encoder, path / "image_encoder"))
 
     def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
-    encoders = Encoders(
-        lambda data: prepare_image(data, config.image_tower),
-        lambda images: image_encoder(unit_range(images), training=False),
-        embed_texts,
-    )
-    size = int(embed_texts(tf.constant([""])).shape[-1])
-    return embedder_of_graphs(encoders, size, config, display_name(path))
+    def embed_images(images: tf.Tensor) -> tf.Tensor:
+        return image_encoder(unit_range(images), training=False)
+
+    encoders = Encoders(lambda data: prepare_image(data, config.image_tower), embed_images, embed_texts)
+    embedding_size = int(embed_texts(tf.constant([""])).shape[-1])
+    return embedder_of_graphs(encoders, embedding_size, config, display_name(path))
+
+
+def _hub_config(path: pathlib.Path, image_size: int) -> ConfigDict:
+    """Returns the export's configuration, or the defaults without one.
+
+    The preparation of images that is stored in the module, and the size that it takes, win over both.
+    """
+    from mural_tf.encoders.towers import check_ranges
+    from mural_tf.export.hub_modules import stored_preparation
+
+    config = base_config()
+    config.image_tower.resize = image_size
+    if (path.parent / "config.json").is_file():
+        config = load_config(path.parent / "config.json")
+    config.image_tower.update({**stored_preparation(path / "image_encoder"), "image_size": image_size})
+    check_ranges(config.image_tower, "image_tower")
+    return config
 
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:

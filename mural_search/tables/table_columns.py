@@ -20,6 +20,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import langcodes
 import numpy as np
 
 from mural_lite.errors import UserError
@@ -253,17 +254,29 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
 
 
 def _find_language(values: Values, taken: Sequence[str]) -> str:
+    """Returns the column that says each row's language, by its name or by its codes ("en", "pt_BR"); "" without one."""
     named = _named(values, _LANGUAGE, lambda name: name not in taken)
     if named:
         return named
-    for name, some in values.items():
+    for name, column in values.items():
         if name in taken or plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
-        distinct = {value for value in some if isinstance(value, str)}
-        codes = [code for code in map(str.strip, distinct) if re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", code)]
-        if 1 < len(distinct) < 100 and len(codes) == len(distinct) and all(map(language_of, codes)):
+        if _are_language_codes({value.strip() for value in column if isinstance(value, str)}):
             return name
     return ""
+
+
+def _are_language_codes(texts: set[str]) -> bool:
+    """Whether different texts are codes of languages, and of nothing else.
+
+    Most pairs of letters are a language's code: "si" and "no", which say yes and no, "kg" and "ml", the countries "it"
+    and "de". So at least one code must be no country's, as "en" or "ja" is.
+    """
+    if not 1 < len(texts) < 100:
+        return False
+    if not all(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", text) and language_of(text) for text in texts):
+        return False
+    return not all(langcodes.tag_is_valid(f"und-{text[:2].upper()}") for text in texts)
 
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -217,7 +217,10 @@ def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size
 
 
 def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list[Picture]]:
-    """Returns {split: pictures}: products to dev and test, but products with a seen picture to train."""
+    """Returns {split: pictures}.
+
+    The first new products go to dev and test, the others and products with a seen picture to train.
+    """
     new = []
     known = []
     for group in find_groups(pictures):
@@ -225,9 +228,13 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
             known.append(group)
         else:
             new.append(group)
-    count = min(2 * held_out(len(new) + len(known)), len(new))  # in dev and test
-    dev_count = (count + 1) // 2
-    groups_of = {"dev": new[:dev_count], "test": new[dev_count:count], "train": new[count:] + known}
+    held_out_count = min(2 * held_out(len(new) + len(known)), len(new))
+    dev_count = (held_out_count + 1) // 2
+    groups_of = {
+        "dev": new[:dev_count],
+        "test": new[dev_count:held_out_count],
+        "train": new[held_out_count:] + known,
+    }
     by_split: dict[str, list[Picture]] = {}
     for split, groups in groups_of.items():
         for group in groups:

@@ -81,7 +81,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.loss.text_text_weight = 1.0
         config.optimizer.text_text_learning_rate = config.optimizer.learning_rate
     elif variant in WITH_WORDS:
-        _words(config, variant)
+        _use_word_vectors(config, variant)
     return config
 
 
@@ -162,7 +162,7 @@ def _globetrotter(config: ConfigDict, **given: str) -> None:
     globetrotter_resnet18.change(config, **given)
 
 
-def _words(config: ConfigDict, variant: str) -> None:
+def _use_word_vectors(config: ConfigDict, variant: str) -> None:
     """The methods with word vectors, which start at random and are trained, in LP too (unlike the paper's)."""
     config.image_tower.branch_size = 320  # on the trained EfficientNet, twice its last block's width
     config.image_tower.projection = 160

@@ -76,12 +76,15 @@ def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training:
 
 
 def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool, lengths: Sequence[int]) -> tf.Tensor:
-    """The states of texts that are sorted by length; a loop over groups, so that each length is compiled once."""
+    """Returns the states of texts that are sorted by length; a loop over groups, so that each length is compiled once.
+
+    A graph has one number of groups: the largest that divides the texts evenly.
+    """
     size, width = tokens["input_mask"].shape
     groups = max(number for number in range(1, groups + 1) if size % number == 0)
     widths = [length for length in lengths if length < width] + [width]
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
-    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first length that is large enough
+    width_index = tf.searchsorted(tf.constant(widths), longest)  # of the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
     current = current_pass()
     seed = None if current is None else current.next_seed()
@@ -93,9 +96,9 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
         rows = {name: ids[group] for name, ids in by_group.items()}
         branches = [functools.partial(encode_cut, rows, length) for length in widths]
         if current is None:
-            return tf.switch_case(chosen[group], branches)
+            return tf.switch_case(width_index[group], branches)
         with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
-            return tf.switch_case(chosen[group], branches)
+            return tf.switch_case(width_index[group], branches)
 
     states = tf.map_fn(encode, tf.range(groups), fn_output_signature=tf.float32, parallel_iterations=1)
     return tf.reshape(states, [size, -1])

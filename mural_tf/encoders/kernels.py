@@ -213,7 +213,7 @@ class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
         kernel = tf.cast(self.depthwise_kernel, self.compute_dtype)
         stride = self.strides[0]
         if self.padding == "same" and _prefers_products(x, kernel.shape[0], stride):
-            return _depthwise(stride)(x, kernel)
+            return _same_depthwise(stride)(x, kernel)
         return tf.nn.depthwise_conv2d(x, kernel, [1, stride, stride, 1], self.padding.upper())
 
 
@@ -225,8 +225,8 @@ def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
     return outputs <= TINY_MAP or (kernel_size >= 5 and inputs * outputs <= MAX_POSITION_PAIRS)
 
 
-def _depthwise(stride: int):
-    """Returns a depthwise convolution whose kernel gradient is made of matrix products over the batch."""
+def _same_depthwise(stride: int):
+    """Returns a depthwise convolution with "same" padding; matrix products over the batch make its kernel gradient."""
     strides = [1, stride, stride, 1]
 
     @tf.custom_gradient

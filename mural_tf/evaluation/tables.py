@@ -47,9 +47,12 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], languages: int) -> str:
-    """Returns plain text: the mean recall of each group and of all `languages`, with their numbers of languages."""
-    rows = [(group, len(members)) for group, members in groups.items()] + [("all", languages)]
+def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], language_count: int) -> str:
+    """Returns plain text: the mean recall of each group and of all languages, with their numbers of languages.
+
+    A group that was not measured, as none of its languages is in the data, has "–".
+    """
+    rows = [(group, len(members)) for group, members in groups.items()] + [("all", language_count)]
     titles = {"mean recall": "mean_recall"}
     if f"{name}/all/{HELD_OUT}" in metrics:
         titles["held-out names"] = HELD_OUT

@@ -126,43 +126,64 @@ def _yaml(value: object, indent: int = 0) -> Iterator[str]:
 
 
 def _body(card: Mapping) -> str:
-    images = _has_images(card)
-    lines = [
-        f"# {card['name']}",
-        "",
-        f"{card['method']}: vectors of {'images and ' * images}sentences in one space of {card['embedding_size']} "
-        f"numbers; {card['parameters']:,} parameters. `model_card.json` has all that is known of it.",
+    """Returns the Markdown below the metadata: usage, notes on the weights, results."""
+    return "\n".join([f"# {card['name']}", "", *_usage(card), *_notes(card), *_result_table(card)])
+
+
+def _usage(card: Mapping) -> list[str]:
+    inputs = "sentences"
+    image_lines = []
+    modules = "`text_encoder/1` is a SavedModel"
+    if _has_images(card):
+        inputs = "images and sentences"
+        image_lines = ['embedder.encode_image(["balloon.jpg"])']
+        modules = "`text_encoder/1` and `image_encoder/1` are SavedModels"
+    return [
+        f"{card['method']}: vectors of {inputs} in one space of {card['embedding_size']} numbers; "
+        f"{card['parameters']:,} parameters. `model_card.json` has all that is known of it.",
         "",
         "```python",
         "import mural_tf  # installed from a checkout of it, with the extra hub",
         "",
         'embedder = mural_tf.load("hf://ORG/NAME")  # this repository, or a folder with its files',
         'embedder.encode_text(["a red balloon", "ein roter Ballon"])',
-        *(['embedder.encode_image(["balloon.jpg"])'] if images else []),
+        *image_lines,
         "```",
         "",
-        f"Without it: `text_encoder/1`{' and `image_encoder/1` are SavedModels' if images else ' is a SavedModel'} for "
-        "TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub modules to train further.",
+        f"Without it: {modules} for TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub "
+        "modules to train further.",
     ]
-    if classes := card["config"]["image_tower"].get("classes"):
+
+
+def _notes(card: Mapping) -> list[str]:
+    """Returns what is known of the image tower's classes and of the weights' origin."""
+    lines = []
+    class_count = card["config"]["image_tower"].get("classes")
+    if class_count:
         lines += [
             "",
-            f"Of photographs it knows the {classes:,} kinds of things that its image tower's classifier tells apart, "
-            "by their names; a photograph of another thing gets the names that look nearest.",
+            f"Of photographs it knows the {class_count:,} kinds of things that its image tower's classifier tells "
+            "apart, by their names; a photograph of another thing gets the names that look nearest.",
         ]
     if card["origin"]:
         lines += ["", f"Its weights began as {card['origin']}."]
+    return lines
+
+
+def _result_table(card: Mapping) -> list[str]:
+    """Returns the measured metrics by evaluation and language; [] for a model that was never evaluated."""
     rows = list(_results(card))
-    if rows:
-        measured = set().union(*(numbers for *_, numbers in rows))
-        metrics = {end: words for end, (_, words) in METRICS.items() if end in measured}
-        lines += ["", "## Results", "", "In percent.", ""]
-        lines.append(_row(["evaluation", "split", "language", *metrics.values()]))
-        lines.append(_row(["---"] * 3 + ["---:"] * len(metrics)))
-        for name, data, split, language, numbers in rows:
-            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in metrics]
-            lines.append(_row([_label(name, data), split, language, *cells]))
-    return "\n".join(lines)
+    if not rows:
+        return []
+    measured = set().union(*(numbers for *_, numbers in rows))
+    titles = {key: title for key, (_, title) in METRICS.items() if key in measured}
+    lines = ["", "## Results", "", "In percent.", ""]
+    lines.append(_row(["evaluation", "split", "language", *titles.values()]))
+    lines.append(_row(["---"] * 3 + ["---:"] * len(titles)))
+    for name, data, split, language, numbers in rows:
+        cells = [f"{numbers[key]:.1f}" if key in numbers else "" for key in titles]
+        lines.append(_row([_label(name, data), split, language, *cells]))
+    return lines
 
 
 def _label(name: str, data: str) -> str:

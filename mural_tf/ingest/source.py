@@ -230,7 +230,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
         if name not in fields or not equals:
             expected = f"it has {', '.join(fields) or 'none'}, each as name=value"
             raise UserError(f"{prefix} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
-        values[name] = _parse(prefix, name, value, fields[name].type)
+        values[name] = _parse_option(prefix, name, value, fields[name].type)
     return cls(path=path, **values)
 
 
@@ -251,17 +251,32 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _parse(prefix: str, name: str, value: str, type_name: str) -> Any:
-    parsers: dict[str, Callable] = {
-        "str": str,
-        "int": int,
-        "float": float,
-        "bool": lambda v: {"true": True, "1": True, "false": False, "0": False}[v.lower()],
-        "tuple[str, ...]": lambda v: tuple(part for part in v.split("+") if part),
-    }
+def _to_bool(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        raise ValueError
+    return values[text.lower()]
+
+
+def _to_tuple(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split("+") if part)
+
+
+_PARSERS: dict[str, Callable] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": _to_bool,
+    "tuple[str, ...]": _to_tuple,
+}
+
+
+def _parse_option(prefix: str, name: str, value: str, type_name: str) -> Any:
+    """Returns the value of an option of a source's class; raises `UserError` if it is not of the field's type."""
+    parse = _PARSERS[type_name]
     try:
-        return parsers[type_name](value)
-    except (ValueError, KeyError):
+        return parse(value)
+    except ValueError:
         raise UserError(f"{prefix}: option {name}={value!r} is not of type {type_name}.") from None
 
 

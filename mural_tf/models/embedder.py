@@ -38,28 +38,30 @@ def embedder_of(
     def embed_images(batch: tf.Tensor) -> tf.Tensor:
         return model.embed_images(batch)
 
-    def with_head(*head: str, tokenizer: Any = tokenizer) -> Any:
+    embed_texts, further = _text_functions(model, tokenizer)
+    prompted = {}
+    if config.vocabulary.prompt:
+        without_prompt, further_without_prompt = _text_functions(model, tokenizer.with_prompt(""))
+        prompted = {"": without_prompt, **further_without_prompt}
+    if made_texts is not None:
+        embed_texts = made_texts.with_fallback(embed_texts, model.head_names[0])
+        further = {head: made_texts.with_fallback(embed, head) for head, embed in further.items()}
+    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
+    return embedder_of_graphs(encoders, model.embedding_size, config, path, step)
+
+
+def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns the function of strings [B] to vectors by the head of captions, and {further head: its function}."""
+
+    def function_of(*head: str) -> Any:  # models that are not a `DualEncoder` take no head
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def embed_texts(texts: tf.Tensor) -> tf.Tensor:
             return model.embed_texts(tokenizer(texts, pad="longest"), *head)
 
         return embed_texts
 
-    embed_texts = with_head()
-    names: Sequence[str] = getattr(model, "head_names", ())
-    heads = [head for head in names if head != "image_text"]
-    further = {head: with_head(head) for head in heads}
-    prompted = {}
-    if config.vocabulary.prompt:
-        bare = tokenizer.with_prompt("")
-        prompted[""] = with_head(tokenizer=bare)
-        for head in heads:
-            prompted[head] = with_head(head, tokenizer=bare)
-    if made_texts is not None:
-        embed_texts = made_texts.first(embed_texts, names[0])
-        further = {head: made_texts.first(embed, head) for head, embed in further.items()}
-    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
-    return embedder_of_graphs(encoders, model.embedding_size, config, path, step)
+    names = getattr(model, "head_names", ())
+    return function_of(), {head: function_of(head) for head in names if head != "image_text"}
 
 
 def embedder_of_graphs(

@@ -115,8 +115,11 @@ class KnownStates:
         self._model = model
         self._column = column
 
-    def first(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
-        """Returns `embed_texts`, string [B] to float32 [B, D] by `head`, as a function that runs it on other texts."""
+    def with_fallback(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
+        """Returns a function of string [B] to float32 [B, D] by `head`, which runs `embed_texts` on unknown texts.
+
+        It runs in NumPy, not in a graph: which texts are known is looked up in a column of records here.
+        """
         model = self._model
         column = self._column
         states = tf.TensorSpec([None, model.text_encoder.embedding_size])

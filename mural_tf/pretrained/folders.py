@@ -85,15 +85,18 @@ def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     if not path.is_file():
         raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
     try:
-        rows = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "the list of modules", path)
+        described = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
+    rows = check_json(described, list[dict], "the list of modules", path)
     types = [str(row.get("type")) for row in rows]
     own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
     if own:
         raise UserError(f"{path}: the module {own[0]} is the folder's own code, which is not run.")
-    # A path is one name below the folder, even if the file says otherwise.
-    folders = [folder / pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    names = [pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    if ".." in names:
+        raise UserError(f"{path}: a module lies in .., outside of {folder}: correct or restore it.")
+    folders = [folder / name for name in names]
     return [(class_name.rpartition(".")[2], module_folder) for class_name, module_folder in zip(types, folders)]
 
 

@@ -14,7 +14,7 @@ import re
 from mural_lite.hugging_face import SCHEME, is_name
 
 NOT_SAID = "not said in its folder"
-_LINE = re.compile(
+_ORIGIN = re.compile(
     r"(?P<family>\S+) (?P<name>.+?)(?: at (?P<revision>[0-9a-f]{40}))?, licence (?P<licence>[^,;]+)"
     r"(?:, languages (?P<languages>[^,;]+))?"
 )
@@ -50,12 +50,15 @@ class Origin:
 
 
 def origins(text: str) -> list[Origin]:
-    """Returns the origins that a configuration's `origin` names; parts of another form are left out."""
-    named = []
+    """Returns the origins that a configuration's `origin` names.
+
+    Parts of another form are left out, because earlier versions and people wrote sentences there.
+    """
+    named_origins = []
     for part in text.split("; "):
-        match = _LINE.match(part)
+        match = _ORIGIN.match(part)
         if match:
             licence = "" if match["licence"] == NOT_SAID else match["licence"]
             languages = tuple((match["languages"] or "").split())
-            named.append(Origin(match["family"], match["name"], match["revision"] or "", licence, languages))
-    return named
+            named_origins.append(Origin(match["family"], match["name"], match["revision"] or "", licence, languages))
+    return named_origins

@@ -237,14 +237,16 @@ def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Colle
 
 def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head_settings: dict) -> None:
     """Sets the fields of a bridge: a new head, with `HEAD_SETTINGS`, on the text tower of a student."""
+    learns_from_student = "student_size" in config.method
+    has_other_head = not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size
+    if learns_from_student and has_other_head:
+        raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
     config.shared_head = False
     config.text_tower.update(head_settings | dict(bridged=True))
-    if "heads_of" in config.method:
+    if "heads_of" in config.method:  # a stage: one head of captions, as the pictures' tower was trained with
         config.method.heads_of = "align"
-    if "student_size" not in config.method:
+    if not learns_from_student:
         return
-    if not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size:
-        raise UserError(f"{student} is {text_config.model}, whose head for texts is of its own kind: take another.")
     config.method.student_size = text_config.embedding_size
     config.text_tower.head_hidden_size = text_config.text_tower.head_hidden_size
 

@@ -1,5 +1,6 @@
 """Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
 
+import glob
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ from object_store import object_store, stored, upload
 
 from mural_lite import files, remote_folders
 from mural_lite.errors import UserError
-from mural_lite.paths import RemotePath
+from mural_lite.paths import RemotePath, find
 from mural_lite.remote_folders import Mirror, display_name, local_folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,6 +54,19 @@ def write(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(name)
+
+
+@pytest.mark.parametrize("pattern", [
+    "*", "**", "**/x.txt", "*/x.txt", "c/s-[!0]", "c/s-[0-9]", "c/s-?", "**/b", "a/*", "a/**/x.txt", "*.txt", "a/**/*",
+])  # fmt: skip
+def test_wildcards_of_a_store_are_those_of_a_folder(folders, pattern):
+    local, store, _ = folders
+    for name in ("x.txt", "a/x.txt", "a/b/x.txt", "c/s-0", "c/s-1", "c/s-x.txt"):
+        for place in (local / name, store / name):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(name)
+    here = {name for name in glob.glob(pattern, root_dir=local, recursive=True) if name}
+    assert {path.relative_to(store) for path in find(f"{store}/{pattern}")} == here
 
 
 def test_what_says_that_others_are_complete_comes_after_them(folders):

@@ -42,7 +42,7 @@ CLOSURES = {
     "mural_tf.models.mural": 3_300,  # a method and its step
     "mural_tf.training.fit": 7_900,  # the loop
     "mural_tf.export.saved_model": 8_000,  # from an image to a SavedModel
-    "mural_tf.runs.pretrain": 17_000,  # a whole run, without its method, towers and families of weights, found by name
+    "mural_tf.runs.pretrain": 17_200,  # aim 17,000; a run without method, towers, families of weights
     "mural_search.queries": 2_200,  # from a question to an answer
     "mural_search.server.app": 10_200,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 5_700,  # from sources to records
@@ -57,7 +57,7 @@ NUMBERS = {
     "lines of mural_lite": 6_300,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 9_500,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
     "lines of mural_tf": 36_300,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
-    "tokens per line of losses, models, training": 9.9,  # the aim is 8.5
+    "tokens per line of losses, models, training": 9.95,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 0.7,
     **{f"lines of {entry} and its imports": most for entry, most in CLOSURES.items()},

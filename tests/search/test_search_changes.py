@@ -141,6 +141,11 @@ def test_filters_that_leave_nothing_say_what_there_is(opened):
         assert_refused(commands.check_filters, words, found, parse_filters([text]))
 
 
+def test_a_limit_that_is_no_number_is_one_line(opened):
+    """`parse_filters` refuses it first; Python's callers make filters themselves."""
+    assert_refused(names, ["'cheap' is neither a number nor a date"], opened, "red", Filter("price", "cheap", "<"))
+
+
 def test_the_terminal_and_programs_get_captions_and_fields(opened):
     results = search(opened, ColorEmbedder(), [Query("red", "de")], 2)
     first, second = to_lines(opened, results[0])[1:]

@@ -173,7 +173,7 @@ TABLES = {
         "id: Artikelnummer", "a b c d", 8),
     "languages": (columns(["id", "path", "de", "pt-BR"], "abcd", NAMES, HATS, HATS), "de (de), pt-BR (pt-BR)",
         "a b c d", 8),
-    "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "nl", "acme"] for i in range(4))),
+    "no names": (rows(*([f"x-{i}a", f"a hat {i}", f"p{i}.jpg", "de" if i % 2 else "en", "acme"] for i in range(4))),
         "language: 4", "x-0a x-1a x-2a x-3a", 4),
     "caption_id": (columns(["image", "caption", "caption_id"], NAMES, HATS, "1000 1001 1002 1003".split()),
         "captions: caption (english)", "1000 1001 1002 1003", 4),
@@ -371,6 +371,17 @@ def test_the_user_says_otherwise(tmp_path, monkeypatch, make, asked, names, said
     inspected = inspect_table(request)
     assert said in inspected.describe()
     assert " ".join(entry.name for entry in found(inspected, tmp_path)[0]) == names
+
+
+@pytest.mark.parametrize("title, texts", [
+    ("vegan", ("si", "no")), ("Einheit", ("kg", "ml")), ("mercado", ("it", "de")), ("stock", ("se", "no")),
+])  # fmt: skip
+def test_pairs_of_letters_are_no_languages(tmp_path, title, texts):
+    """Sinhala and Norwegian, Kongo and Malayalam, or yes and no, units and countries."""
+    make = columns(["image", "caption", title], NAMES, HATS, texts * 2)
+    entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)), language="en")), tmp_path)
+    assert {language for entry in entries for language, _ in entry.captions} == {"en"}
+    assert [entry.texts()[title] for entry in entries] == [*texts * 2]
 
 
 def test_what_entries_hold(tmp_path):

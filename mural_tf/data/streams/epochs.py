@@ -179,14 +179,17 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
 
     sizes = tf.gather(files.sizes, order)
 
-    def blocks_of_group(number):
-        """Returns a group's description with each block of its records."""
-        first = number * CYCLE
+    def blocks_of_group(group_number):
+        """Returns a group's description with each block of its records.
+
+        Sums of bytes, because `_placed` guesses from them how many items the rest of an epoch has.
+        """
+        first = group_number * CYCLE
         in_group = order[first : first + CYCLE]
-        start = begin.in_group(number)
+        start = begin.in_group(group_number)
         blocks = read_group(files, in_group, start.turn, start.begins, start.counts).batch(BLOCK)
         group = {
-            "number": number,
+            "number": group_number,
             "slots": tf.size(in_group, tf.int64),
             "bytes_before": tf.reduce_sum(sizes[:first]),
             "bytes_in_all": tf.reduce_sum(sizes),

@@ -107,12 +107,13 @@ def _read_file(
 ) -> tf.data.Dataset:
     """Returns the records of a file behind `first`, a byte and the number of records before it."""
     file = FileInSlot(name, size, number, slot)
+    first_byte, _ = tf.unstack(first)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
     # A file that cannot even be opened would make `ignore_errors` try for ever.
     last_byte = _bytes(file, size - 1, ONE)
     can_be_read = tf.equal(tf.strings.length(last_byte), 1)
     names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
-    blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
+    blocks = _records(names, first_byte, buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
     def locate(position_and_count, block):

@@ -127,7 +127,7 @@ class Stream:
         return tf.stack([seed * 2**20 + epoch, offset])
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
-        """Pixels, or features of the record; nothing where a column has them."""
+        """Returns {"image": pixels or features, [B, …]}; {} where a column has the images' vectors."""
         if self.pictures is not None:
             return {}
         images = items["image"]

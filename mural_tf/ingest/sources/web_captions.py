@@ -20,21 +20,21 @@ class TsvOfCaptions(CaptionedImages):
     language: ClassVar[str] = "en"
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item per line."""
+        """Yields one item per usable line."""
         language = canonical_language(self.language)
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) <= max(self.url, self.caption):
                 reading.tally.skip("row with too few columns, which tabs divide", location)
                 continue
-            url = fields[self.url].strip()
-            caption = clean(fields[self.caption])
+            address = fields[self.url].strip()
+            text = clean(fields[self.caption])
             if not self._is_usable(fields):
                 reading.tally.skip("row that says it failed", location)
-            elif not url or not caption:
+            elif not address or not text:
                 reading.tally.skip("row without address or caption", location)
             else:
-                yield ImageItem(url, url, [Text(caption, language, "", location)], self.split)
+                yield ImageItem(address, address, [Text(text, language, "", location)], self.split)
 
     def _is_usable(self, fields: list[str]) -> bool:
         """Whether the row does not say that its translation failed."""

@@ -36,7 +36,7 @@ def test_known_texts_need_only_their_head():
         return -tf.ones([len(texts), 2])
 
     for head, factor in heads.items():
-        embed = KnownStates(model, Column()).first(embed_texts, head)
+        embed = KnownStates(model, Column()).with_fallback(embed_texts, head)
         expected = np.array([[3 * factor, 4 * factor], [-1, -1], [factor, 2 * factor]])
         np.testing.assert_array_equal(embed(tf.constant(["c", "b", "a"])).numpy(), expected)
         np.testing.assert_array_equal(embed(tf.constant(["a"])).numpy(), expected[2:])

@@ -226,10 +226,11 @@ def set_in(file, **values):
     return lambda folder: change_json(folder / file, **values)
 
 
-def with_module(name):
+def with_module(name, path=None):
     def change(folder):
         rows = json.loads((folder / "modules.json").read_text())
         rows[2]["type"] = name
+        rows[2]["path"] = path or rows[2]["path"]
         (folder / "modules.json").write_text(json.dumps(rows))
 
     return change
@@ -282,6 +283,8 @@ REFUSED = [  # what a folder says, and what the line must name
     (set_in("config.json", model_type="new", architectures=["NewModel"]), "model_type is 'new' (NewModel), expected"),
     (lambda f: (f / "modules.json").unlink(), "has no modules.json: expected"),
     (lambda f: (f / "modules.json").write_text("{"), "is not valid JSON"),
+    (lambda f: (f / "modules.json").write_text('{"a": 1}'), "modules.json: the list of modules is {'a': 1}, expected"),
+    (with_module("sentence_transformers.models.Dense", "x/.."), "a module lies in .., outside of"),
     (with_module("x.LSTM"), "module x.LSTM is the folder's own code"),
     (with_module("sentence_transformers.models.LSTM"), "modules Transformer, Pooling, LSTM"),
     (set_in("config.json", dim=4096, n_layers=60, hidden_dim=16384), "configuration asks for 12,"),
