@@ -58,8 +58,8 @@ _IMAGE_TOWER = dict(
 )
 
 _TEXT_TOWER = dict(
-    name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors; "features":
-    # set where heads are trained on states that a frozen tower gave before, see models/frozen.py
+    name="bert",  # "bert", "modernbert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors;
+    # "features": set where heads are trained on states that a frozen tower gave before, see models/frozen.py
     weights="",  # as the image tower's; it also brings the vocabulary, and `max_length` stays
     handle="",  # hub: handle or local folder
     languages=(),  # words: those the tower knows; each has its own vectors and projection
@@ -80,10 +80,13 @@ _TEXT_TOWER = dict(
     head_hidden_size=0,  # N: heads are MLPs, Dense(N), GELU, Dense; one layer learns better [MURAL A.1]
     bridged=False,  # set by run_finetune.py: the tower took another's place, and pictures know nothing of it
     norm="after",  # of a layer's two halves, as in BERT; or "before", as in SigLIP
-    activation="gelu",  # or "gelu_tanh" (SigLIP), "quick_gelu" (OpenAI's CLIP)
+    activation="gelu",  # or "gelu_tanh" (SigLIP), "quick_gelu" (OpenAI's CLIP), "silu"
     epsilon=1e-12,  # of layer normalisation; 1e-5 in XLM-RoBERTa, 1e-6 in SigLIP
     attention="masked",  # no token sees padding; "full": all do, as in SigLIP, whose rows all have `max_length`;
     # "causal": a token sees those before it, as in CLIP
+    attention_every=3,  # modernbert: every third layer is global, in the others a token sees those at most
+    attention_window=64,  # tokens away
+    rotary_bases=(160_000.0, 10_000.0),  # modernbert: of positions in global and in local layers
     pooling="first",  # [CLS] alone; "mean" of all tokens; "first_and_mean" for Globetrotter; "last" (SigLIP);
     # "end": the last token (CLIP)
     length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
@@ -99,7 +102,8 @@ _VOCABULARY = dict(
     size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
     builder="tokenizers",  # word pieces, by Hugging Face's package; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
-    layout="",  # of rows: "siglip", "siglip2", "xlm_roberta" or "clip", see text/sentence_pieces.py
+    layout="",  # of rows: "siglip", "siglip2", "xlm_roberta" or "clip", or begin, end and padding, "<bos> <eos> <pad>",
+    # see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
     # "single_spaces", "spaces_for_underscores", "composed", "clip_words";
     # of word pieces "whole_chinese": Chinese characters end no word

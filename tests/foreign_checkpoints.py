@@ -239,6 +239,62 @@ def _with_unknown_first():
     return [*own, *UNIGRAM[3:]]
 
 
+GATED = 40  # width of a ModernBERT's second halves
+
+
+def modernbert_shapes(rows, layers=5):
+    """`ModernBertModel`'s names and shapes; the first layer has no norm before its attention."""
+    shapes = {
+        "embeddings.tok_embeddings.weight": (rows, WIDTH),
+        "embeddings.norm.weight": (WIDTH,),
+        "final_norm.weight": (WIDTH,),
+    }
+    for i in range(layers):
+        shapes |= {
+            f"layers.{i}.attn.Wqkv.weight": (3 * WIDTH, WIDTH),
+            f"layers.{i}.attn.Wo.weight": (WIDTH, WIDTH),
+            f"layers.{i}.mlp.Wi.weight": (2 * GATED, WIDTH),
+            f"layers.{i}.mlp.Wo.weight": (WIDTH, GATED),
+            f"layers.{i}.mlp_norm.weight": (WIDTH,),
+        }
+        if i:
+            shapes[f"layers.{i}.attn_norm.weight"] = (WIDTH,)
+    return shapes
+
+
+def write_modernbert(folder, change=lambda tensors: None, **values):
+    """A folder as Hugging Face's `ModernBertModel` is saved, with Gemma's kind of pieces.
+
+    `values` stand in config.json in place of its own.
+    """
+    foreign.write_safetensors(folder, modernbert_shapes(len(BPE) + 3), change=change)
+    sizes = {**SIZES, "num_hidden_layers": 5, "intermediate_size": GATED}
+    settings = dict(model_type="modernbert", **sizes, local_attention=6, max_position_embeddings=64)
+    settings |= dict(vocab_size=len(BPE) + 3, pad_token_id=0, bos_token_id=2, eos_token_id=1, cls_token_id=2)
+    foreign.write_json(folder / "config.json", **{**settings, **values})
+    write_gemma_pieces(folder)
+    return folder
+
+
+def write_gemma_pieces(folder):
+    """tokenizer.json as `GemmaTokenizer` of transformers 5.24 is saved, with begin and end."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    ids = {piece: number for number, (piece, _, _) in enumerate(BPE)}
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he")]
+    model = models.BPE(vocab=ids, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    controls = [piece for piece, _, kind in BPE if kind in ("control", "unknown")]
+    tokenizer.add_special_tokens(controls)
+    special = [(piece, ids[piece]) for piece in ("<bos>", "<eos>")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")}
+    foreign.write_json(folder / "tokenizer_config.json", **names, tokenizer_class="TokenizersBackend")
+
+
 def write_m_clip(folder, base="xlm-roberta-large", dimensions=20):
     """A folder of M-CLIP's, in safetensors; its text tower is an XLM-RoBERTa or a BERT."""
     roberta = "roberta" in base

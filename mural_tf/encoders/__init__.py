@@ -26,6 +26,7 @@ IMAGE_TOWERS = {
 }
 TEXT_TOWERS = {
     "bert": "mural_tf.encoders.bert:build_bert",
+    "modernbert": "mural_tf.encoders.modernbert:build_modernbert",
     "hub": "mural_tf.encoders.hub:build_hub_text",
     "words": "mural_tf.encoders.words:build_recurrent",
 }

@@ -134,7 +134,13 @@ def quick_gelu(x: tf.Tensor) -> tf.Tensor:
     return x * tf.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+@fused
+def silu(x: tf.Tensor) -> tf.Tensor:
+    """x sigmoid(x) (Hendrycks and Gimpel, 2016), in the gates of smaller ModernBERTs."""
+    return x * tf.sigmoid(x)
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu, "silu": silu}
 
 
 @functools.cache

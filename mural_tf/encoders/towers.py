@@ -52,6 +52,8 @@ RANGES = {
     "token_embedding_size": (0, 2**16),
     "word_size": (1, 2**16),
     "language_size": (1, 2**16),
+    "attention_every": (1, 1000),
+    "attention_window": (1, 2**16),
     "max_length": (2, 2**16),
 }
 # Choices that `data.images` implements.

@@ -27,8 +27,8 @@ def initializer(hidden_size: int) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
 
-def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, training=False) -> tf.Tensor:
-    """activation(x kernel + bias): [..., C] and [C, units], [units] -> [..., units].
+def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, activation=None, training=False) -> tf.Tensor:
+    """activation(x kernel + bias): [..., C] and [C, units], [units] or `None` -> [..., units].
 
     All in two axes, where TensorFlow joins them to one operation; in three, as Keras' Dense has them, it does not.
     """
@@ -37,10 +37,11 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, activation=None, t
     if activation is None and not training and rows.dtype == tf.bfloat16 and compiles_fused():
         # As a 1x1 convolution of a picture one pixel wide: the same sums by a CPU's faster kernel, see docs/speed.md.
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
-        return tf.reshape(tf.nn.bias_add(y, bias), shape)
-    # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
-    bias = tf.cast(tf.cast(bias, tf.float32), rows.dtype)
-    y = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+        return tf.reshape(y if bias is None else tf.nn.bias_add(y, bias), shape)
+    y = tf.matmul(rows, kernel)
+    if bias is not None:
+        # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
+        y = tf.nn.bias_add(y, tf.cast(tf.cast(bias, tf.float32), rows.dtype))
     if activation is not None:
         y = activation(y, training=training)
     return tf.reshape(y, shape)
@@ -54,20 +55,26 @@ class Dense(keras.layers.Dense):
 
 
 class LayerNorm(keras.layers.Layer):
-    """Layer normalisation of a tensor, or of the sum of two: [B, T, hidden] each -> [B, T, hidden]."""
+    """Layer normalisation of a tensor, or of the sum of two: [B, T, hidden] each -> [B, T, hidden].
 
-    def __init__(self, epsilon: float = LAYER_NORM_EPSILON, **options):
+    Without `center` nothing is added: beta is 0.
+    """
+
+    def __init__(self, epsilon: float = LAYER_NORM_EPSILON, center: bool = True, **options):
         super().__init__(**options)
         self.epsilon = epsilon
+        self.center = center
+        self.beta = None
 
     def build(self, shapes):
         size = _first(shapes)[-1]
         self.gamma = self.add_weight("gamma", shape=(size,), initializer="ones", experimental_autocast=False)
-        self.beta = self.add_weight("beta", shape=(size,), initializer="zeros", experimental_autocast=False)
+        if self.center:
+            self.beta = self.add_weight("beta", shape=(size,), initializer="zeros", experimental_autocast=False)
 
     def call(self, inputs, training=None):
         gamma = tf.cast(self.gamma, tf.float32)
-        beta = tf.cast(self.beta, tf.float32)
+        beta = tf.zeros_like(gamma) if self.beta is None else tf.cast(self.beta, tf.float32)
         return layer_norm(self.epsilon)(*tf.nest.flatten(inputs), gamma, beta, training=training)
 
 
@@ -207,7 +214,7 @@ class TransformerLayer(keras.layers.Layer):
         kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)
-        query_bias, other_biases = tf.split(bias, sizes, axis=-1)
+        query_bias, other_biases = (None, None) if bias is None else tf.split(bias, sizes, axis=-1)
         queries = product(token, query_kernel, query_bias, training=training)
         return queries, product(x, other_kernels, other_biases, training=training)
 

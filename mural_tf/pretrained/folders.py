@@ -16,7 +16,14 @@ MODULES = "modules.json"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 # `model_type` in config.json: the family. All other types are taken for a BERT, which refuses types that it is not.
-FAMILY_OF_TYPE = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
+FAMILY_OF_TYPE = {
+    "align": "align",
+    "siglip": "siglip",
+    "siglip2": "siglip",
+    "clip": "clip",
+    "M-CLIP": "m_clip",
+    "modernbert": "modernbert",
+}
 
 
 def family_of(folder: pathlib.Path) -> str:

@@ -32,6 +32,7 @@ FAMILIES = {
     "sentences": "mural_tf.pretrained.sentence_transformers:IMPORTER",
     "bert": "mural_tf.pretrained.hugging_face_bert:BERT",
     "labse": "mural_tf.pretrained.hugging_face_bert:LABSE",
+    "modernbert": "mural_tf.pretrained.modernbert:IMPORTER",
     "efficientnet": "mural_tf.pretrained.efficientnet:IMPORTER",
 }
 
@@ -179,10 +180,12 @@ def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: C
 
 def _numbers(tower: ConfigDict) -> int:
     """How many numbers the layers of a transformer have, about: a little fewer than in truth; 0 of other towers."""
-    if tower.name not in ("bert", "vit"):
+    if tower.name not in ("bert", "modernbert", "vit"):
         return 0
     hidden = tower.hidden_size
     layers = tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size)
+    if tower.name == "modernbert":
+        return layers + tower.layers * hidden * tower.feed_forward_size
     if tower.name == "bert":
         return layers + hidden * tower.max_length
     positions = (tower.image_size // tower.patch_size) ** 2

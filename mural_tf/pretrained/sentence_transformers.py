@@ -22,7 +22,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import check_json, json_field, read_json
 from mural_tf.encoders.bert import POOLER
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import hugging_face_bert
+from mural_tf.pretrained import hugging_face_bert, modernbert
 from mural_tf.pretrained.folders import MODULES, read_rows
 from mural_tf.pretrained.importer import TEXT, Importer
 from mural_tf.pretrained.keys import FREE, check_keys
@@ -175,7 +175,8 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """
     modules = read_modules(folder)
     tower = config.text_tower
-    hugging_face_bert.configure(modules.tower, config, functools.partial(_length, modules.tower))
+    library = modernbert if modernbert.is_modernbert(modules.tower) else hugging_face_bert
+    library.configure(modules.tower, config, functools.partial(_length, modules.tower))
     tower.pooling = modules.pooling
     tower.pooler_size = 0
     config.embedding_size = tower.hidden_size
@@ -233,7 +234,12 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings."""
     modules = read_modules(folder)
-    hugging_face_bert.load_weights(modules.tower, model.text_encoder, config.text_tower, pooler=False)
+    if modernbert.is_modernbert(modules.tower):
+        if modules.pooler is not None:
+            raise UserError(f"{modules.pooler}: a Dense layer with Tanh on a ModernBERT is not supported.")
+        modernbert.load_weights(modules.tower, model.text_encoder, config.text_tower)
+    else:
+        hugging_face_bert.load_weights(modules.tower, model.text_encoder, config.text_tower, pooler=False)
     if modules.pooler is not None:
         _fill(model.text_encoder.get_layer(POOLER), modules.pooler)
     for name in model.head_names:
@@ -261,7 +267,8 @@ def _fill(layer, folder: pathlib.Path) -> None:
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    lines = vocabulary_of(text_folder(folder), config)
+    tower = text_folder(folder)
+    lines = (modernbert.read_vocabulary if modernbert.is_modernbert(tower) else vocabulary_of)(tower, config)
     configure_texts(folder, config)
     return lines
 

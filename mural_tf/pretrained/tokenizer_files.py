@@ -28,6 +28,7 @@ _CLASSES = {
     "xlm_roberta": ("XLMRoberta",),
     "siglip": ("Siglip", "Siglip2", "Gemma", "T5"),
     "clip": ("CLIP",),
+    "gemma": ("Gemma", "Gemma2", "Gemma3"),
 }
 # Keys with the only values that are done here; a key that is missing or null is the first.
 _EXPECTED: dict[str, tuple] = {
@@ -67,6 +68,8 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
         )
     for key, values in _EXPECTED.items():
         value = settings.get(key)
+        if key == "padding_side" and family == "gemma":
+            continue  # rotations know only how far tokens are from each other
         if value is not None and value not in values:
             raise UserError(f"{path}: {key} is {value!r}, and only {values[0]!r} is supported.")
     for key, expected in _NAMES.get(family, {}).items():
@@ -182,21 +185,24 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
 
 def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path) -> None:
     """Raises `UserError` unless rows are begin, text, end, as far as the file says."""
-    if "post_processor" not in tokenizer:
-        return
-    steps = steps_of(tokenizer, "post_processor")
+    names = template_of(tokenizer, path)
+    if "post_processor" in tokenizer and names != [begin, "", end]:
+        raise UserError(
+            f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is supported."
+        )
+
+
+def template_of(tokenizer: Mapping, path: pathlib.Path) -> list[str] | None:
+    """Returns the tokens of a row, "" for the text, as far as tokenizer.json says them."""
     names = None
-    for step in steps:
+    for step in steps_of(tokenizer, "post_processor"):
         if step.get("type") == "TemplateProcessing":
             single = check_json(step.get("single"), list[dict], "post_processor.single", path)
             names = [part.get("SpecialToken", {}).get("id", "") for part in single]
         elif step.get("type") in ("BertProcessing", "RobertaProcessing"):
             first, last = (str((step.get(name) or [""])[0]) for name in ("cls", "sep"))
             names = [first, "", last]
-    if names != [begin, "", end]:
-        raise UserError(
-            f"{path}: its post_processor makes rows of {names or 'text alone'}; only {begin} text {end} is supported."
-        )
+    return names
 
 
 def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:

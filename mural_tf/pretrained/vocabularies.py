@@ -21,7 +21,7 @@ from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 VOCABULARY = "vocab.txt"  # one piece a line
-TOKEN_TABLE = r"(.*\.)?embeddings\.word_embeddings\.weight"
+TOKEN_TABLE = r"(.*\.)?embeddings\.(word|tok)_embeddings\.weight"
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
 
 

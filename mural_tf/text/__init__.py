@@ -12,7 +12,7 @@ from mural_lite.errors import UserError
 from mural_tf.text import piece_models
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
+from mural_tf.text.sentence_pieces import SentencePieceTokenizer, layout_of
 from mural_tf.text.vocabulary_file import check_digest, check_vocabulary, read_lines
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -26,7 +26,7 @@ def build_tokenizer(
     Raises `UserError` for a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
     """
     if in_sentence_pieces(config):
-        layout = LAYOUTS.get(config.vocabulary.layout)
+        layout = layout_of(config.vocabulary.layout)
         lines = piece_models.read_lines(vocabulary_file, layout is not None and layout.fairseq)
     else:
         lines = read_lines(vocabulary_file)

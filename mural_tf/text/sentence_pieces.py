@@ -49,6 +49,15 @@ LAYOUTS = {
 }
 
 
+def layout_of(name: str) -> Layout | None:
+    """Returns the layout of a name of `LAYOUTS`, or of three pieces "BEGIN END PAD"; `None` for other names."""
+    pieces = name.split(" ")
+    if len(pieces) == 3 and all(pieces):
+        begin, end, pad = pieces
+        return Layout(begin=begin, end=end, pad=pad)
+    return LAYOUTS.get(name)
+
+
 def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.lower(texts, encoding="utf-8")
 
@@ -113,7 +122,7 @@ class SentencePieceTokenizer(Tokenizer):
 
         Args:
           vocabulary: the lines that `piece_models.read_lines` returns.
-          layout: one of `LAYOUTS`.
+          layout: one of `LAYOUTS`, or begin, end and padding, such as "<bos> <eos> <pad>".
           cleaning: steps of `CLEANING` before a text is divided, in this order.
           max_length: T, ids in a row.
           vocabulary_file: the file of these lines, which a SavedModel carries as an asset; "" for none.
@@ -123,8 +132,12 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
           UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.
         """
-        if layout not in LAYOUTS:
-            raise UserError(f"vocabulary.layout={layout!r}: sentence pieces need one of {', '.join(LAYOUTS)}.")
+        rows = layout_of(layout)
+        if rows is None:
+            raise UserError(
+                f"vocabulary.layout={layout!r}: sentence pieces need one of {', '.join(LAYOUTS)}, or the three pieces "
+                "begin, end and padding."
+            )
         unknown_steps = [step for step in cleaning if step not in CLEANING]
         if unknown_steps or options.get("lower_case") or options.get("strip_accents"):
             raise UserError(
@@ -137,7 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
         pieces, settings = parse_lines(vocabulary, name)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces, _, types = zip(*pieces)
-        self.layout = _by_ids(LAYOUTS[layout], self._pieces)
+        self.layout = _by_ids(rows, self._pieces)
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)

@@ -73,8 +73,29 @@ def word_piece_tokenizer(folder, lower_case=False, **options):
     return transformers.BertTokenizer(vocab=vocabulary, do_lower_case=lower_case, **options)
 
 
+def gemma_tokenizer(size=700):
+    """Hugging Face's tokenizer on byte pairs with byte fallback, as Gemma and mmBERT have them."""
+    from tokenizers import Tokenizer, models, normalizers, trainers
+
+    trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, limit_alphabet=250, show_progress=False)
+    trained.train_from_iterator(SENTENCES * 3, trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    tokenizer = transformers.GemmaTokenizer(vocab=model["vocab"], merges=merges, add_bos_token=True, add_eos_token=True)
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
 def tower(kind, rows, positions=96):
     """A text tower's random weights; `rows` of its table."""
+    if kind == "modernbert":
+        sizes = {**SIZES, "num_hidden_layers": 5, "intermediate_size": 48}
+        ids = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=2, sep_token_id=1)
+        local = dict(local_attention=8, max_position_embeddings=positions, vocab_size=rows)
+        return spread(transformers.ModernBertModel(transformers.ModernBertConfig(**sizes, **ids, **local)))
     if kind == "distilbert":
         sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=64)
         config = transformers.DistilBertConfig(vocab_size=rows, max_position_embeddings=positions, **sizes)
@@ -101,6 +122,9 @@ FORMS = {
     "bge-m3": ("xlm-roberta", "unigram", 0, None, "cls", [], True),
     "clip-ViT-B-32-multilingual-v1": ("distilbert", "words", 0, 24, "mean", [(20, "Identity", False)], False),
     "uncased": ("bert", "uncased words", 0, 24, "mean", [], True),
+    "snowflake-arctic-embed-l-v2.0": ("xlm-roberta", "unigram", 0, 80, "cls", [], True),
+    "granite-embedding-311m-multilingual-r2": ("modernbert", "gemma", 0, None, "cls", [], True),
+    "mmBERT": ("modernbert", "gemma", 7, 64, "mean", [(20, "Identity", False)], False),
 }
 
 
@@ -109,6 +133,8 @@ def make(name, folder, **options):
     kind, pieces, more, length, pooling, dense, normalised = FORMS[name]
     if pieces == "unigram":
         tokenizer = xlm_roberta_tokenizer(folder.parent / "tokenizer")
+    elif pieces == "gemma":
+        tokenizer = gemma_tokenizer()
     else:
         tokenizer = word_piece_tokenizer(folder.parent / "tokenizer", lower_case=pieces.startswith("uncased"))
     start = folder.parent / "tower"
@@ -134,16 +160,28 @@ def make_older(name, folder):
     kind, pieces, _, length, pooling, _, _ = FORMS[name]
     source = folder.parent / "tokenizer"
     vocabulary = "sentencepiece.bpe.model" if pieces == "unigram" else "vocab.txt"
-    (folder / vocabulary).write_bytes((source / vocabulary).read_bytes())
+    if pieces != "gemma":  # whose pieces stand in tokenizer.json alone
+        (folder / vocabulary).write_bytes((source / vocabulary).read_bytes())
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    if pieces != "unigram":  # only the slow tokenizer's files
+    if pieces == "gemma":
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": {"content": "<pad>"}}
+        values = json.loads((folder / "config.json").read_text())
+        bases = values.pop("rope_parameters")
+        del values["layer_types"]
+        values |= dict(global_attn_every_n_layers=3, position_embedding_type="sans_pos", layer_norm_eps=1e-5)
+        values |= {
+            f"{ours}_rope_theta": bases[f"{theirs}_attention"]["rope_theta"]
+            for ours, theirs in (("global", "full"), ("local", "sliding"))
+        }
+        foreign.write_json(folder / "config.json", **values)
+    elif pieces != "unigram":  # only the slow tokenizer's files
         (folder / "tokenizer.json").unlink()
         settings = {"do_lower_case": settings["do_lower_case"], "tokenizer_class": "BertTokenizer"}
     else:
         settings["tokenizer_class"] = "XLMRobertaTokenizer"
         settings.pop("backend", None)
     foreign.write_json(folder / "tokenizer_config.json", **{**settings, "model_max_length": 512})
-    names = {"bert": "bert", "xlm-roberta": "xlm-roberta", "distilbert": "distilbert"}
+    names = {"bert": "bert", "xlm-roberta": "xlm-roberta", "distilbert": "distilbert", "modernbert": "bert"}
     (folder / "sentence_bert_config.json").unlink()
     foreign.write_json(folder / f"sentence_{names[kind]}_config.json", max_seq_length=length, do_lower_case=False)
     flags = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")

@@ -1,0 +1,204 @@
+"""Hugging Face's `ModernBertModel` as safetensors: granite-embedding R2 multilingual, mmBERT; names, config.json, pieces.
+
+A `ModernBertModel`, or the `model.` part of one with heads of pretraining or classification, which are left out. The
+pieces are Gemma's (byte pairs with byte fallback), and tokenizer.json's template says what a row begins and ends with.
+Every key of config.json is used, has no effect on states, or is refused in a line that names it. Sentence-Transformers'
+folders of these towers are read by `sentence_transformers.py`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
+from mural_tf.backend import keras
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained.importer import Importer
+from mural_tf.pretrained.keys import FREE, check_keys, read_config, transformer_sizes
+from mural_tf.pretrained.tables import Row, assign, linear
+from mural_tf.pretrained.tokenizer_files import TOKENIZER, check_settings, read_settings, read_tokenizer, template_of
+from mural_tf.pretrained.vocabularies import fit_rows, token_rows, use_sentence_pieces
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
+from mural_tf.text import piece_models
+
+MODEL_TYPE = "modernbert"
+IGNORED = r"head\..*|decoder\..*|classifier\..*|.*inv_freq"
+LOCAL, GLOBAL = "sliding_attention", "full_attention"  # their names of a layer's attention
+ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs: ours
+# Generic keys, and keys of training and of heads, which change no state.
+WITHOUT_EFFECT = (
+    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id "
+    "output_attentions output_hidden_states problem_type return_dict transformers_version tie_word_embeddings "
+    "gradient_checkpointing use_cache initializer_range initializer_cutoff_factor classifier_activation "
+    "classifier_bias classifier_dropout classifier_pooling decoder_bias deterministic_flash_attn sparse_prediction "
+    "sparse_pred_ignore_index reference_compile repad_logits_with_grad attention_dropout embedding_dropout mlp_dropout "
+    "bos_token_id eos_token_id cls_token_id sep_token_id pad_token_id mask_token_id unk_token_id vocab_size "
+    "layer_norm_eps position_embedding_type _attn_implementation_autoset"
+).split()  # `layer_norm_eps` and `position_embedding_type` stand in files and are not read: `norm_eps` and rotations are
+USED = (
+    "model_type hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_activation norm_eps "
+    "max_position_embeddings local_attention layer_types global_attn_every_n_layers rope_parameters "
+    "global_rope_theta local_rope_theta"
+).split()
+KEYS = {
+    **dict.fromkeys((*WITHOUT_EFFECT, *USED), FREE),
+    "auto_map": ({},),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "norm_bias": (False,),
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False,),
+    "causal_mask": (False,),
+    "rope_scaling": (),
+    "quantization_config": (),
+    "head_dim": (),
+}
+
+
+def table(layers: int) -> list[Row]:
+    """The text tower's variables and their names in `ModernBertModel`."""
+
+    def kernel(ours: str, theirs: str) -> Row:
+        return Row(f"{ours}/kernel", (f"{theirs}.weight",), linear)
+
+    def norm(ours: str, theirs: str) -> Row:
+        return Row(f"{ours}/gamma", (f"{theirs}.weight",))
+
+    rows = [
+        Row("embeddings/token_embeddings", ("embeddings.tok_embeddings.weight",)),
+        norm("embeddings/layer_norm", "embeddings.norm"),
+        norm("final_norm", "final_norm"),
+    ]
+    for i in range(layers):
+        rows += [
+            kernel(f"layer_{i}/qkv", f"layers.{i}.attn.Wqkv"),
+            kernel(f"layer_{i}/attention_output", f"layers.{i}.attn.Wo"),
+            kernel(f"layer_{i}/intermediate", f"layers.{i}.mlp.Wi"),
+            kernel(f"layer_{i}/output", f"layers.{i}.mlp.Wo"),
+            norm(f"layer_{i}/output_norm", f"layers.{i}.mlp_norm"),
+        ]
+        if i:
+            rows.append(norm(f"layer_{i}/attention_norm", f"layers.{i}.attn_norm"))
+    return rows
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
+    """Sets the text tower in `config` to the ModernBERT in a folder.
+
+    `length`: the tower's length from the length it was trained for; without it `text_tower.max_length` does not change.
+    Raises `UserError` for another architecture, or a key that is not known.
+    """
+    path = pathlib.Path(folder) / "config.json"
+    values = read_config(path, MODEL_TYPE)
+    check_keys(values, KEYS, path)
+    activation = json_field(values, "hidden_activation", str, path, "gelu")
+    if activation not in ACTIVATIONS:
+        raise UserError(f"{path}: hidden_activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
+    tower = config.text_tower
+    tower.update(
+        dict(
+            name="modernbert",
+            **transformer_sizes(values, path),
+            token_embedding_size=0,
+            pooler_size=0,
+            epsilon=float(json_field(values, "norm_eps", float, path, 1e-5)),
+            norm="before",
+            activation=ACTIVATIONS[activation],
+            attention="masked",
+            attention_every=_attention_every(values, path),
+            attention_window=json_field(values, "local_attention", int, path, 128) // 2,
+            rotary_bases=_rotary_bases(values, path),
+            pooling="mean" if tower.pooling == "mean" else "first",
+        )
+    )
+    most = json_field(values, "max_position_embeddings", int, path, 8192)
+    if length is not None:
+        tower.max_length = length(most)
+    if tower.max_length > most:
+        raise UserError(
+            f"text_tower.max_length={tower.max_length}, and {path} says texts of {most} tokens: take at most these."
+        )
+
+
+def _attention_every(values: dict, path: pathlib.Path) -> int:
+    """How many layers there are from a global layer to the next; the last group may be cut off."""
+    every = json_field(values, "global_attn_every_n_layers", int, path, 3)
+    if values.get("layer_types") is None:
+        return every
+    types = json_field(values, "layer_types", list[str], path)
+    others = [number for number, name in enumerate(types) if name == GLOBAL and number]
+    every = others[0] if others else max(len(types), 1)
+    expected = [LOCAL if number % every else GLOBAL for number in range(len(types))]
+    if types != expected or len(types) != values.get("num_hidden_layers"):
+        raise UserError(
+            f"{path}: layer_types are {', '.join(types)}; expected one for each layer, {GLOBAL!r} at equal distances "
+            f"from the first on and {LOCAL!r} between."
+        )
+    return every
+
+
+def _rotary_bases(values: dict, path: pathlib.Path) -> tuple[float, float]:
+    """The bases of rotations in global and in local layers; raises `UserError` for other kinds of positions."""
+    parameters = json_field(values, "rope_parameters", dict, path, {}) if values.get("rope_parameters") else {}
+    check_keys(parameters, {GLOBAL: FREE, LOCAL: FREE}, path)
+    bases = []
+    for kind, old_key, default in ((GLOBAL, "global_rope_theta", 160_000.0), (LOCAL, "local_rope_theta", 10_000.0)):
+        own = json_field(parameters, kind, dict, path, {}) if parameters.get(kind) else {}
+        check_keys(own, {"rope_theta": FREE, "rope_type": ("default",)}, path)
+        old = json_field(values, old_key, float, path, default) if values.get(old_key) is not None else default
+        bases.append(float(json_field(own, "rope_theta", float, path, old)))
+    return tuple(bases)
+
+
+def load_weights(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
+    """Fills a text tower that was built for `configure`'s settings; nothing is changed unless all of it fits."""
+    assign(table(tower.layers), encoder.variables, open_weights(folder), IGNORED, "a ModernBERT")
+
+
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens a folder's weights under the names of `ModernBertModel`."""
+    return open_safetensors(folder).renamed(lambda name: name.removeprefix("model."))
+
+
+def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns the lines of a folder's vocabulary, and sets `config.vocabulary` to how it is used.
+
+    Raises `UserError` for pieces of another kind, and for rows that are not begin, text, end.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / TOKENIZER
+    tokenizer = read_tokenizer(folder)
+    if not tokenizer:
+        raise UserError(f"{folder} has no {TOKENIZER}: expected the pieces of a ModernBERT in it.")
+    steps = [step.get("type") for step in piece_models.steps_of(tokenizer, "pre_tokenizer")]
+    if "ByteLevel" in steps:
+        raise UserError(
+            f"{path}: its pre_tokenizer is ByteLevel, and byte-level pieces (of English ModernBERTs and "
+            "granite-embedding-97m) are not supported: expected Gemma's, as granite-embedding-311m and mmBERT have."
+        )
+    check_settings(folder, "gemma")
+    names = template_of(tokenizer, path) or []
+    if len(names) != 3 or names[1] or not names[0] or not names[2]:
+        raise UserError(f"{path}: its post_processor makes rows of {names or 'text alone'}; expected begin, text, end.")
+    settings = read_settings(folder)
+    pad = settings.get("pad_token", "<pad>")
+    pad = pad.get("content") if isinstance(pad, dict) else pad
+    lines = fit_rows(piece_models.read_lines(path), token_rows(open_safetensors(folder)), path)
+    use_sentence_pieces(config, lines, f"{names[0]} {names[2]} {pad}", ())
+    return lines
+
+
+def _load(folder, model: DualEncoder, config: ConfigDict, parts) -> None:
+    load_weights(folder, model.text_encoder, config.text_tower)
+
+
+def is_modernbert(folder: str | pathlib.Path) -> bool:
+    """Whether config.json in a folder of Hugging Face is of a ModernBERT."""
+    return read_json(pathlib.Path(folder) / "config.json").get("model_type") == MODEL_TYPE
+
+
+IMPORTER = Importer(("text_encoder",), configure, _load, read_vocabulary, open_weights=open_weights)

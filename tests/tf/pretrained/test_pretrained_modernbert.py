@@ -1,0 +1,189 @@
+"""ModernBERT in transformers' folders and Sentence-Transformers': that library's numbers, and keys that are refused.
+
+The whole form, ids and vectors, is compared with the libraries in test_pretrained_library_forms.py.
+"""
+
+import json
+
+import foreign_checkpoints as families
+import foreign_weights as foreign
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import mural_tf
+from mural_lite.config import base_config
+from mural_lite.errors import UserError
+from mural_tf.encoders.by_length import encode_by_length
+from mural_tf.models.build import build_model
+from mural_tf.pretrained.importers import configure_towers, fill_towers, import_weights, kind_of
+from mural_tf.text import tokenizer_of
+
+TEXTS = ["the hethe", "", "the the the th e éh the he the"]
+# Two ways in which transformers writes where layers are local, and the bases of rotations: 5.24's, and 4's.
+TODAY = {
+    "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 9000.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 70.0, "rope_type": "default"},
+    },
+    "hidden_activation": "silu",
+}
+BEFORE = {"global_attn_every_n_layers": 3, "global_rope_theta": 9000.0, "local_rope_theta": 70.0}
+# What transformers 5.24 with PyTorch gives for `TEXTS`: the first five numbers of the first states, and of the means.
+NUMBERS = [
+    ([[0.630186, 0.2083198, -1.6079971, -1.5207249, -0.4191869],
+      [-0.5075816, 0.3516558, 1.297338, -1.3895857, -0.102188],
+      [-0.4589715, -0.1931843, -0.0774127, -1.3168555, -0.1525599]],
+     [[0.370939, 0.1791547, -1.0951433, -0.9352086, -0.2818675],
+      [-0.3425127, -0.0758106, 0.7513576, -1.6595829, 0.4251528],
+      [0.6382056, -0.070302, -0.2592866, -0.7431285, -0.2389684]]),
+    ([[0.380772, 0.0969846, -1.5866475, -1.4534665, -0.8718584],
+      [-0.4548701, 0.2795845, 1.375942, -1.5290736, -0.1660971],
+      [-0.5527851, 0.1939639, -0.7388501, -0.8842563, -0.0056332]],
+     [[0.1385386, 0.2005814, -1.2092631, -0.9541024, -0.2117061],
+      [-0.3233035, -0.1249741, 0.7589519, -1.854773, 0.4192473],
+      [0.5589002, -0.1134725, -0.3344124, -0.674007, -0.290385]]),
+]  # fmt: skip
+IDS = [
+    [2, 264, 261, 263, 261, 264, 261, 1, *[0] * 10],
+    [2, 1, *[0] * 16],
+    [2, 264, 261, 262, 262, 260, 265, 263, 266, 263, 199, 173, 265, 262, 263, 261, 262, 1],
+]
+
+
+def text_config():
+    config = base_config()
+    config.model, config.image_tower.name = "labse", "none"
+    config.text_tower.precision = "float32"
+    return config
+
+
+def write_sentences(folder, pooling, **values):
+    """As Sentence-Transformers saves it: a ModernBERT and its pooling."""
+    families.write_modernbert(folder, **values)
+    foreign.write_json(folder / "sentence_bert_config.json", max_seq_length=32)
+    foreign.write_json(folder / "1_Pooling" / "config.json", embedding_dimension=32, pooling_mode=pooling)
+    types = {"": "Transformer", "1_Pooling": "Pooling"}
+    rows = [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in types.items()]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    return folder
+
+
+def states_of(folder, kind):
+    """The imported tower's states of `TEXTS`, its rows of ids, the tower and its inputs."""
+    model, config, pieces = import_weights(kind, folder, text_config())
+    tokens = tokenizer_of(config, pieces)(TEXTS, pad="longest")
+    return model.text_encoder(tokens).numpy(), tokens, model
+
+
+def with_heads(tensors):
+    """As `ModernBertForMaskedLM` is saved: the tower is a part of it."""
+    for name in list(tensors):
+        tensors[f"model.{name}"] = tensors.pop(name)
+    tensors["head.dense.weight"] = np.zeros((32, 32), np.float32)
+    tensors["decoder.bias"] = np.zeros(9, np.float32)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["today", "before"])
+def test_numbers_of_transformers(tmp_path, number):
+    first, mean = NUMBERS[number]
+    values = (TODAY, BEFORE)[number]
+    folder = families.write_modernbert(tmp_path / "plain", with_heads if number else lambda tensors: None, **values)
+    assert kind_of(folder) == "modernbert"
+    states, tokens, _ = states_of(folder, "modernbert")
+    assert tokens["input_word_ids"].numpy().tolist() == IDS
+    assert np.abs(states[:, :5] - first).max() < 1e-5
+    states, tokens, model = states_of(write_sentences(tmp_path / "sentences", "mean", **values), "sentences")
+    assert np.abs(states[:, :5] - mean).max() < 1e-5
+    packed = encode_by_length(model.text_encoder, tokens, 2, training=False)
+    assert np.abs(packed - states).max() < 1e-5
+
+
+def test_a_packed_first_state(tmp_path):
+    """The last layer computes one token's state, and here it is a local layer: 4 of 5 layers and the window matter."""
+    folder = write_sentences(tmp_path, "cls", **{**BEFORE, "local_attention": 2})
+    states, tokens, model = states_of(folder, "sentences")
+    packed = encode_by_length(model.text_encoder, tokens, 2, training=False)
+    assert np.abs(packed - states).max() < 1e-5
+    every = model.text_encoder.token_states(tokens, training=False)
+    assert np.abs(every[:, 0] - states).max() < 1e-5
+
+
+def test_folder_is_loaded_as_it_is(tmp_path):
+    folder = write_sentences(tmp_path, "cls", **TODAY)
+    foreign.write_json(folder / "config_sentence_transformers.json", prompts={"query": "the ", "document": ""})
+    embedder = mural_tf.load(folder)
+    vectors = embedder.encode_text(TEXTS)
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5
+    asked = embedder.encode_text(TEXTS, prompt="query")
+    assert np.abs(asked - embedder.encode_text([f"the {text}" for text in TEXTS])).max() < 1e-6
+    assert np.abs(asked - vectors).max() > 1e-3
+
+
+def test_tower_of_a_run_that_trains_it(tmp_path):
+    """`text_tower.weights`: the tower's sizes and pieces come with it, and every variable gets a gradient."""
+    config = base_config()
+    config.model = "align"
+    config.image_tower.update(dict(name="features", feature_size=8, projection=0))
+    config.embedding_size = 8
+    config.text_tower.update(dict(weights=str(families.write_modernbert(tmp_path)), precision="float32", dropout=0.1))
+    config, pieces = configure_towers(config)
+    model = build_model(config, len(pieces))
+    fill_towers(model, config)
+    assert (config.text_tower.name, config.vocabulary.layout) == ("modernbert", "<bos> <eos> <pad>")
+    tokens = tokenizer_of(config, pieces)(TEXTS, pad="longest")
+    with tf.GradientTape() as tape:
+        states = encode_by_length(model.text_encoder, tokens, 2, training=True)
+        loss = tf.reduce_sum(states * tf.random.stateless_normal(states.shape, [1, 2]))
+    gradients = tape.gradient(loss, model.text_encoder.trainable_variables)
+    assert all(np.abs(tf.convert_to_tensor(gradient)).max() > 0 for gradient in gradients)
+
+
+LOCAL = {"rope_theta": 70.0, "rope_type": "yarn"}
+
+
+@pytest.mark.parametrize("values, words", [
+    ({"attention_bias": True}, "attention_bias is True, and only False is supported"),
+    ({"mlp_bias": True}, "mlp_bias is True"),
+    ({"norm_bias": True}, "norm_bias is True"),
+    ({"is_decoder": True}, "is_decoder is True"),
+    ({"rope_scaling": {"factor": 2}}, "rope_scaling is .*, and only null is supported"),
+    ({"attention_sinks": 4}, "unknown key attention_sinks"),
+    ({"hidden_activation": "relu"}, "hidden_activation is 'relu', expected one of gelu, gelu_pytorch_tanh, silu"),
+    ({"rope_parameters": {"sliding_attention": LOCAL}}, "rope_type is 'yarn', and only 'default' is supported"),
+    ({"rope_parameters": {"rope_theta": 5.0}}, "unknown key rope_theta"),
+    ({"layer_types": ["full_attention"] * 3}, "layer_types are full_attention, .*; expected one for each layer"),
+    ({"layer_types": ["sliding_attention"] * 5}, "expected one for each layer, 'full_attention' at equal distances"),
+    ({"max_position_embeddings": 16}, "text_tower.max_length=64, and .* says texts of 16 tokens"),
+    ({"num_hidden_layers": 4}, "6 unexpected .layers.4.attn.Wo.weight"),
+    ({"intermediate_size": 41}, "10 of another shape .layers.0.mlp.Wi.weight .80, 32. for"),
+])  # fmt: skip
+def test_keys_and_tensors_are_used_or_refused(tmp_path, values, words):
+    with pytest.raises(UserError, match=words):
+        import_weights("modernbert", families.write_modernbert(tmp_path, **values), text_config())
+
+
+def byte_level(tokenizer):
+    tokenizer["pre_tokenizer"] = {"type": "ByteLevel"}
+
+
+def without_begin(tokenizer):
+    del tokenizer["post_processor"]["single"][0]
+
+
+@pytest.mark.parametrize("change, words", [
+    (byte_level, "its pre_tokenizer is ByteLevel, and byte-level pieces .* are not supported"),
+    (without_begin, r"its post_processor makes rows of \['', '<eos>'\]; expected begin, text, end"),
+    (lambda tokenizer: tokenizer.pop("post_processor"), "makes rows of text alone; expected begin, text, end"),
+])  # fmt: skip
+def test_pieces_of_another_kind(tmp_path, change, words):
+    path = families.write_modernbert(tmp_path) / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    change(tokenizer)
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError, match=words):
+        import_weights("modernbert", tmp_path, text_config())
+    path.unlink()
+    with pytest.raises(UserError, match="has no tokenizer.json: expected the pieces of a ModernBERT"):
+        import_weights("modernbert", tmp_path, text_config())
