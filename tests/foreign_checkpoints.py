@@ -295,6 +295,39 @@ def write_gemma_pieces(folder):
     foreign.write_json(folder / "tokenizer_config.json", **names, tokenizer_class="TokenizersBackend")
 
 
+MEXMA_NAMES = ("vision_model.", "text_model.", "text_projector.")  # one of the ways to name the three parts
+
+
+def write_mexma_siglip(folder, change=lambda tensors: None, names=MEXMA_NAMES, bias=True, **values):
+    """A folder of mexma-siglip2's form: SigLIP's image tower, an XLM-RoBERTa, one linear layer and two numbers."""
+    vision, text, head = names
+    rows = len(UNIGRAM) + 2  # <s> and <mask>
+    of_siglip = siglip_shapes(rows)
+    shapes = {
+        name.replace("vision_model.", vision): shape
+        for name, shape in of_siglip.items()
+        if name.startswith(("vision_model.", "logit"))
+    }
+    shapes |= xlm_roberta_shapes(rows, text)
+    shapes |= {f"{head}weight": (WIDTH, WIDTH), f"{text}pooler.dense.weight": (WIDTH, WIDTH)}
+    shapes |= {f"{text}pooler.dense.bias": (WIDTH,)}
+    if bias:
+        shapes[f"{head}bias"] = (WIDTH,)
+
+    def scaled(tensors):
+        scale(tensors)
+        change(tensors)
+
+    foreign.write_safetensors(folder, shapes, change=scaled)
+    towers = dict(text_config=SIZES, vision_config={**SIZES, "image_size": SIDE})
+    settings = {"architectures": ["MexmaSigLIP"], "model_type": "mexma_siglip", **towers, **values}
+    foreign.write_json(folder / "config.json", **settings)
+    write_pieces(folder / "sentencepiece.bpe.model", _with_unknown_first())
+    foreign.write_json(folder / "tokenizer_config.json", tokenizer_class="XLMRobertaTokenizer", model_max_length=12)
+    write_preprocessor(folder, resample=2)
+    return folder
+
+
 def write_m_clip(folder, base="xlm-roberta-large", dimensions=20):
     """A folder of M-CLIP's, in safetensors; its text tower is an XLM-RoBERTa or a BERT."""
     roberta = "roberta" in base

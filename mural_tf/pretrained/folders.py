@@ -40,7 +40,10 @@ def family_of(folder: pathlib.Path) -> str:
     if (folder / OPEN_CLIP_CONFIG).is_file():
         return _family_of_open_clip(folder)
     if (folder / "config.json").is_file():
-        model_type = read_json(folder / "config.json").get("model_type")
+        values = read_json(folder / "config.json")
+        model_type = values.get("model_type")
+        if "MexmaSigLIP" in (values.get("architectures") or ()):  # a class of its own repository
+            return "mexma_siglip"
         return "" if model_type is None else FAMILY_OF_TYPE.get(model_type, "bert")
     if folder.is_dir() and find_efficientnet(folder):
         return "efficientnet"

@@ -28,6 +28,7 @@ FAMILIES = {
     "siglip": "mural_tf.pretrained.siglip:IMPORTER",
     "clip": "mural_tf.pretrained.clip_texts:IMPORTER",
     "xlm_roberta_clip": "mural_tf.pretrained.multilingual_clip:OPEN_CLIP",
+    "mexma_siglip": "mural_tf.pretrained.mexma_siglip:IMPORTER",
     "m_clip": "mural_tf.pretrained.multilingual_clip:M_CLIP",
     "sentences": "mural_tf.pretrained.sentence_transformers:IMPORTER",
     "bert": "mural_tf.pretrained.hugging_face_bert:BERT",

@@ -50,12 +50,12 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     weights = _open_weights(folder)
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
-    _configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
+    configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
     head = weights.shapes.get("text.proj.0.weight")
     tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=head[0] if head else 0))
 
 
-def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
+def configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
     """Sets the text tower to a BERT's sizes, which are its arrays' sizes."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     path = folder / "config.json"
     values = read_config(path, "M-CLIP")
     weights = open_safetensors(folder)
-    _configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
+    configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
     config.text_tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=0))
     config.embedding_size = json_field(values, "numDims", int, path)
 
