@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 
 _IMAGE_TOWER = dict(
-    name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit";
+    name="efficientnet",  # or "efficientnet_lite"; "resnet" (18 layers at width and depth 1); "vit", "naflex";
     # "hub" for a TF-Hub image module; "none", a model of only texts; "features": records hold computed features, see
     # ingest/features.py
     weights="",  # a trained tower that a new run starts with: a folder, a file or a name that `import` takes; it says
@@ -24,7 +24,8 @@ _IMAGE_TOWER = dict(
     depth=2.2,  # EfficientNet-B5's depth coefficient
     image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
     resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
-    resize_mode="squash",  # or "shorter_side": that becomes `resize`, and of the longer one the centre is kept
+    resize_mode="squash",  # or "shorter_side": that becomes `resize`, and of the longer one the centre is kept; or
+    # "patches" of a picture that keeps its shape, of naflex
     interpolation="bilinear",  # "bicubic", as Pillow's; "big_vision": bilinear, not anti-aliased, then cut off
     jpeg="fast",  # decoding as TensorFlow's default; "accurate": as Pillow
     normalization="imagenet",  # of pixels: "imagenet" or "clip" mean and deviation, "symmetric" [-1, 1], "none" [0, 1];
@@ -32,6 +33,8 @@ _IMAGE_TOWER = dict(
     pixel_mean=(0.5, 0.5, 0.5),
     pixel_deviation=(0.5, 0.5, 0.5),
     padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
+    patches=256,  # naflex: of a picture at most
+    position_grid=16,  # naflex: rows and columns of learned positions
     patch_size=16,  # vit: pixels; these and the following are SigLIP's base
     layers=12,  # vit
     hidden_size=768,  # vit

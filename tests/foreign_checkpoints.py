@@ -178,6 +178,42 @@ def write_siglip(folder, second=False, change=lambda tensors: None, **values):
     return folder
 
 
+NAFLEX = dict(patches=20, grid=4)  # patches of a picture at most, and rows and columns of learned positions
+
+
+def write_naflex(folder, change=lambda tensors: None, model_type="siglip2", **values):
+    """A folder as Hugging Face's `Siglip2Model` and `Siglip2Processor` are saved; `fgclip2`: as FG-CLIP 2's.
+
+    `values` stand in config.json in place of its own.
+    """
+    shapes = siglip_shapes(len(BPE))
+    shapes["vision_model.embeddings.patch_embedding.weight"] = (WIDTH, 3 * PATCH**2)
+    shapes["vision_model.embeddings.position_embedding.weight"] = (NAFLEX["grid"] ** 2, WIDTH)
+    if model_type == "fgclip2":
+        for name in ("longtext_head", "boxtext_head"):
+            shapes |= {f"{name}.weight": (WIDTH, WIDTH), f"{name}.bias": (WIDTH,)}
+        for name in ("res", "ori"):
+            shapes[f"text_model.embeddings.position_embedding_{name}.weight"] = (3 * LENGTH, WIDTH)
+        shapes["dense_feature_head.probe"] = (1, 1, WIDTH)
+
+    def scaled(tensors):
+        scale(tensors)
+        change(tensors)
+
+    foreign.write_safetensors(folder, shapes, change=scaled)
+    vision = dict(model_type="siglip2_vision_model", num_patches=NAFLEX["grid"] ** 2, patch_size=PATCH, **SIZES)
+    ids = dict(bos_token_id=2, eos_token_id=1, pad_token_id=0)
+    text = dict(model_type="siglip2_text_model", vocab_size=len(BPE), max_position_embeddings=LENGTH, **ids, **SIZES)
+    settings = dict(model_type=model_type, text_config={**text, "projection_size": WIDTH}, vision_config=vision)
+    foreign.write_json(folder / "config.json", **{**settings, **values})
+    write_gemma_pieces(folder, begin="")
+    half = [0.5] * 3
+    pixels = dict(do_resize=True, resample=2, image_mean=half, image_std=half, rescale_factor=1 / 255)
+    pixels |= dict(image_processor_type="Siglip2ImageProcessor", max_num_patches=NAFLEX["patches"], patch_size=PATCH)
+    foreign.write_json(folder / "preprocessor_config.json", **pixels)
+    return folder
+
+
 def write_preprocessor(folder, **values):
     square = {"height": SIDE, "width": SIDE}
     foreign.write_json(
@@ -276,7 +312,7 @@ def write_modernbert(folder, change=lambda tensors: None, **values):
     return folder
 
 
-def write_gemma_pieces(folder):
+def write_gemma_pieces(folder, begin="<bos> "):
     """tokenizer.json as `GemmaTokenizer` of transformers 5.24 is saved, with begin and end."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -289,7 +325,7 @@ def write_gemma_pieces(folder):
     controls = [piece for piece, _, kind in BPE if kind in ("control", "unknown")]
     tokenizer.add_special_tokens(controls)
     special = [(piece, ids[piece]) for piece in ("<bos>", "<eos>")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin}$A <eos>", special_tokens=special)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")}
     foreign.write_json(folder / "tokenizer_config.json", **names, tokenizer_class="TokenizersBackend")

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from mural_lite.config import takes_features
+from mural_lite.litert.patches import patch_square
 from mural_lite.pictures import BadImage, read_picture
 
 _KERNELS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -30,6 +31,8 @@ def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
 
 def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
     """Returns an RGB picture resized to `tower.resize` and cut to the centre, uint8 [S, S, 3], S = `image_size`."""
+    if tower.resize_mode == "patches":
+        return patch_square(picture, tower, _KERNELS[tower.interpolation])
     side = tower.image_size
     keeps_ratio = tower.resize_mode == "shorter_side"
     resized = np.array([tower.resize, tower.resize])  # width and height

@@ -19,6 +19,8 @@ from ml_collections import ConfigDict
 
 from mural_lite.config import takes_features
 from mural_lite.files import MAX_PIXELS
+from mural_tf.data.patches import patch_square
+from mural_tf.data.resampling import resampled, to_uint8
 from mural_tf.encoders.layers import unit_range
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how the files begin
@@ -137,30 +139,24 @@ def evaluation_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
+    if tower.resize_mode == "patches":
+        return tf.ensure_shape(patch_square(image, tower), [side, side, 3])
     resize = tower.resize
     offset = (resize - side) // 2
 
     def centre(square):
         return square[offset : offset + side, offset : offset + side]
 
-    def resized():
+    def resized_image():
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
         antialias = tower.interpolation != "big_vision"
         pixels = tf.image.resize(image, [resize, resize], antialias=antialias)
-        return centre(_to_uint8(pixels, tower.interpolation))
+        return centre(to_uint8(pixels, tower.interpolation))
 
     # Most data sets are stored at one size: then there is nothing to do.
     is_resized = tf.reduce_all(tf.equal(tf.shape(image)[:2], resize))
-    return tf.ensure_shape(tf.cond(is_resized, lambda: centre(image), resized), [side, side, 3])
-
-
-def _to_uint8(pixels: tf.Tensor, interpolation: str) -> tf.Tensor:
-    if interpolation == "bicubic":  # others stay in [0, 255]
-        pixels = tf.clip_by_value(pixels, 0.0, 255.0)
-    if interpolation != "big_vision":
-        pixels = tf.round(pixels)
-    return tf.cast(pixels, tf.uint8)
+    return tf.ensure_shape(tf.cond(is_resized, lambda: centre(image), resized_image), [side, side, 3])
 
 
 def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
@@ -183,18 +179,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     image = image[first[0] : last[0], first[1] : last[1]]
     translation = tf.cast(first, tf.float64) * scale - offset
     for axis in (1, 0):
-        lines = tf.transpose(image, [1, 0, 2])  # along the axis first
-        count = tf.shape(lines)[0]
-        others = tf.shape(lines)[1]
-        resized = tf.raw_ops.ScaleAndTranslate(
-            images=tf.reshape(lines, [1, count, 1, others * 3]),
-            size=[side, 1],
-            scale=tf.stack([tf.cast(scale[axis], tf.float32), 1.0]),
-            translation=tf.stack([tf.cast(translation[axis], tf.float32), 0.0]),
-            kernel_type="keyscubic" if tower.interpolation == "bicubic" else "triangle",
-            antialias=tower.interpolation != "big_vision",
-        )
-        image = tf.reshape(_to_uint8(resized, tower.interpolation), [side, others, 3])
+        image = resampled(image, axis, side, tower.interpolation, scale[axis], translation[axis])
     return image
 
 

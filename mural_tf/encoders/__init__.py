@@ -20,6 +20,7 @@ IMAGE_TOWERS = {
     "efficientnet_lite": "mural_tf.encoders.efficientnet:build_efficientnet",
     "resnet": "mural_tf.encoders.resnet:build_resnet",
     "vit": "mural_tf.encoders.vit:build_vit",
+    "naflex": "mural_tf.encoders.naflex:build_naflex",
     "hub": "mural_tf.encoders.hub:build_hub_image",
     "features": "mural_tf.encoders.towers:build_features",  # computed beforehand
     "none": "mural_tf.encoders.towers:build_no_image",  # only texts

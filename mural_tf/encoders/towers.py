@@ -26,7 +26,7 @@ def keeps_precision(tower: ConfigDict) -> bool:
 def computed_in(tower: ConfigDict, modality: str) -> str:
     """Returns the dtype that a tower of "image" or "text" computes in on this machine."""
     precision = "float32" if keeps_precision(tower) else tower.precision
-    return dtype_policy(precision, "text" if tower.name == "vit" else modality).compute_dtype
+    return dtype_policy(precision, "text" if tower.name in ("vit", "naflex") else modality).compute_dtype
 
 
 # Least and most of the numbers that towers are built with. Beyond them building would end in one of TensorFlow's many
@@ -35,6 +35,8 @@ RANGES = {
     "width": (0.01, 100.0),
     "depth": (0.01, 100.0),
     "patch_size": (1, 1024),
+    "patches": (1, 2**14),
+    "position_grid": (1, 1024),
     "epsilon": (1e-12, 1.0),
     "image_size": (1, 4096),
     "resize": (1, 8192),
@@ -58,7 +60,7 @@ RANGES = {
 }
 # Choices that `data.images` implements.
 CHOICES = {
-    "resize_mode": ("squash", "shorter_side"),
+    "resize_mode": ("squash", "shorter_side", "patches"),
     "interpolation": ("bilinear", "bicubic", "big_vision"),
     "jpeg": ("fast", "accurate"),
 }

@@ -96,22 +96,25 @@ def _for_each_row(token, x):
 
 
 class AttentionPooling(TransformerLayer):
-    """One learned query attends to all patches: [B, N, hidden] -> [B, 1, hidden].
+    """One learned query attends to all patches, or to the patches in a mask: [B, N, hidden] -> [B, 1, hidden].
 
     y = attention(probe; x), then y + f(norm(y)), f the layer's second half: nothing is added to the attention.
     """
 
-    def build(self, shape):
-        super().build(shape)
-        self.probe = self.add_weight("probe", shape=(1, 1, shape[-1]), initializer=initializer(shape[-1]))
+    def build(self, shapes):
+        super().build(shapes)
+        size = self.hidden_size
+        self.probe = self.add_weight("probe", shape=(1, 1, size), initializer=initializer(size))
 
-    def call(self, x, training=None):
-        attended = self.attend_once(_for_each_row(self.probe, x), x, [], training)
+    def call(self, inputs, training=None):
+        x, *mask = tf.nest.flatten(inputs)
+        attended = self.attend_once(_for_each_row(self.probe, x), x, mask, training)
         y = self.attention_output(attended, training=training)
         return y + self.feed_forward(self.output_norm(y, training=training), training)
 
 
-def _check(config: ConfigDict) -> None:
+def check_layers(config: ConfigDict) -> None:
+    """Raises `UserError` for an unknown activation or pooling, or heads that do not divide the tower's width."""
     for field, choices in {"activation": tuple(ACTIVATIONS), "pooling": POOLINGS}.items():
         if config[field] not in choices:
             raise UserError(f"Unknown image_tower.{field} {config[field]!r}: expected {', '.join(choices)}.")
@@ -119,6 +122,10 @@ def _check(config: ConfigDict) -> None:
         raise UserError(
             f"image_tower.hidden_size={config.hidden_size} is not divisible by image_tower.heads={config.heads}."
         )
+
+
+def _check(config: ConfigDict) -> None:
+    check_layers(config)
     if not patch_count(config):
         raise UserError(
             f"image_tower.image_size={config.image_size} is smaller than image_tower.patch_size={config.patch_size}."

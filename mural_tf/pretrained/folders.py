@@ -19,7 +19,8 @@ OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 FAMILY_OF_TYPE = {
     "align": "align",
     "siglip": "siglip",
-    "siglip2": "siglip",
+    "siglip2": "naflex",
+    "fgclip2": "naflex",
     "clip": "clip",
     "M-CLIP": "m_clip",
     "modernbert": "modernbert",
@@ -54,8 +55,8 @@ def _family_of_modules(folder: pathlib.Path) -> str:
     """As `family_of`: Sentence-Transformers saves models of images and texts, too."""
     for _, first_folder in read_rows(folder)[:1]:
         path = first_folder / "config.json"
-        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip"):
-            return read_json(path)["model_type"]
+        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip", "siglip2"):
+            return FAMILY_OF_TYPE[read_json(path)["model_type"]]
     return "sentences"
 
 

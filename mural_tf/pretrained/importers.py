@@ -26,6 +26,7 @@ from mural_tf.pretrained.importer import TEXT, Importer
 FAMILIES = {
     "align": "mural_tf.pretrained.hugging_face_align:IMPORTER",
     "siglip": "mural_tf.pretrained.siglip:IMPORTER",
+    "naflex": "mural_tf.pretrained.naflex:IMPORTER",
     "clip": "mural_tf.pretrained.clip_texts:IMPORTER",
     "xlm_roberta_clip": "mural_tf.pretrained.multilingual_clip:OPEN_CLIP",
     "mexma_siglip": "mural_tf.pretrained.mexma_siglip:IMPORTER",
@@ -181,7 +182,7 @@ def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: C
 
 def _numbers(tower: ConfigDict) -> int:
     """How many numbers the layers of a transformer have, about: a little fewer than in truth; 0 of other towers."""
-    if tower.name not in ("bert", "modernbert", "vit"):
+    if tower.name not in ("bert", "modernbert", "vit", "naflex"):
         return 0
     hidden = tower.hidden_size
     layers = tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size)
@@ -189,7 +190,7 @@ def _numbers(tower: ConfigDict) -> int:
         return layers + tower.layers * hidden * tower.feed_forward_size
     if tower.name == "bert":
         return layers + hidden * tower.max_length
-    positions = (tower.image_size // tower.patch_size) ** 2
+    positions = tower.position_grid**2 if tower.name == "naflex" else (tower.image_size // tower.patch_size) ** 2
     return layers + hidden * (positions + 3 * tower.patch_size**2 + tower.projection)
 
 

@@ -87,8 +87,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     _configure_vision(config.image_tower, weights, values, path)
     config.embedding_size = config.image_tower.hidden_size
     configure_scale(weights, config.loss)
-    if "bias" in config.method and weights.shapes.get("logit_bias") in ((), (1,)):
-        config.method.bias = float(weights.read("logit_bias").reshape([]))
+    siglip.configure_bias(weights, config, "logit_bias")
     side = config.image_tower.image_size
     configure_pixels(folder / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side))
 

@@ -47,7 +47,7 @@ def configure_pixels(
 
     Raises:
       UserError: one line on an unsupported setting of the file: pictures of another size or not square,
-        another interpolation or scale, NaFlex.
+        another interpolation or scale, patches in place of squares.
     """
     newer = path.with_name("processor_config.json")
     if newer.is_file() and not path.is_file():
@@ -55,8 +55,8 @@ def configure_pixels(
     values = _read(path, default)
     if "max_num_patches" in values:
         raise UserError(
-            f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape; take a "
-            "checkpoint of one size, such as siglip2-base-patch16-224."
+            f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and the "
+            "model takes pictures of one size: they are not of one checkpoint."
         )
     _configure_resizing(values, path, tower)
     if tower.image_size != image_size and image_size:
@@ -64,6 +64,32 @@ def configure_pixels(
     _configure_normalization(values, path, tower)
     if as_trained:
         tower.update(dict(resize_mode="squash", interpolation="big_vision", jpeg="fast", normalization="symmetric"))
+
+
+def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets the number of patches, the square that holds them, and normalisation in `tower`, as of NaFlex.
+
+    `path` as of `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of another size
+    than `tower.patch_size`.
+    """
+    newer = path.with_name("processor_config.json")
+    if newer.is_file() and not path.is_file():
+        path = newer
+    values = _read(path, {"resample": 2, "image_mean": list(HALF), "image_std": list(HALF)})
+    patch_size = json_field(values, "patch_size", int, path, 16)
+    if not json_field(values, "do_resize", bool, path, True) or patch_size != tower.patch_size:
+        raise UserError(
+            f"{path}: do_resize={values.get('do_resize', True)}, patch_size={patch_size}: expected pictures resized to "
+            f"patches of {tower.patch_size} pixels."
+        )
+    number = json_field(values, "resample", int, path)
+    if number not in INTERPOLATIONS:
+        raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
+    patches = json_field(values, "max_num_patches", int, path, 256)
+    side = patch_size * (math.isqrt(patches) + 1)  # of a square with at least one cell more than patches
+    tower.update(dict(resize_mode="patches", interpolation=INTERPOLATIONS[number], jpeg="accurate"))
+    tower.update(dict(patches=patches, resize=side, image_size=side))
+    _configure_normalization(values, path, tower)
 
 
 def _read(path: pathlib.Path, default: Mapping) -> dict:

@@ -40,10 +40,13 @@ from mural_tf.pretrained.tables import (
     side_by_side,
 )
 from mural_tf.pretrained.temperature import configure_scale, scale_row
-from mural_tf.pretrained.tokenizer_files import check_settings
+from mural_tf.pretrained.tokenizer_files import TOKENIZER, check_settings, read_settings, read_tokenizer, template_of
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
 HEAD = "params/txt/head"  # of the text tower in big_vision
+TEXT_TOWER = dict(
+    name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0
+)
 LAYOUTS = {"unigram": "siglip", "bpe": "siglip2"}  # by the kind of pieces
 HUGGING_FACE_CLEANING = {
     "siglip": ("lower_unicode", "no_punctuation", "single_spaces"),
@@ -193,14 +196,17 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
         _configure_big_vision(file, config)
     scale, bias = ("logit_scale", "logit_bias") if path.is_dir() else ("params/t", "params/b")
     configure_scale(file, config.loss, scale)
-    if "bias" in config.method and file.shapes.get(bias) in ((), (1,)):  # else `load` says what is wrong
-        config.method.bias = float(file.read(bias).reshape([]))
+    configure_bias(file, config, bias)
     if as_trained or not _is_open_clip(path):
         side = config.image_tower.image_size
         configure_pixels(path / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side), as_trained)
-    config.text_tower.update(
-        dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0)
-    )
+    config.text_tower.update(TEXT_TOWER)
+
+
+def configure_bias(weights: WeightFile, config: ConfigDict, name: str) -> None:
+    """Sets the bias to a file's number `name`, if the method has a bias."""
+    if "bias" in config.method and weights.shapes.get(name) in ((), (1,)):  # else `load_weights` says what is wrong
+        config.method.bias = float(weights.read(name).reshape([]))
 
 
 def open_weights(path: pathlib.Path) -> WeightFile:
@@ -221,10 +227,7 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") == "siglip2":
-        raise UserError(
-            f"{path}: model_type is 'siglip2', expected 'siglip'; it is NaFlex, whose image tower takes pictures of "
-            "any shape, and is not supported."
-        )
+        raise UserError(f"{path}: model_type is 'siglip2', expected 'siglip'; import it as naflex.")
     values = read_config(path, "siglip")
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     if not vision.get("vision_use_head", True):
@@ -285,6 +288,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
     rows = file.shapes.get(open_clip_siglip.TOKENS if _is_open_clip(path) else tokens, (0,))[0]
     if path.is_dir():
         check_settings(path, "siglip")
+        _check_end(path)
         source = vocabularies.find_sentence_pieces(path)
     elif config.vocabulary.file:
         source = config.vocabulary.file
@@ -303,6 +307,13 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
         cleaning = HUGGING_FACE_CLEANING[layout]
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)
     return lines
+
+
+def _check_end(folder: pathlib.Path) -> None:
+    """Raises `UserError` for a tokenizer that says of its rows that they have no end."""
+    names = template_of(read_tokenizer(folder), folder / TOKENIZER)
+    if names == [""] and read_settings(folder).get("add_eos_token") is not True:
+        raise UserError(f"{folder / TOKENIZER}: its post_processor makes rows of text alone; expected an end of texts.")
 
 
 def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:

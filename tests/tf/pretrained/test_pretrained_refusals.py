@@ -123,7 +123,7 @@ REFUSALS = {
         ["LaBSE's is Tanh"]),
     "too many positions": (too_many_positions, ["max_length=97", "the weights have 96 positions"]),
     "pooling without the prompt": (pooling_without_the_prompt, ["include_prompt is false"]),
-    "NaFlex": (checkpoint("siglip", model_type="siglip2"), ["'siglip2', expected 'siglip'", "NaFlex"]),
+    "NaFlex": (checkpoint("siglip", model_type="siglip2"), ["'siglip2', expected 'siglip'", "import it as naflex"]),
     "a model of another kind": (
         checkpoint("siglip", model_type="blip"), ["config.json: model_type is 'blip', expected 'siglip'"]),
     "no head of images": (checkpoint("siglip", vision_config={"vision_use_head": False}), ["vision_use_head is false"]),

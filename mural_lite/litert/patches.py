@@ -1,0 +1,44 @@
+"""Pictures as squares of patches, as `mural_tf/data/patches.py` makes them, by Pillow and NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+SMALLEST, LARGEST, EXACT = 1e-6, 100.0, 1e-5  # factors of a picture's sides, and how exactly one is found
+
+
+def grid_of(height: int, width: int, patch_size: int, patches: int) -> tuple[int, int]:
+    """Returns how many rows and columns of patches a picture becomes."""
+
+    def grid(factor: float) -> tuple[int, int]:
+        rows, columns = (max(1, math.ceil(side * factor / patch_size)) for side in (height, width))
+        return rows, columns
+
+    least = SMALLEST
+    most = LARGEST
+    while most - least >= EXACT:
+        factor = (least + most) / 2
+        if math.prod(grid(factor)) <= patches:
+            least = factor
+        else:
+            most = factor
+    return grid(least)
+
+
+def patch_square(picture: Image.Image, tower: ConfigDict, kernel: Image.Resampling) -> np.ndarray:
+    """Returns uint8 [S, S, 3] of an RGB picture, S = `tower.image_size`: its patches, and in the last cell how many."""
+    size = tower.patch_size
+    cells = tower.image_size // size
+    rows, columns = grid_of(picture.height, picture.width, size, tower.patches)
+    pixels = np.asarray(picture.resize((columns * size, rows * size), kernel))
+    square = np.zeros((cells**2, size, size, 3), np.uint8)
+    patches = pixels.reshape(rows, size, columns, size, 3).transpose(0, 2, 1, 3, 4)
+    square[: rows * columns] = patches.reshape(-1, size, size, 3)
+    for place, number in enumerate((rows, columns)):
+        square[-1, 0, place, :2] = number % 256, number // 256
+    square = square.reshape(cells, cells, size, size, 3).transpose(0, 2, 1, 3, 4)
+    return square.reshape(tower.image_size, tower.image_size, 3)

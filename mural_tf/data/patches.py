@@ -1,0 +1,52 @@
+"""Pictures as squares of patches, which keep their shape, for NaFlex (see `encoders/naflex.py`).
+
+The number of rows and columns is the largest for which the picture, enlarged or made smaller by one factor and rounded
+up to whole patches, has at most so many patches. The factor is found by halving an interval, as Hugging Face's
+processor does, to the same numbers.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.data.resampling import resampled
+
+SMALLEST, LARGEST, EXACT = 1e-6, 100.0, 1e-5  # factors, and how exactly one is found
+
+
+def grid_of(shape: tf.Tensor, patch_size: int, patches: int) -> tf.Tensor:
+    """Returns how many rows and columns of patches a picture becomes, int32 [2], from its height and width."""
+    sides = tf.cast(shape, tf.float64)
+
+    def grid(factor):
+        return tf.maximum(tf.math.ceil(sides * factor / patch_size), 1.0)
+
+    least = tf.constant(SMALLEST, tf.float64)
+    most = tf.constant(LARGEST, tf.float64)
+    width = LARGEST - SMALLEST
+    while width >= EXACT:  # as often for every picture
+        factor = (least + most) / 2.0
+        fits = tf.reduce_prod(grid(factor)) <= patches
+        least = tf.where(fits, factor, least)
+        most = tf.where(fits, most, factor)
+        width /= 2.0
+    return tf.cast(grid(least), tf.int32)
+
+
+def patch_square(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
+    """Returns uint8 [S, S, 3] of a picture, uint8 [H, W, 3], S = `tower.image_size`; see `encoders/naflex.py`."""
+    size = tower.patch_size
+    cells = tower.image_size // size
+    grid = grid_of(tf.shape(image)[:2], size, tower.patches)
+    rows, columns = tf.unstack(grid)
+    for axis in (1, 0):
+        image = resampled(image, axis, grid[axis] * size, tower.interpolation, half_up=True)
+    patches = tf.reshape(image, [rows, size, columns, size, 3])
+    patches = tf.reshape(tf.transpose(patches, [0, 2, 1, 3, 4]), [rows * columns, size, size, 3])
+    header = tf.stack([grid % 256, grid // 256, tf.zeros_like(grid)], axis=-1)  # [2, 3]
+    last = tf.pad(tf.cast(header, tf.uint8)[tf.newaxis, tf.newaxis], [[0, 0], [0, size - 1], [0, size - 2], [0, 0]])
+    blank = tf.zeros([cells**2 - 1 - rows * columns, size, size, 3], tf.uint8)
+    square = tf.reshape(tf.concat([patches, blank, last], axis=0), [cells, cells, size, size, 3])
+    square = tf.transpose(square, [0, 2, 1, 3, 4])
+    return tf.reshape(square, [tower.image_size, tower.image_size, 3])

@@ -1,0 +1,45 @@
+"""Resampling of whole numbers along one axis, as Pillow does it."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf.Tensor:
+    """Rounds to uint8; `interpolation` as `image_tower.interpolation`: "big_vision" cuts off.
+
+    `half_up`: of 126.5 makes 127, as Pillow does, not the even 126: a picture that becomes twice as large has many.
+    """
+    if interpolation == "bicubic":  # others stay in [0, 255]
+        pixels = tf.clip_by_value(pixels, 0.0, 255.0)
+    if half_up:
+        pixels = tf.floor(pixels + 0.5)
+    elif interpolation != "big_vision":
+        pixels = tf.round(pixels)
+    return tf.cast(pixels, tf.uint8)
+
+
+def resampled(
+    image: tf.Tensor, axis: int, size, interpolation: str, scale=None, translation=None, half_up: bool = False
+) -> tf.Tensor:
+    """Resamples uint8 [H, W, 3] to `size` rows (axis 0) or columns (axis 1).
+
+    `scale` and `translation`, float64, place the input in the output; by default it fills it. `half_up` as of
+    `to_uint8`.
+    """
+    lines = tf.transpose(image, [1, 0, 2]) if axis == 1 else image  # along the axis first
+    count = tf.shape(lines)[0]
+    others = tf.shape(lines)[1]
+    if scale is None:
+        scale = tf.cast(size, tf.float64) / tf.cast(count, tf.float64)
+        translation = tf.zeros([], tf.float64)
+    values = tf.raw_ops.ScaleAndTranslate(
+        images=tf.reshape(lines, [1, count, 1, others * 3]),
+        size=[size, 1],
+        scale=tf.stack([tf.cast(scale, tf.float32), 1.0]),
+        translation=tf.stack([tf.cast(translation, tf.float32), 0.0]),
+        kernel_type="keyscubic" if interpolation == "bicubic" else "triangle",
+        antialias=interpolation != "big_vision",
+    )
+    lines = tf.reshape(to_uint8(values, interpolation, half_up), [size, others, 3])
+    return tf.transpose(lines, [1, 0, 2]) if axis == 1 else lines

@@ -1,0 +1,119 @@
+"""SigLIP 2 NaFlex, Hugging Face's `Siglip2Model`, and FG-CLIP 2 (Xie et al., 2025), which has the same two towers.
+
+As SigLIP, but for the pictures, which keep their shape: patches of any number of rows and columns, and a square grid of
+positions that is resized for each picture (see `encoders/naflex.py`). FG-CLIP 2's texts are read as it reads short ones:
+its further positions and its heads for long texts, regions and single patches are left out.
+
+Every key of the configurations is used, has no effect on vectors, or is refused in a line that names it.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from mural_lite.errors import UserError
+from mural_lite.files import json_field, read_json
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained import siglip
+from mural_tf.pretrained.clip import configure_transformer
+from mural_tf.pretrained.folders import folder_of_two_towers
+from mural_tf.pretrained.importer import TWO_TOWERS, Importer
+from mural_tf.pretrained.keys import FREE, check_keys
+from mural_tf.pretrained.pixels import configure_patches
+from mural_tf.pretrained.tables import Row, assign_parts, linear
+from mural_tf.pretrained.temperature import configure_scale
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
+
+MODEL_TYPES = ("siglip2", "fgclip2")
+IGNORED = r".*position_ids"
+OF_FG_CLIP = (
+    r"|longtext_head\..*|boxtext_head\..*|dense_feature_head\..*"
+    r"|text_model\.embeddings\.position_embedding_(res|ori)\.weight"
+)
+GENERIC = (  # which change no vector
+    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id initializer_factor "
+    "output_attentions output_hidden_states problem_type return_dict transformers_version model_type attention_dropout "
+    "pad_token_id bos_token_id eos_token_id vocab_size tie_word_embeddings use_cache _attn_implementation_autoset"
+).split()
+SIZES = (
+    "hidden_size intermediate_size num_hidden_layers num_attention_heads hidden_act layer_norm_eps patch_size "
+    "num_patches max_position_embeddings projection_size keep_len longtext_len"
+).split()
+KEYS = {
+    **dict.fromkeys((*GENERIC, *SIZES, "vision_config", "text_config"), FREE),
+    "is_encoder_decoder": (False,),
+    "num_channels": (3,),
+    "vision_use_head": (True,),
+    "quantization_config": (),
+}
+DEFAULTS = dict(
+    hidden_size=768,
+    intermediate_size=3072,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    hidden_act="gelu_pytorch_tanh",
+    layer_norm_eps=1e-6,
+)
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the model in a folder.
+
+    The image tower is frozen, see `encoders/naflex.py`. Raises `UserError` for another model, architecture or
+    preprocessing.
+    """
+    folder = folder_of_two_towers(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") not in MODEL_TYPES:
+        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected {' or '.join(MODEL_TYPES)}.")
+    vision, text = ({**DEFAULTS, **json_field(values, f"{part}_config", dict, path, {})} for part in ("vision", "text"))
+    for part in (values, vision, text):
+        check_keys(part, KEYS, path)
+    tower = config.image_tower
+    configure_transformer(tower, vision, path, "vision_config")
+    positions = json_field(vision, "num_patches", int, path, 256)
+    grid = math.isqrt(positions)
+    if grid**2 != positions:
+        raise UserError(f"{path}: vision_config.num_patches is {positions}, expected a square number.")
+    patch_size = json_field(vision, "patch_size", int, path, 16)
+    tower.update(dict(name="naflex", pooling="attention", projection=0, patch_size=patch_size, position_grid=grid))
+    tower.update(dict(frozen=True, cached=True, adapter_size=0, head_size=0, branch_size=0))
+    configure_patches(folder / "preprocessor_config.json", tower)
+    configure_transformer(config.text_tower, text, path, "text_config")
+    config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path, 64)
+    config.text_tower.update(siglip.TEXT_TOWER)
+    config.embedding_size = json_field(text, "projection_size", int, path, config.text_tower.hidden_size)
+    file = open_weights(folder)
+    configure_scale(file, config.loss)
+    siglip.configure_bias(file, config, "logit_bias")
+
+
+def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
+    folder = folder_of_two_towers(folder)
+    table = siglip.hugging_face_table(config)
+    kernel = Row("patches/kernel", ("vision_model.embeddings.patch_embedding.weight",), linear)
+    table["image_encoder"] = [kernel if row.variable == kernel.variable else row for row in table["image_encoder"]]
+    is_fg_clip = read_json(folder / "config.json").get("model_type") == "fgclip2"
+    ignored = IGNORED + OF_FG_CLIP if is_fg_clip else IGNORED
+    assign_parts(table, model, parts, open_weights(folder), ignored, "a SigLIP 2 NaFlex")
+
+
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens a folder's weights."""
+    return open_safetensors(folder_of_two_towers(folder))
+
+
+IMPORTER = Importer(
+    (*TWO_TOWERS, "bias"),
+    configure,
+    load_weights,
+    siglip.read_vocabulary,
+    method="siglip",
+    open_weights=open_weights,
+)
