@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError, install_extra
 from mural_lite.litert.few_pieces import PLACES, FewPieces
+from mural_lite.plain_characters import as_plain
 
 MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of SentencePiece's kinds, and of the kinds in lines
 IN_LINES = ("word_pieces", "words")
@@ -306,4 +307,6 @@ CLEANING: dict[str, Callable[[str], str]] = {
     "spaces_for_underscores": lambda text: text.replace("_", " "),
     "no_punctuation": lambda text: "".join(c for c in text if c not in ASCII_PUNCTUATION),
     "single_spaces": lambda text: re.sub(r"\A | \Z", "", _WHITE.sub(" ", text)),
+    "composed": lambda text: unicodedata.normalize("NFC", text),
+    "plain_characters": as_plain,
 }

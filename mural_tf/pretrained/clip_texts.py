@@ -122,7 +122,7 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
             max_length=json_field(text, "context_length", int, path, 77),
         )
     )
-    return ("composed", *open_clip_siglip.CLEANING[options.get("clean") or "lower"], "clip_words")
+    return (*open_clip_siglip.CLEANING[options.get("clean") or "lower"], "clip_words")
 
 
 # The vocabulary.

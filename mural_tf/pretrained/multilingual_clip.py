@@ -18,7 +18,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import clip
+from mural_tf.pretrained import clip, open_clip_siglip
 from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, has_xlm_roberta, open_clip_settings
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
 from mural_tf.pretrained.importer import TEXT, TWO_TOWERS, Importer
@@ -138,7 +138,9 @@ def _open_weights(folder: str | pathlib.Path) -> WeightFile:
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    return read_vocabulary(folder, config, token_rows(_open_weights(folder)))
+    lines = read_vocabulary(folder, config, token_rows(_open_weights(folder)))
+    config.vocabulary.cleaning = (*open_clip_siglip.cleaning(pathlib.Path(folder)), *config.vocabulary.cleaning)
+    return lines
 
 
 OPEN_CLIP = Importer(

@@ -32,10 +32,11 @@ from mural_tf.pretrained.tables import (
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 TOKENS = "text.token_embedding.weight"
+FTFY = ("plain_characters", "composed")  # before every text of open_clip
 CLEANING = {  # open_clip's names
-    "canonicalize": ("spaces_for_underscores", "no_punctuation", "lower_unicode", "single_spaces"),
-    "lower": ("lower_unicode", "single_spaces"),
-    "whitespace": ("single_spaces",),
+    "canonicalize": (*FTFY, "spaces_for_underscores", "no_punctuation", "lower_unicode", "single_spaces"),
+    "lower": (*FTFY, "lower_unicode", "single_spaces"),
+    "whitespace": (*FTFY, "single_spaces"),
 }
 TRUNK = "visual.trunk"
 BLOCKS = "text.transformer.resblocks"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from mural_lite.errors import UserError
+from mural_lite.plain_characters import ESCAPE, plain_characters
 from mural_tf.backend import sentencepiece_operations, tf_text, without_noise
 from mural_tf.text.byte_words import clip_words, is_end
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
@@ -62,6 +63,20 @@ def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.lower(texts, encoding="utf-8")
 
 
+def _plain(texts: tf.Tensor) -> tf.Tensor:
+    """`as_plain` of each text, string [B]."""
+    table = plain_characters()
+    numbers = tf.constant(sorted(table))
+    replacements = tf.constant([table[number] for number in sorted(table)])
+    characters = tf.strings.unicode_decode(tf.strings.regex_replace(texts, ESCAPE, ""), "UTF-8")  # [B, (characters)]
+    own = characters.flat_values
+    places = tf.minimum(tf.searchsorted(numbers, own), len(table) - 1)
+    in_table = tf.equal(tf.gather(numbers, places), own)
+    written = tf.strings.unicode_encode(own[:, tf.newaxis], "UTF-8")
+    plain = tf.where(in_table, tf.gather(replacements, places), written)
+    return tf.strings.reduce_join(characters.with_values(plain), axis=1)
+
+
 CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "lower_ascii": tf.strings.lower,  # only A to Z: big_vision
     "lower_unicode": _lower_unicode,  # Python's: a sigma that ends a word is a final one
@@ -70,6 +85,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "spaces_for_underscores": lambda texts: tf.strings.regex_replace(texts, "_", " "),
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
     "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
+    "plain_characters": _plain,  # as open_clip's ftfy
     "composed": lambda texts: tf_text.normalize_utf8(texts, "NFC"),  # a letter and its accent are one character
     "clip_words": clip_words,  # the last step of layout "clip"
 }

@@ -1,0 +1,45 @@
+"""Characters that open_clip reads as simpler ones, by the tables of ftfy (Speer, 2019), which it runs on every text.
+
+Curled quotes become straight, full-width forms narrow, half-width kana wide, ligatures letters, and the second row of
+controls what Windows means by them; controls and U+FEFF go. The tables follow from Unicode's own names and widths. What
+ftfy guesses, texts decoded by the wrong encoding and marks of HTML, is not among them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+
+ESCAPE = "\x1b\\[[0-9;]*[a-zA-Z]"  # of a terminal's colours, for RE2 and Python
+_WIDE = (0x3000, *range(0xFF01, 0xFFF0))  # full-width and half-width forms, and the wide space
+_LIGATURES = "ĲĳŉǄǅǆǇǈǉǊǋǌǱǲǳﬀﬁﬂﬃﬄﬆ"
+_CONTROLS = (
+    *range(0x00, 0x09), 0x0B, *range(0x0E, 0x20), 0x7F, *range(0x206A, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFD)
+)  # fmt: skip
+_QUOTES = {**dict.fromkeys("ʼ‘’‚‛", "'"), **dict.fromkeys("“”„‟", '"')}
+
+
+@functools.cache
+def plain_characters() -> dict[int, str]:
+    """Returns {character's number: what replaces it}."""
+    table = dict.fromkeys(_CONTROLS, "")
+    for character in map(chr, _WIDE):
+        plain = unicodedata.normalize("NFKC", character)
+        if plain != character:
+            table[ord(character)] = plain
+    for character in _LIGATURES:
+        table[ord(character)] = unicodedata.normalize("NFKC", character)
+    table[ord("ﬅ")] = "ſt"
+    for number in range(0x80, 0xA0):
+        character = bytes([number]).decode("cp1252", "ignore")
+        if character:
+            table[number] = character
+    for number, plain in table.items():
+        table[number] = "".join(_QUOTES.get(letter, letter) for letter in plain)
+    return table | {ord(quote): plain for quote, plain in _QUOTES.items()}
+
+
+def as_plain(text: str) -> str:
+    """Returns a text in plain characters."""
+    return re.sub(ESCAPE, "", text).translate(plain_characters())
