@@ -61,7 +61,7 @@ _IMAGE_TOWER = dict(
 )
 
 _TEXT_TOWER = dict(
-    name="bert",  # "bert", "modernbert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors;
+    name="bert",  # "bert", "modernbert", "hub" for a TF-Hub encoder with LaBSE's interface, "words" for word vectors;
     # "features": set where heads are trained on states that a frozen tower gave before, see models/frozen.py
     weights="",  # as the image tower's; it also brings the vocabulary, and `max_length` stays
     handle="",  # hub: handle or local folder

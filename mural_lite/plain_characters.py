@@ -1,4 +1,4 @@
-"""Characters that open_clip reads as simpler ones, by the tables of ftfy (Speer, 2019), which it runs on every text.
+"""Characters that open_clip replaces by simpler characters: the tables of ftfy (Speer, 2019).
 
 Curled quotes become straight, full-width forms narrow, half-width kana wide, ligatures letters, and the second row of
 controls what Windows means by them; controls and U+FEFF go. The tables follow from Unicode's own names and widths. What

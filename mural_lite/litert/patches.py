@@ -38,7 +38,7 @@ def patch_square(picture: Image.Image, tower: ConfigDict, kernel: Image.Resampli
     square = np.zeros((cells**2, size, size, 3), np.uint8)
     patches = pixels.reshape(rows, size, columns, size, 3).transpose(0, 2, 1, 3, 4)
     square[: rows * columns] = patches.reshape(-1, size, size, 3)
-    for place, number in enumerate((rows, columns)):
-        square[-1, 0, place, :2] = number % 256, number // 256
+    for pixel, number in enumerate((rows, columns)):
+        square[-1, 0, pixel, :2] = number % 256, number // 256
     square = square.reshape(cells, cells, size, size, 3).transpose(0, 2, 1, 3, 4)
     return square.reshape(tower.image_size, tower.image_size, 3)

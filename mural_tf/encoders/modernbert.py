@@ -8,7 +8,7 @@ Improve Transformer"): W2 (f(W1 x) * V x), with a GELU or SiLU f. The first laye
 it follows the norm of the embeddings.
 
 Window and rotations are of positions within a text, so a packed batch (see packing.py) gives the same numbers. Local
-layers compute all products and leave out the distant ones: for texts of up to some hundred tokens that costs little.
+layers compute all products and leave out distant tokens: for texts of up to some hundred tokens that costs little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NaFlex: SigLIP 2's vision transformer for pictures of any shape (Tschannen et al., 2025, section 2.4.2).
 
-A picture keeps its shape, about: it is resized to rows x columns of whole patches, at most `patches` of them, and what
-is left up to `patches` is padding that no patch attends to. The learned positions are a square grid, which is resized
+A picture keeps its shape, about: it is resized to rows x columns of whole patches, at most `patches` of them; padding
+up to `patches`, to which no patch attends, follows. The learned positions are a square grid, which is resized
 for each picture's rows and columns, bilinear and anti-aliased.
 
 So that a picture is uint8 [S, S, 3] here as everywhere, its patches come one after the other in a square of
@@ -76,13 +76,13 @@ class PatchPositions(keras.layers.Layer):
         weights = tf.reshape(weights, [-1, self.patches, self.grid**2])
         return weights * tf.cast(mask, tf.float32)[..., tf.newaxis], mask
 
-    def weights_of(self, place, size):
-        """Each place's weights of the grid's lines: places [B, N] of `size` [B, 1] lines -> [B, N, grid].
+    def weights_of(self, lines, size):
+        """The weights of the grid's lines for a picture's: lines [B, N] of `size` [B, 1] -> [B, N, grid].
 
-        A triangle around the place, as wide as the larger of two neighbours' distances in the grid and in the picture.
+        A triangle around the line, as wide as the larger of two neighbours' distances in the grid and in the picture.
         """
         scale = self.grid / size
-        centre = (place + 0.5) * scale - 0.5
+        centre = (lines + 0.5) * scale - 0.5
         width = tf.maximum(scale, 1.0)[..., tf.newaxis]
         distance = tf.abs(tf.range(self.grid, dtype=tf.float32) - centre[..., tf.newaxis])
         weights = tf.maximum(1.0 - distance / width, 0.0)

@@ -2,7 +2,7 @@
 
 The text's first state, one linear layer to the pictures' size, then SigLIP's two learned numbers. The model's class is
 code in its own repository, which is not run and was not read: so only the names inside the towers, which are
-transformers' `XLMRobertaModel` and `SiglipVisionModel`, are taken as known. What stands before them is found in the
+transformers' `XLMRobertaModel` and `SiglipVisionModel`, are taken as known. Names before them are found in the
 file, which must hold these two towers, one linear layer and the two numbers, and nothing else.
 
 The towers' sizes are their arrays' sizes; heads are as `text_config` and `vision_config` of config.json say, else 64
@@ -122,12 +122,12 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
         head.append(Row("image_text_head/bias", (f"{HEAD}bias",)))
     else:
         head.append(zeros_for("image_text_head/bias", f"{HEAD}weight", config.embedding_size))
-    of_siglip = siglip.hugging_face_table(config)
+    siglip_table = siglip.hugging_face_table(config)
     tables = {
-        "image_encoder": of_siglip["image_encoder"],
+        "image_encoder": siglip_table["image_encoder"],
         "image_text_head": head,
         "log_temperature": [scale_row()],
-        "bias": of_siglip["bias"],
+        "bias": siglip_table["bias"],
     }
     assign_parts(tables, model, parts, weights, rf"{re.escape(TEXT)}.*|.*position_ids", "a mexma-siglip2")
     if "text_encoder" in parts:

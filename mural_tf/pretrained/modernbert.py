@@ -1,4 +1,4 @@
-"""Hugging Face's `ModernBertModel` as safetensors: granite-embedding R2 multilingual, mmBERT; names, config.json, pieces.
+"""Hugging Face's `ModernBertModel` as safetensors, granite-embedding R2 and mmBERT: names, config.json and pieces.
 
 A `ModernBertModel`, or the `model.` part of one with heads of pretraining or classification, which are left out. The
 pieces are Gemma's (byte pairs with byte fallback), and tokenizer.json's template says what a row begins and ends with.
@@ -38,7 +38,7 @@ WITHOUT_EFFECT = (
     "sparse_pred_ignore_index reference_compile repad_logits_with_grad attention_dropout embedding_dropout mlp_dropout "
     "bos_token_id eos_token_id cls_token_id sep_token_id pad_token_id mask_token_id unk_token_id vocab_size "
     "layer_norm_eps position_embedding_type _attn_implementation_autoset"
-).split()  # `layer_norm_eps` and `position_embedding_type` stand in files and are not read: `norm_eps` and rotations are
+).split()  # files have `layer_norm_eps` and `position_embedding_type`, and `norm_eps` and rotations are used
 USED = (
     "model_type hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_activation norm_eps "
     "max_position_embeddings local_attention layer_types global_attn_every_n_layers rope_parameters "
@@ -146,8 +146,11 @@ def _rotary_bases(values: dict, path: pathlib.Path) -> tuple[float, float]:
     parameters = json_field(values, "rope_parameters", dict, path, {}) if values.get("rope_parameters") else {}
     check_keys(parameters, {GLOBAL: FREE, LOCAL: FREE}, path)
     bases = []
-    for kind, old_key, default in ((GLOBAL, "global_rope_theta", 160_000.0), (LOCAL, "local_rope_theta", 10_000.0)):
-        own = json_field(parameters, kind, dict, path, {}) if parameters.get(kind) else {}
+    for layer_type, old_key, default in (
+        (GLOBAL, "global_rope_theta", 160_000.0),
+        (LOCAL, "local_rope_theta", 10_000.0),
+    ):
+        own = json_field(parameters, layer_type, dict, path, {}) if parameters.get(layer_type) else {}
         check_keys(own, {"rope_theta": FREE, "rope_type": ("default",)}, path)
         old = json_field(values, old_key, float, path, default) if values.get(old_key) is not None else default
         bases.append(float(json_field(own, "rope_theta", float, path, old)))

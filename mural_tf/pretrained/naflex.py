@@ -1,8 +1,8 @@
 """SigLIP 2 NaFlex, Hugging Face's `Siglip2Model`, and FG-CLIP 2 (Xie et al., 2025), which has the same two towers.
 
-As SigLIP, but for the pictures, which keep their shape: patches of any number of rows and columns, and a square grid of
-positions that is resized for each picture (see `encoders/naflex.py`). FG-CLIP 2's texts are read as it reads short ones:
-its further positions and its heads for long texts, regions and single patches are left out.
+As SigLIP, but for the pictures, which keep their shape: patches of any number of rows and columns, and a square grid
+of positions that is resized for each picture (see `encoders/naflex.py`). FG-CLIP 2's texts are read as it reads short
+texts: its further positions and its heads for long texts, regions and single patches are left out.
 
 Every key of the configurations is used, has no effect on vectors, or is refused in a line that names it.
 """
@@ -35,9 +35,10 @@ OF_FG_CLIP = (
     r"|text_model\.embeddings\.position_embedding_(res|ori)\.weight"
 )
 GENERIC = (  # which change no vector
-    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id initializer_factor "
-    "output_attentions output_hidden_states problem_type return_dict transformers_version model_type attention_dropout "
-    "pad_token_id bos_token_id eos_token_id vocab_size tie_word_embeddings use_cache _attn_implementation_autoset"
+    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id "
+    "initializer_factor output_attentions output_hidden_states problem_type return_dict transformers_version "
+    "model_type attention_dropout pad_token_id bos_token_id eos_token_id vocab_size tie_word_embeddings use_cache "
+    "_attn_implementation_autoset"
 ).split()
 SIZES = (
     "hidden_size intermediate_size num_hidden_layers num_attention_heads hidden_act layer_norm_eps patch_size "

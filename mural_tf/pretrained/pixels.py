@@ -55,8 +55,8 @@ def configure_pixels(
     values = _read(path, default)
     if "max_num_patches" in values:
         raise UserError(
-            f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and the "
-            "model takes pictures of one size: they are not of one checkpoint."
+            f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and "
+            "the model takes pictures of one size: they are not of one checkpoint."
         )
     _configure_resizing(values, path, tower)
     if tower.image_size != image_size and image_size:

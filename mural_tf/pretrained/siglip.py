@@ -44,9 +44,7 @@ from mural_tf.pretrained.tokenizer_files import TOKENIZER, check_settings, read_
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
 HEAD = "params/txt/head"  # of the text tower in big_vision
-TEXT_TOWER = dict(
-    name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0
-)
+TEXT_TOWER = dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0)
 LAYOUTS = {"unigram": "siglip", "bpe": "siglip2"}  # by the kind of pieces
 HUGGING_FACE_CLEANING = {
     "siglip": ("lower_unicode", "no_punctuation", "single_spaces"),

@@ -70,10 +70,10 @@ def _plain(texts: tf.Tensor) -> tf.Tensor:
     replacements = tf.constant([table[number] for number in sorted(table)])
     characters = tf.strings.unicode_decode(tf.strings.regex_replace(texts, ESCAPE, ""), "UTF-8")  # [B, (characters)]
     own = characters.flat_values
-    places = tf.minimum(tf.searchsorted(numbers, own), len(table) - 1)
-    in_table = tf.equal(tf.gather(numbers, places), own)
+    rows = tf.minimum(tf.searchsorted(numbers, own), len(table) - 1)
+    in_table = tf.equal(tf.gather(numbers, rows), own)
     written = tf.strings.unicode_encode(own[:, tf.newaxis], "UTF-8")
-    plain = tf.where(in_table, tf.gather(replacements, places), written)
+    plain = tf.where(in_table, tf.gather(replacements, rows), written)
     return tf.strings.reduce_join(characters.with_values(plain), axis=1)
 
 

@@ -12,7 +12,7 @@ TEXTS = {
     "ｶﾞﾗｽ ﾊﾟﾝ": "ガラス パン",
     "ﬁne oﬃce ﬆ ﬅ Ĳ ǆ": "fine office st ſt IJ dž",
     "\ufeffx\x07y\x7f \x1b[31;1mred\x1b[0m": "xy red",
-    "\x85 \x93a\x94 \x81": "… \"a\" \x81",
+    "\x85 \x93a\x94 \x81": '… "a" \x81',
     "it's ½ ① é plain": "it's ½ ① é plain",
 }
 

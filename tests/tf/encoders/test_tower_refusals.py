@@ -37,7 +37,7 @@ REFUSALS = {
        for tower, fields in OUT_OF_RANGE.items() for name, value in fields.items()},
     "a resnet's rate": (image(name="resnet", drop_connect_rate=1.0), ["image_tower.drop_connect_rate=1.0"]),
     "an unknown image tower": (image(name="vgg"), ["'vgg'", "one of efficientnet, efficientnet_lite, resnet"]),
-    "an unknown text tower": (text(name="gru"), ["'gru'", "one of bert, hub"]),
+    "an unknown text tower": (text(name="gru"), ["'gru'", "one of bert, modernbert, hub"]),
     "heads that do not divide": (text(hidden_size=1024, heads=24), ["hidden_size=1024", "heads=24", "divides it is"]),
     "an unknown way to resize": (image(resize_mode="crop"), ["resize_mode 'crop'", "squash, shorter_side"]),
     "an unknown interpolation": (image(interpolation="nearest"), ["interpolation 'nearest'", "bilinear, bicubic"]),

@@ -87,6 +87,4 @@ def without_layer(tensors):
 ])  # fmt: skip
 def test_everything_else_is_refused(tmp_path, change, words):
     with pytest.raises(UserError, match=words):
-        import_weights(
-            "mexma_siglip", families.write_mexma_siglip(tmp_path, change), starting_config("mexma_siglip")
-        )
+        import_weights("mexma_siglip", families.write_mexma_siglip(tmp_path, change), starting_config("mexma_siglip"))

@@ -1,4 +1,4 @@
-"""SigLIP 2 NaFlex and FG-CLIP 2: transformers' numbers for pictures of any shape, patches, and keys that are refused."""
+"""SigLIP 2 NaFlex and FG-CLIP 2: transformers' numbers for pictures of any shape, and keys that are refused."""
 
 import foreign_checkpoints as families
 import numpy as np
