@@ -108,7 +108,8 @@ _VOCABULARY = dict(
     layout="",  # of rows: "siglip", "siglip2", "xlm_roberta" or "clip", or begin, end and padding, "<bos> <eos> <pad>",
     # see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
-    # "single_spaces", "spaces_for_underscores", "composed", "clip_words", "plain_characters" (open_clip's);
+    # "single_spaces", "spaces_for_underscores", "composed", "clip_words", "plain_characters" (open_clip's),
+    # "gpt2_words", "gpt4o_words" (byte-level pieces);
     # of word pieces "whole_chinese": Chinese characters end no word
     lower_case=False,
     strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages

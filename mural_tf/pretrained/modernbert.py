@@ -1,9 +1,9 @@
 """Hugging Face's `ModernBertModel` as safetensors, granite-embedding R2 and mmBERT: names, config.json and pieces.
 
 A `ModernBertModel`, or the `model.` part of one with heads of pretraining or classification, which are left out. The
-pieces are Gemma's (byte pairs with byte fallback), and tokenizer.json's template says what a row begins and ends with.
-Every key of config.json is used, has no effect on states, or is refused in a line that names it. Sentence-Transformers'
-folders of these towers are read by `sentence_transformers.py`.
+pieces are Gemma's (byte pairs with byte fallback) or byte-level, and tokenizer.json's template has the begin and the
+end of rows. Every key of config.json is used, has no effect on states, or is refused in a line that names it.
+Sentence-Transformers' folders of these towers are read by `sentence_transformers.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 from mural_tf.backend import keras
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained import byte_level_pieces
 from mural_tf.pretrained.importer import Importer
 from mural_tf.pretrained.keys import FREE, check_keys, read_config, transformer_sizes
 from mural_tf.pretrained.tables import Row, assign, linear
-from mural_tf.pretrained.tokenizer_files import TOKENIZER, check_settings, read_settings, read_tokenizer, template_of
+from mural_tf.pretrained.tokenizer_files import (
+    TOKENIZER,
+    check_settings,
+    read_settings,
+    read_tokenizer,
+    template_of,
+    warn_of_added_tokens,
+)
 from mural_tf.pretrained.vocabularies import fit_rows, token_rows, use_sentence_pieces
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 from mural_tf.text import piece_models
@@ -177,12 +185,6 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
     tokenizer = read_tokenizer(folder)
     if not tokenizer:
         raise UserError(f"{folder} has no {TOKENIZER}: expected the pieces of a ModernBERT in it.")
-    steps = [step.get("type") for step in piece_models.steps_of(tokenizer, "pre_tokenizer")]
-    if "ByteLevel" in steps:
-        raise UserError(
-            f"{path}: its pre_tokenizer is ByteLevel, and byte-level pieces (of English ModernBERTs and "
-            "granite-embedding-97m) are not supported: expected Gemma's, as granite-embedding-311m and mmBERT have."
-        )
     check_settings(folder, "gemma")
     names = template_of(tokenizer, path) or []
     if len(names) != 3 or names[1] or not names[0] or not names[2]:
@@ -190,8 +192,15 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
     settings = read_settings(folder)
     pad = settings.get("pad_token", "<pad>")
     pad = pad.get("content") if isinstance(pad, dict) else pad
-    lines = fit_rows(piece_models.read_lines(path), token_rows(open_safetensors(folder)), path)
-    use_sentence_pieces(config, lines, f"{names[0]} {names[2]} {pad}", ())
+    cleaning: tuple[str, ...] = ()
+    if byte_level_pieces.is_byte_level(tokenizer):
+        cleaning = byte_level_pieces.cleaning_of(tokenizer, path)
+        lines = byte_level_pieces.byte_level_lines(tokenizer, path)
+    else:
+        lines = piece_models.read_lines(path)
+    lines = fit_rows(lines, token_rows(open_safetensors(folder)), path)
+    warn_of_added_tokens(folder, [piece for piece, _, _ in piece_models.parse_lines(lines, path)[0]])
+    use_sentence_pieces(config, lines, f"{names[0]} {names[2]} {pad}", cleaning)
     return lines
 
 

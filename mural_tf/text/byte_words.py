@@ -4,6 +4,9 @@ GPT-2's characters (Radford et al., 2019): a byte that is printable Latin-1 is i
 CLIP's words (Radford et al., 2021) end in a byte of a second alphabet, where its files write "</w>" behind the word:
 "red</w>" is here "re" and the last letter's other character. So a piece never reaches beyond its word, all words of a
 text follow each other, and SentencePiece's operation divides them in one call.
+
+GPT-2's and GPT-4o's words have no such mark, and a piece may begin or end a word or not. Here each is written between
+two characters of the byte 255, which UTF-8 never has, so that pairs end there, too; their ids are dropped again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,28 @@ END = 0x2800  # how far the second alphabet is from the first
 END_OF_WORD = "</w>"  # its mark in CLIP's files
 # CLIP's: an English ending, letters, one digit, or other marks; everything between is space.
 _CLIP_WORDS = r"('s|'t|'re|'ve|'m|'ll|'d|\pL+|\pN|[^\s\pL\pN]+)"
+
+
+GPT2, GPT4O = "gpt2_words", "gpt4o_words"
+_SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_LARGE = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_REST = r"\s+(?!\S)|\s+"  # white space: all but the last, which belongs to the word after it
+# Tokenizers' expressions, and white space of which the last belongs to the next word: RE2 cannot look ahead.
+EXPRESSIONS = {
+    GPT2: (
+        rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_REST}",
+        r"(\s+)(\s)(\S)",
+    ),
+    GPT4O: (
+        rf"{_BEFORE}{_LARGE}*{_SMALL}+{_ENDING}|{_BEFORE}{_LARGE}+{_SMALL}*{_ENDING}|"
+        rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_REST}",
+        r"(\s+)([^\S\r\n])(\S)",
+    ),
+}
+_WHITE = r"\t-\r \x{85}\p{Z}"  # \s of all scripts, within brackets
+SEPARATOR, BARRIER = b"\xff", b"\xfe"  # bytes that UTF-8 never has
 
 
 def byte_characters() -> list[str]:
@@ -49,3 +74,30 @@ def clip_words(texts: tf.Tensor) -> tf.Tensor:
     characters = tf.gather(tf.constant(alphabet + endings), codes + 256 * is_last)
     by_text = words.with_values(data.with_values(characters)).merge_dims(1, 2)
     return tf.strings.reduce_join(by_text, axis=1)
+
+
+def separator() -> str:
+    """Returns the character before and after a word of `separated_words`."""
+    return byte_characters()[SEPARATOR[0]]
+
+
+def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the words of texts, string [B] in UTF-8, in bytes between separators: string [B] without spaces.
+
+    `name`: of `EXPRESSIONS`.
+    """
+    expression, spaces = EXPRESSIONS[name]
+    texts = tf.strings.regex_replace(texts, _of_all_scripts(spaces), rb"\1" + BARRIER + rb"\2\3")
+    expression = _of_all_scripts(expression.replace(_REST, r"\s+"))
+    texts = tf.strings.regex_replace(texts, expression, SEPARATOR + rb"\0" + SEPARATOR)
+    data = tf.strings.bytes_split(texts)  # [B, (bytes)]
+    codes = tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0]
+    alphabet = byte_characters()
+    alphabet[BARRIER[0]] = ""
+    return tf.strings.reduce_join(data.with_values(tf.gather(tf.constant(alphabet), tf.cast(codes, tf.int32))), axis=1)
+
+
+def _of_all_scripts(expression: str) -> str:
+    r"""RE2's \s and \S are of ASCII only."""
+    expression = expression.replace(r"[^\S\r\n]", r"[\t\x0B\f \x{85}\p{Z}]").replace(r"[^\s", f"[^{_WHITE}")
+    return expression.replace(r"\s", f"[{_WHITE}]").replace(r"\S", f"[^{_WHITE}]")

@@ -9,6 +9,7 @@ tokenizers find them).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ import tensorflow as tf
 from mural_lite.errors import UserError
 from mural_lite.plain_characters import ESCAPE, plain_characters
 from mural_tf.backend import sentencepiece_operations, tf_text, without_noise
-from mural_tf.text.byte_words import clip_words, is_end
+from mural_tf.text.byte_words import EXPRESSIONS, clip_words, is_end, separated_words, separator
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import framed_rows
@@ -88,6 +89,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "plain_characters": _plain,  # as open_clip's ftfy
     "composed": lambda texts: tf_text.normalize_utf8(texts, "NFC"),  # a letter and its accent are one character
     "clip_words": clip_words,  # the last step of layout "clip"
+    **{name: functools.partial(separated_words, name=name) for name in EXPRESSIONS},  # a last step, too
 }
 
 
@@ -170,6 +172,7 @@ class SentencePieceTokenizer(Tokenizer):
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
+        self._separator = self._pieces.index(separator()) if set(cleaning) & set(EXPRESSIONS) else -1
         self._special = tuple(i for i, name in enumerate(types) if name in ("unknown", "control", "unused"))
         marks_word = is_end if self.layout.marks_ends else _starts_word
         self._marks_word = tf.constant([marks_word(piece) for piece in self._pieces])
@@ -208,7 +211,9 @@ class SentencePieceTokenizer(Tokenizer):
         return self.max_length - len(self._begin) - 1
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it."""
+        """As `Tokenizer` has it; raises `UserError` for words in bytes."""
+        if self._separator >= 0:
+            raise UserError("LiteRT's tokenizers have no words of GPT-2 and GPT-4o: use the export's graphs.")
         layout = self.layout
         settings = dict(kind="sentence_pieces", begin=self._begin, end=[layout.end])
         settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes)
@@ -239,7 +244,8 @@ class SentencePieceTokenizer(Tokenizer):
             texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         for step in self.cleaning:
             texts = CLEANING[step](texts)
-        return self._table.divide(texts)
+        ids = self._table.divide(texts)
+        return ids if self._separator < 0 else tf.ragged.boolean_mask(ids, ids != self._separator)
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.

@@ -16,8 +16,9 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.models.build import build_model
-from mural_tf.pretrained.importers import configure_towers, fill_towers, import_weights, kind_of
+from mural_tf.pretrained.importers import configure_towers, fill_towers, import_weights, importer_of, kind_of
 from mural_tf.text import tokenizer_of
+from mural_tf.text.byte_words import EXPRESSIONS, GPT2, GPT4O
 
 TEXTS = ["the hethe", "", "the the the th e éh the he the"]
 # Two ways in which transformers writes where layers are local, and the bases of rotations: 5.24's, and 4's.
@@ -164,8 +165,27 @@ def test_keys_and_tensors_are_used_or_refused(tmp_path, values, words):
         import_weights("modernbert", families.write_modernbert(tmp_path, **values), text_config())
 
 
-def byte_level(tokenizer):
-    tokenizer["pre_tokenizer"] = {"type": "ByteLevel"}
+def other_words(tokenizer):
+    tokenizer["normalizer"] = None
+    split = {"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated", "invert": False}
+    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, bytes_only]}
+
+
+def space_before(tokenizer):
+    tokenizer["normalizer"] = None
+    tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True}
+
+
+def without_bytes(tokenizer):
+    tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False}
+    tokenizer["model"]["byte_fallback"] = False
+    tokenizer["normalizer"] = None
+
+
+def lower_cased(tokenizer):
+    without_bytes(tokenizer)
+    tokenizer["normalizer"] = {"type": "Lowercase"}
 
 
 def without_begin(tokenizer):
@@ -173,7 +193,10 @@ def without_begin(tokenizer):
 
 
 @pytest.mark.parametrize("change, words", [
-    (byte_level, "its pre_tokenizer is ByteLevel, and byte-level pieces .* are not supported"),
+    (lower_cased, "its normalizer is Lowercase; expected NFC or none"),
+    (without_bytes, "expected a piece for each of the 256 bytes, and added tokens"),
+    (space_before, "add_prefix_space is True, and only False is supported"),
+    (other_words, r"splits texts by '\[a-z\]\+', which is not supported: expected GPT-2's expression, or GPT-4o's"),
     (without_begin, r"its post_processor makes rows of \['', '<eos>'\]; expected begin, text, end"),
     (lambda tokenizer: tokenizer.pop("post_processor"), "makes rows of text alone; expected begin, text, end"),
 ])  # fmt: skip
@@ -187,3 +210,58 @@ def test_pieces_of_another_kind(tmp_path, change, words):
     path.unlink()
     with pytest.raises(UserError, match="has no tokenizer.json: expected the pieces of a ModernBERT"):
         import_weights("modernbert", tmp_path, text_config())
+
+
+WORDS = [
+    "a red balloon, it's THEY'LL We'Ve", "a  b   c\t\td \n x\n\n  y  ", "  ", "", "x\u00a0\u00a0y z\u3000w",
+    "1234567 a1b22 ½ $12.50", "!!!\n/ path/to ...\r\n\r\nnext", "FooBar fooBAR ǅx", "cafe\u0301 é", "\x00a\ufffdb",
+    "tab\tword  \tword\u200b", "नदी के किनारे", "雨の中を走る赤いバス", "👩‍👧 and a ❤️", "МОСКВА зимой",
+]  # fmt: skip
+
+
+def byte_level_tokenizer(words, pruned):
+    """A small tokenizer of Hugging Face's with GPT-2's or GPT-4o's words; `pruned`: without half of the pairs."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(ignore_merges=pruned))
+    if words == GPT2:
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        split = pre_tokenizers.Split(Regex(EXPRESSIONS[words][0]), "isolated")
+        in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(WORDS * 3, trainer)
+    if pruned:
+        content = json.loads(tokenizer.to_str())
+        content["model"]["merges"] = content["model"]["merges"][::2]
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+    ends = [("[CLS]", 1), ("[SEP]", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return tokenizer
+
+
+@pytest.mark.parametrize("words, pruned", [(GPT2, False), (GPT4O, False), (GPT4O, True)])
+def test_byte_level_ids_are_hugging_faces(tmp_path, words, pruned):
+    """As English ModernBERTs have them, and granite-embedding-97m, of whose words some are pieces without pairs."""
+    tokenizer = byte_level_tokenizer(words, pruned)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    foreign.write_json(tmp_path / "tokenizer_config.json", pad_token="[PAD]")
+    foreign.write_safetensors(tmp_path, families.modernbert_shapes(tokenizer.get_vocab_size() + 2))
+    config = text_config()
+    config.text_tower.max_length = 200
+    lines = importer_of("modernbert").vocabulary(tmp_path, config)
+    assert (config.vocabulary.layout, config.vocabulary.cleaning[-1]) == ("[CLS] [SEP] [PAD]", words)
+    assert len(lines) == tokenizer.get_vocab_size() + 2 and pruned == any("user_defined" in line for line in lines)
+    ours = tokenizer_of(config, lines)
+    tokens = ours(WORDS, pad="longest")
+    counts = tokens["input_mask"].numpy().sum(axis=1)
+    rows = [row[:count].tolist() for row, count in zip(tokens["input_word_ids"].numpy(), counts)]
+    assert rows == [encoded.ids for encoded in tokenizer.encode_batch(WORDS)]
+    with pytest.raises(UserError, match="LiteRT's tokenizers have no words of GPT-2"):
+        ours.for_lite()
