@@ -132,22 +132,22 @@ TEXT_OPS = frozenset({"NormalizeUTF8", "SentencepieceOp", "SentencepieceTokenize
 # In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """
-    AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
-    ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeJpeg DecodePaddedRaw
-    DecodePng
-    DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead DivNoNan
-    EnsureShape Equal Erf Erfc ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
-    Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
-    LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean MergeV2Checkpoints
-    Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod
-    RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Relu6 Reshape ResizeBilinear
-    ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape
-    ShardedFilename Sigmoid Size Softmax Split SplitV Sqrt Square Squeeze StatefulPartitionedCall StatelessIf
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower StringNGrams
-    StringSplit StringSplitV2 StringStrip StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor
-    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile
-    TopKV2 Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin UnsortedSegmentSum
-    UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
+    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
+    Ceil ConcatV2 ConcatenateDataset Const Conv2D Cos Cumsum DatasetToSingleElement DecodeImage DecodeJpeg
+    DecodePaddedRaw DecodePng DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput
+    DisableCopyOnRead DivNoNan EnsureShape Equal Erf Erfc ExpandDims ExtractJpegShape Fill Floor FloorDiv FloorMod
+    FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset
+    InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LowerBound MatMul
+    Max MaxPool Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual OneHot OnesLike OptionsDataset Pack Pad
+    ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range
+    ReadVariableOp RealDiv Relu Relu6 Reshape ResizeBilinear ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2
+    ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Sin Size Softmax SpaceToDepth Split SplitV
+    Sqrt Square Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace
+    StridedSlice StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
+    StringToHashBucketFast Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem TensorListReserve
+    TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose UnicodeDecode
+    UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin UnsortedSegmentSum UpperBound VarHandleOp
+    VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 
