@@ -24,8 +24,7 @@ _IMAGE_TOWER = dict(
     depth=2.2,  # EfficientNet-B5's depth coefficient
     image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
     resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
-    resize_mode="squash",  # or "shorter_side": that becomes `resize`, and of the longer one the centre is kept; or
-    # "patches" of a picture that keeps its shape, of naflex
+    resize_mode="squash",  # "shorter_side": it becomes `resize`, of the longer the centre is kept; "patches": naflex's
     interpolation="bilinear",  # "bicubic", as Pillow's; "big_vision": bilinear, not anti-aliased, then cut off
     jpeg="fast",  # decoding as TensorFlow's default; "accurate": as Pillow
     normalization="imagenet",  # of pixels: "imagenet" or "clip" mean and deviation, "symmetric" [-1, 1], "none" [0, 1];
@@ -105,8 +104,7 @@ _VOCABULARY = dict(
     size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
     builder="tokenizers",  # word pieces, by Hugging Face's package; "byte_pair": byte-level BPE;
     # "sentence_pieces": `file` is a SentencePiece model or tokenizer.json, and the next two say how it is used
-    layout="",  # of rows: "siglip", "siglip2", "xlm_roberta" or "clip", or begin, end and padding, "<bos> <eos> <pad>",
-    # see text/sentence_pieces.py
+    layout="",  # of rows: "siglip", "siglip2", "xlm_roberta", "clip", or three pieces, see text/sentence_pieces.py
     cleaning=(),  # before pieces: "lower_ascii", "lower_unicode", "lower_characters", "no_punctuation",
     # "single_spaces", "spaces_for_underscores", "composed", "clip_words", "plain_characters" (open_clip's),
     # "gpt2_words", "gpt4o_words" (byte-level pieces);

@@ -53,10 +53,10 @@ CLOSURES = {
 NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
-    "tokens": 352_000,
+    "tokens": 353_000,
     "lines of mural_lite": 6_400,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 9_500,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
-    "lines of mural_tf": 37_400,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
+    "lines of mural_tf": 37_500,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
     "tokens per line of losses, models, training": 9.95,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 0.7,
