@@ -229,9 +229,36 @@ def test_ids_and_vectors_are_the_librarys(tmp_path, name, older):
     assert np.min(expected @ expected.T) < 0.98  # or little was compared
 
 
-def test_prompts_and_lower_case_are_the_librarys(tmp_path):
+@pytest.mark.parametrize("name", ["MEXMA", "mmBERT"])
+def test_towers_that_transformers_saved(tmp_path, name):
+    """MEXMA's XLM-RoBERTa, and mmBERT's `ModernBertForMaskedLM`: a text tower, whose first state is compared."""
+    if name == "MEXMA":
+        tokenizer = xlm_roberta_tokenizer(tmp_path / "tokenizer")
+        saved = model = tower("xlm-roberta", len(tokenizer))
+    else:
+        tokenizer = gemma_tokenizer()
+        saved = spread(transformers.ModernBertForMaskedLM(tower("modernbert", len(tokenizer)).config))
+        model = saved.model
+    folder = tmp_path / "folder"
+    saved.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    family = kind_of(folder)
+    assert family == ("bert" if name == "MEXMA" else "modernbert")
+    model_here, config, pieces = import_weights(family, folder, starting_config(family))
+    here = tokenizer_of(config, pieces)(TEXTS, pad="longest")
+    there = tokenizer(TEXTS, padding=True, truncation=True, max_length=64, return_tensors="pt")
+    assert np.array_equal(here["input_word_ids"], there["input_ids"]) and config.text_tower.pooling == "first"
+    with torch.no_grad():
+        expected = model(**there).last_hidden_state[:, 0].numpy()
+    difference = np.abs(model_here.text_encoder(here) - expected).max()
+    print(f"FORM {name}, a tower: ids equal, states differ by {difference:.1e}")
+    assert difference < 1e-5
+
+
+@pytest.mark.parametrize("form", ["multilingual-e5-small", "granite-embedding-311m-multilingual-r2"])
+def test_prompts_and_lower_case_are_the_librarys(tmp_path, form):
     prompts = {"query": "query: ", "passage": "PASSAGE "}
-    model = make("multilingual-e5-small", tmp_path / "folder", prompts=prompts, default_prompt_name="query")
+    model = make(form, tmp_path / "folder", prompts=prompts, default_prompt_name="query")
     here = mural_tf.load(tmp_path / "folder")
     for name in (None, "query", "passage"):
         expected = model.encode(TEXTS, normalize_embeddings=True, prompt_name=name)
