@@ -10,6 +10,19 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json
 
 FREE = object()  # any value is right: it is used, or it changes no vector
+# Keys of every configuration of transformers 4 and 5 that change no vector: names, training, generation.
+GENERIC = (
+    "_name_or_path architectures dtype torch_dtype transformers_version model_type vocab_size id2label label2id "
+    "chunk_size_feed_forward output_attentions output_hidden_states problem_type return_dict tie_word_embeddings "
+    "use_cache gradient_checkpointing attention_dropout initializer_range initializer_factor "
+    "_attn_implementation_autoset bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id "
+    "unk_token_id decoder_start_token_id torchscript use_bfloat16 tf_legacy_loss cross_attention_hidden_size "
+    "tie_encoder_decoder max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty "
+    "temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores return_dict_in_generate "
+    "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
+    "begin_suppress_tokens finetuning_task tokenizer_class prefix task_specific_params"
+).split()
 
 
 def read_config(path: pathlib.Path, model_type: str) -> dict:

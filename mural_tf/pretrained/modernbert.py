@@ -19,7 +19,7 @@ from mural_tf.backend import keras
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import byte_level_pieces
 from mural_tf.pretrained.importer import Importer
-from mural_tf.pretrained.keys import FREE, check_keys, read_config, transformer_sizes
+from mural_tf.pretrained.keys import FREE, GENERIC, check_keys, read_config, transformer_sizes
 from mural_tf.pretrained.tables import Row, assign, linear
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
@@ -37,29 +37,28 @@ MODEL_TYPE = "modernbert"
 IGNORED = r"head\..*|decoder\..*|classifier\..*|.*inv_freq"
 LOCAL, GLOBAL = "sliding_attention", "full_attention"  # their names of a layer's attention
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs: ours
-# Generic keys, and keys of training and of heads, which change no state.
+# Keys of training and of heads; files have `layer_norm_eps` and `position_embedding_type`, and `norm_eps` and rotations
+# are used.
 WITHOUT_EFFECT = (
-    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id "
-    "output_attentions output_hidden_states problem_type return_dict transformers_version tie_word_embeddings "
-    "gradient_checkpointing use_cache initializer_range initializer_cutoff_factor classifier_activation "
-    "classifier_bias classifier_dropout classifier_pooling decoder_bias deterministic_flash_attn sparse_prediction "
-    "sparse_pred_ignore_index reference_compile repad_logits_with_grad attention_dropout embedding_dropout mlp_dropout "
-    "bos_token_id eos_token_id cls_token_id sep_token_id pad_token_id mask_token_id unk_token_id vocab_size "
-    "layer_norm_eps position_embedding_type _attn_implementation_autoset"
-).split()  # files have `layer_norm_eps` and `position_embedding_type`, and `norm_eps` and rotations are used
+    "initializer_cutoff_factor classifier_activation classifier_bias classifier_dropout classifier_pooling "
+    "decoder_bias deterministic_flash_attn sparse_prediction sparse_pred_ignore_index reference_compile "
+    "repad_logits_with_grad embedding_dropout mlp_dropout layer_norm_eps position_embedding_type"
+).split()
 USED = (
-    "model_type hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_activation norm_eps "
+    "hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_activation norm_eps "
     "max_position_embeddings local_attention layer_types global_attn_every_n_layers rope_parameters "
     "global_rope_theta local_rope_theta"
 ).split()
 KEYS = {
-    **dict.fromkeys((*WITHOUT_EFFECT, *USED), FREE),
+    **dict.fromkeys((*GENERIC, *WITHOUT_EFFECT, *USED), FREE),
     "auto_map": ({},),
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "norm_bias": (False,),
     "is_encoder_decoder": (False,),
     "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({},),
     "causal_mask": (False,),
     "rope_scaling": (),
     "quantization_config": (),

@@ -22,7 +22,7 @@ from mural_tf.pretrained import siglip
 from mural_tf.pretrained.clip import configure_transformer
 from mural_tf.pretrained.folders import folder_of_two_towers
 from mural_tf.pretrained.importer import TWO_TOWERS, Importer
-from mural_tf.pretrained.keys import FREE, check_keys
+from mural_tf.pretrained.keys import FREE, GENERIC, check_keys
 from mural_tf.pretrained.pixels import configure_patches
 from mural_tf.pretrained.tables import Row, assign_parts, linear
 from mural_tf.pretrained.temperature import configure_scale
@@ -34,19 +34,16 @@ OF_FG_CLIP = (
     r"|longtext_head\..*|boxtext_head\..*|dense_feature_head\..*"
     r"|text_model\.embeddings\.position_embedding_(res|ori)\.weight"
 )
-GENERIC = (  # which change no vector
-    "_name_or_path architectures auto_map chunk_size_feed_forward dtype torch_dtype id2label label2id "
-    "initializer_factor output_attentions output_hidden_states problem_type return_dict transformers_version "
-    "model_type attention_dropout pad_token_id bos_token_id eos_token_id vocab_size tie_word_embeddings use_cache "
-    "_attn_implementation_autoset"
-).split()
 SIZES = (
     "hidden_size intermediate_size num_hidden_layers num_attention_heads hidden_act layer_norm_eps patch_size "
     "num_patches max_position_embeddings projection_size keep_len longtext_len"
 ).split()
 KEYS = {
-    **dict.fromkeys((*GENERIC, *SIZES, "vision_config", "text_config"), FREE),
+    **dict.fromkeys((*GENERIC, *SIZES, "auto_map", "vision_config", "text_config"), FREE),
     "is_encoder_decoder": (False,),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({},),
     "num_channels": (3,),
     "vision_use_head": (True,),
     "quantization_config": (),
