@@ -117,19 +117,44 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     # Where black and white come to lie tells how pixels are normalised.
     images = [Image.new("RGB", (64, 64), color) for color in ("black", "white")]
     images += [Image.open(io.BytesIO(picture)) for picture in pictures]
-    values = processor(images=images, return_tensors="pt")["pixel_values"].float()  # [2 + M, 3, S, S]
-    black, white = values[:1], values[1:2]
-    pixels = 255 * (values[2:] - black) / (white - black)
+    prepared = processor(images=images, return_tensors="pt")
+    values = prepared["pixel_values"].float()  # [2 + M, 3, S, S], or of NaFlex patches, [2 + M, N, P * P * 3]
+    if "spatial_shapes" in prepared:
+        pixels = _squares(values, prepared["spatial_shapes"].tolist())
+    else:
+        black, white = values[:1], values[1:2]
+        pixels = 255 * (values[2:] - black) / (white - black)
+        pixels = pixels.permute(0, 2, 3, 1).numpy().astype(np.float32)
+    image_inputs = {name: value[2:] for name, value in prepared.items()}
     with torch.no_grad():
         texts = model.get_text_features(input_ids=ids, **({} if siglip else {"attention_mask": mask}))
-        vectors = model.get_image_features(pixel_values=values[2:])
+        vectors = model.get_image_features(**image_inputs)
     return {
         **_ids(ids, mask),
         "text_vectors": _normalised(texts),
         **{f"picture_{i}": np.frombuffer(picture, np.uint8) for i, picture in enumerate(pictures)},
-        "pixels": pixels.permute(0, 2, 3, 1).numpy().astype(np.float32),
+        "pixels": pixels,
         "image_vectors": _normalised(vectors),
     }
+
+
+def _squares(values, shapes: list[list[int]]) -> np.ndarray:
+    """NaFlex's patches as squares with a last cell for their rows and columns, float32 [M, S, S, 3] in [0, 255].
+
+    `values`: float [2 + M, N, P * P * 3], of a black and a white picture first; `shapes`: [2 + M, 2].
+    """
+    count, patches, numbers = values.shape
+    size = round((numbers / 3) ** 0.5)
+    cells = int(patches**0.5) + 1
+    cut = values.reshape(count, patches, size, size, 3).numpy()
+    black, white = cut[0, 0, 0, 0], cut[1, 0, 0, 0]  # [3] each
+    squares = np.zeros((count - 2, cells**2, size, size, 3), np.float32)
+    for square, picture, (rows, columns) in zip(squares, cut[2:], shapes[2:]):
+        square[: rows * columns] = 255 * (picture[: rows * columns] - black) / (white - black)
+        square[-1, 0, :2, 0] = rows % 256, columns % 256
+        square[-1, 0, :2, 1] = rows // 256, columns // 256
+    squares = squares.reshape(-1, cells, cells, size, size, 3).transpose(0, 1, 3, 2, 4, 5)
+    return squares.reshape(-1, cells * size, cells * size, 3)
 
 
 def _ids(ids, mask) -> dict[str, np.ndarray]:
