@@ -126,6 +126,8 @@ class Embedder:
         self.step = step
         self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
         self.original: Any = None  # a `fingerprint.Original`: the model that smaller encoders were made of
+        self.encoder = ""  # and their name, see `models.encoder_of`
+        self.reading: Any = None  # and a function, see `litert.model.LiteModel.reading`
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
         self.kept_alive: Any = None  # an export's text encoder, since its signatures do not keep the variables alive
         self._encoders = encoders

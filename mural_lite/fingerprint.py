@@ -23,12 +23,14 @@ class Fingerprint:
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.
 
-    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
+    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from. `encoder`: the
+    name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own.
     """
 
     probes: np.ndarray
     path: str = ""
     step: int | None = None
+    encoder: str = ""
 
     @property
     def of_texts(self) -> np.ndarray:
@@ -86,7 +88,7 @@ def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
             f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
         )
-    return Fingerprint(original.probes, str(path or ""), step)
+    return Fingerprint(original.probes, str(path or ""), step, getattr(embedder, "encoder", ""))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from mural_lite.embedder import Embedder, Encoders
 from mural_lite.errors import UserError
+from mural_lite.files import as_path, json_field, read_json
 from mural_lite.progress import announce
 from mural_lite.registry import registered
 from mural_lite.remote_folders import display_name, local_model, model_place
@@ -93,6 +94,19 @@ def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     return small if is_usable else path
 
 
+def encoder_of(path: str | os.PathLike[str]) -> str:
+    """Returns the name of the encoders in a `lite/`, which tells their kinds apart; "" for a model of TensorFlow.
+
+    Vectors of pictures by an export and by its `lite/` differ: by a cosine of 0.9993 in the mean of photographs and of
+    0.987 at worst in float32, of 0.96 at worst in int8.
+    """
+    description = as_path(path) / LITE
+    if not description.is_file():
+        return ""
+    sizes = json_field(read_json(description), "bytes", dict, description)
+    return "LiteRT " + "+".join(str(size) for name, size in sorted(sizes.items()) if name.endswith(".tflite"))
+
+
 def open_to_ask(path: str | os.PathLike[str], check: Callable[[Embedder], None]) -> Embedder:
     """Opens the quickest encoders of a model; or a workdir whose export `check` refuses, and says so.
 
@@ -121,4 +135,6 @@ def lite_embedder(folder: pathlib.Path) -> Embedder:
     encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), further, prompted)
     embedder = Embedder(encoders, model.embedding_size, model.config, display_name(folder), model.step)
     embedder.original = model.original
+    embedder.encoder = encoder_of(folder)
+    embedder.reading = model.reading
     return embedder

@@ -35,22 +35,49 @@ _PARTS_OF_MODELS = (  # patterns of files and folders
     "config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json",
     "vocab.json", "merges.txt", "*.model", "*processor_config.json", "open_clip_config.json", "modules.json",
     "sentence_bert_config.json", "[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder",
+    "lite.json", "model_probes.npy", "*.tflite",
 )  # fmt: skip
+SMALL = 2**20  # bytes of a file that is read for a stamp
 
 
 def model_digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
+    for file in _files_of(as_path(model)):
+        summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
+        with open(file, "rb") as content:
+            while chunk := content.read(1 << 20):
+                summed.update(chunk)
+    return summed.hexdigest()
+
+
+def model_stamp(model: str | os.PathLike) -> str:
+    """Returns 16 hexadecimal digits that change with a model's files, in some milliseconds; "" where nothing is known.
+
+    Small files count with their contents, among them the indexes of TensorFlow's weights, which hold a checksum of
+    every tensor, and the probes of a `lite/`; large files with the time of their last change. So a model that was
+    copied may have another stamp, and its vectors tell whether it is another model.
+    """
+    folder = as_path(model)
+    if not isinstance(folder, pathlib.Path):
+        return ""
+    summed = hashlib.blake2b(digest_size=8)
+    files = _files_of(folder)
+    for file in files:
+        status = file.stat()
+        content = file.read_bytes() if status.st_size <= SMALL else str(status.st_mtime_ns).encode()
+        summed.update(f"{file.relative_to(folder)}\0{status.st_size}\0".encode() + content)
+    return summed.hexdigest() if files else ""
+
+
+def _files_of(model: pathlib.Path) -> list[pathlib.Path]:
+    files: list[pathlib.Path] = []
     for pattern in _PARTS_OF_MODELS:
         paths: list[pathlib.Path] = []
-        for path in as_path(model).glob(pattern):
+        for path in model.glob(pattern):
             paths += [path, *path.rglob("*")]
-        for file in sorted(path for path in paths if path.is_file()):
-            summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
-            with open(file, "rb") as content:
-                while chunk := content.read(1 << 20):
-                    summed.update(chunk)
-    return summed.hexdigest()
+        files += sorted(path for path in paths if path.is_file())
+    return files
 
 
 def _pyarrow():

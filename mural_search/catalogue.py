@@ -6,6 +6,7 @@ trained model stays.
     index/         every product, with pictures, captions and fields
     examples.html  a page with an example in each language
     skipped.tsv    the rows that are not in the index, and why
+    languages.json the languages of captions, where they were guessed
     pictures/      pictures without a file of their own, from Parquet or img2dataset
 
 With training also the folders of a `Trainer`, which this package does not know: `mural_tf.commands.training`.
@@ -14,16 +15,16 @@ With training also the folders of a `Trainer`, which this package does not know:
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
+import importlib.util
 import operator
 import os
 import pathlib
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from mural_lite import models
 from mural_lite.config import has_images
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
@@ -36,23 +37,26 @@ from mural_lite.files import (
     storage_errors,
     write_whole,
 )
-from mural_lite.fingerprint import TOLERANCE, take_fingerprint
+from mural_lite.fingerprint import TOLERANCE
+from mural_lite.litert.model import Reading
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_folder, model_place
 from mural_lite.versions import newest_description
-from mural_search.gallery import write_gallery
-from mural_search.index import CAPTIONS, VECTORS, model_of, sync
+from mural_search import changes
+from mural_search.examples import EXAMPLES, write_examples
+from mural_search.index import CAPTIONS, VECTORS, load_index, model_of, sync
 from mural_search.items import Item, amount, parse_filters
+from mural_search.known_model import KnownModel, known_model
 from mural_search.made_index import measure_noise, report
-from mural_search.queries import Query, search
-from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table
+from mural_search.noise_level import NoiseLevel
+from mural_search.queries import Query
+from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import Entry, RowTally, languages_of, read
 
 INDEX, PICTURES = "index", "pictures"
-PAGE, SKIPPED = "examples.html", "skipped.tsv"
+PAGE, SKIPPED, LANGUAGES = "examples.html", "skipped.tsv", "languages.json"
 NOTHING = "nothing"  # in place of a model to start from
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
-EXAMPLES = 12  # queries on the page
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
 PHOTOGRAPHS = "hf://google/siglip2-base-patch16-256"  # a model that knows them
 
@@ -86,8 +90,8 @@ class Trainer(Protocol):
     def commands(self, trained: pathlib.Path) -> list[str]:
         """Returns commands that a user may want next, as a shell takes them."""
 
-    def notes(self, description: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
-        """Returns lines about captions that the model described in a folder does not read well."""
+    def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
+        """Returns how the model described in a folder reads texts, `None` where that is not known."""
 
 
 def catalogue(
@@ -116,6 +120,9 @@ def catalogue(
     Raises:
       UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
     """
+    folder = as_path(output)
+    if not dry_run:
+        request = dataclasses.replace(request, guesses=str(folder / LANGUAGES))
     table = inspect_table(request)
     print(table.describe(), flush=True)
     if dry_run:
@@ -126,7 +133,6 @@ def catalogue(
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
     description = _description(source)
     _check_has_images(description, source)
-    folder = as_path(output)
     if not train and trainer.needs_captions:
         raise UserError("--translations teaches: --train=no only searches, with the model that --from=MODEL names.")
     trainer.check(description)
@@ -143,10 +149,14 @@ def catalogue(
         for line in table.table.inside.describe():
             print(f"  {line}")
         _write_skipped(folder / SKIPPED, tally)
+        keep_guesses(table)
         if not _trained_if_wanted(entries, tally, source, trainer, train):
             return None
-        _index(folder, source, entries, table, fields, trainer)
-        print("\n".join([*next_lines(folder, entries, trainer), *last_lines(description, entries, trainer)]))
+        model = _index(folder, source, entries, table, fields, trainer)
+        lines = next_lines(folder, entries, trainer)
+        if description is not None:
+            lines += last_lines(description, entries, trainer, model)
+        print("\n".join(lines))
     return folder / INDEX
 
 
@@ -242,10 +252,16 @@ def _searching(source: str, trained: pathlib.Path | None) -> str:
     return str(export if export.exists() else trained)
 
 
-def last_lines(description: pathlib.Path | None, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
-    """Returns what the user should know of the model before anything that is found is believed."""
-    if description is None:
-        return []
+MANY_CUT = 0.1  # share of a language's captions that are cut, from which on a note says so
+MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, from which on a note says so
+MOST_READ = 10_000  # captions of a language that are read for notes
+
+
+def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Trainer, model: KnownModel) -> list[str]:
+    """Returns what the user should know of the model before anything that is found is believed.
+
+    Only a model that had to be opened reads the captions: others were read when they were new.
+    """
     lines = []
     config = load_config(description / "config.json")
     if config.data.source in DRAWINGS:
@@ -254,7 +270,40 @@ def last_lines(description: pathlib.Path | None, entries: Sequence[Entry], train
         if tower.weights:
             knows = f"learned captions of drawings alone, on the picture tower {tower.weights}"
         lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
-    return [*lines, *trainer.notes(description, entries)]
+    if not model.is_open:
+        return lines
+    read = model.reading or functools.partial(trainer.reading, description)
+    lines += _reading_lines(read, entries)
+    if not model.encoder and (description / "checkpoints").is_dir() and importlib.util.find_spec("ai_edge_litert"):
+        lines.append(
+            f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite` makes encoders that take "
+            "a fifth of the memory. Remove the index then: it goes on with the encoders that made it."
+        )
+    return lines
+
+
+def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Sequence[Entry]) -> list[str]:
+    """Returns lines about languages whose captions have many unknown pieces, or are often cut."""
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    for entry in entries:
+        for language, text in entry.captions:
+            texts[language].append(text)
+    unknown, cut, room = [], [], 0
+    for language, captions in texts.items():
+        reading = read(captions[:MOST_READ])
+        if reading is None:
+            return []
+        room = reading.room
+        if reading.unknown > MANY_UNKNOWN:
+            unknown.append(f"{language} ({reading.unknown:.0%} of its word pieces are unknown)")
+        if reading.cut > MANY_CUT:
+            cut.append(f"{language} ({reading.cut:.0%})")
+    lines = []
+    if unknown:
+        lines.append(f"Note: this model does not know {', '.join(unknown)}.")
+    if cut:
+        lines.append(f"Note: this model reads {room} word pieces; longer are captions in {', '.join(cut)}.")
+    return lines
 
 
 # Index and page.
@@ -274,47 +323,63 @@ def _index(
     table: ProductTable,
     fields: Sequence[str] | None,
     trainer: Trainer,
-) -> None:
-    """Makes the index, or brings it up to date, and writes the page."""
+) -> KnownModel:
+    """Makes the index, or brings it up to date, and writes the page; returns the model, opened if it was needed."""
     trained = trainer.trained()
-    embedder = models.open_model(_searching(source, trained))
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = table.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
-        is_new = not _is_index_of(index_folder, embedder)
+        model = known_model(_searching(source, trained), index_folder)
+        is_new = not _is_index_of(index_folder, model)
+        noise = None if is_new else _noise_of(index_folder)
         about = dict(product=product, fields=fields, sources=[str(table.request.table)])
-        index = sync(index_folder, embedder, items_of(entries), prune=True, progress=True, **about)
+        about |= dict(model=model.fingerprint, stamp=model.stamp)
+        index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             workdirs = " ".join(map(_quoted, reversed(trainer.workdirs())))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
         if index.captions is not None and index.noise is None:
-            measure_noise(index, index_folder, embedder)
+            if noise is not None and not model.is_open:  # only items left, or their fields changed
+                index.noise = dataclasses.replace(noise, count=len(index))
+                changes.keep_noise(index_folder, index.noise)
+            else:
+                measure_noise(index, index_folder, model)
         links = {"What was trained, and how well it finds": f"{trained.name}/{trainer.page}"} if trained else {}
-        with tempfile.TemporaryDirectory() as pictures:
-            held_out = trainer.held_out() if trained else None
-            asked = _examples(entries, held_out) or _similar(index, pathlib.Path(pictures))
-            write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
+        choose = functools.partial(_examples, entries, trainer.held_out if trained else None)
+        write_examples(folder / PAGE, index, index_folder, model, choose, links)
+    return model
 
 
-def _is_index_of(folder: pathlib.Path, embedder) -> bool:
-    """Whether there is an index of this model; one of another model, before training for example, is removed."""
-    model, recorded = take_fingerprint(embedder), model_of(folder)
-    if recorded is None or model.distance(recorded) <= TOLERANCE:
-        return recorded is not None
-    print(f"{folder} is of another model than {model.describe()}: it is made anew.")
+def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
+    """Returns the noise level of the index in a folder, `None` for an index that was not finished."""
+    try:
+        return load_index(folder).noise
+    except UserError:
+        return None
+
+
+def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
+    """Whether there is an index of these encoders; one of others, before training for example, is removed."""
+    fingerprint, recorded = model.fingerprint, model_of(folder)
+    if recorded is None:
+        return False
+    if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder:
+        return True
+    print(f"{folder} is of another model than {fingerprint.describe()}: it is made anew.")
     for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files
         (folder / name).unlink(missing_ok=True)
     remove_tree(folder)
     return False
 
 
-def _examples(entries: Sequence[Entry], held_out: set[str] | None) -> list[Query]:
+def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] | None) -> list[Query]:
     """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
-    `held_out`: the names of entries that a trained model did not learn from. Only these are asked then, with their
-    right answers: any picture of the product.
+    `names_held_out`: returns the names of entries that a trained model did not learn from. Only these are asked then,
+    with their right answers: any picture of the product.
     """
+    held_out = None if names_held_out is None else names_held_out()
     asked = [entry for entry in entries if held_out is None or entry.name in held_out]
     right: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries if held_out is not None else ():
@@ -328,14 +393,6 @@ def _examples(entries: Sequence[Entry], held_out: set[str] | None) -> list[Query
             text = next(text for tag, text in entry.captions if tag == language).strip(" |;,.")
             queries.append(Query(text, language, right=tuple(right[entry.product or entry.name])))
     return queries
-
-
-def _similar(index, folder: pathlib.Path) -> list[Query]:
-    """Returns queries where there are no captions: pictures of the index, which are written into `folder`."""
-    rows = range(0, len(index), -(-len(index) // EXAMPLES))
-    for row in rows:
-        (folder / str(row)).write_bytes(index.read_image(row))
-    return [Query(f"Pictures like {index.items[row]}", image=str(folder / str(row))) for row in rows]
 
 
 def _quoted(path: os.PathLike | str) -> str:

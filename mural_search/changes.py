@@ -137,10 +137,15 @@ class _Changes:
         self.skipped = skipped
         self.counts = Counts()
         self.has_changed = False
-        self.head = None  # of captions; None: they are not encoded
-        if embedder is not None and kind == IMAGES:
-            head = HEAD if HEAD in getattr(embedder, "text_heads", ()) else ""
-            self.head = meta_of(database).get("head", head)
+        self.encodes_captions = embedder is not None and kind == IMAGES
+
+    @functools.cached_property
+    def head(self) -> str:
+        """The head of captions, of which the model is asked only with the first captions."""
+        head = meta_of(self.database).get("head")
+        if head is None:
+            head = HEAD if HEAD in getattr(self.embedder, "text_heads", ()) else ""
+        return head
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
         """Yields blocks of entries with images read, each key once."""
@@ -188,7 +193,7 @@ class _Changes:
                 vectors = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
                 files.put(self.database, entry.key, entry.item, entry.vector, vectors)
             self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
-            if captions and self.head is not None:
+            if captions:
                 files.keep(self.database, head=self.head)
         replaced = sum(entry.before is not None for entry in wanted)
         self.counts.changed += replaced
@@ -239,7 +244,7 @@ class _Changes:
 
     def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
         """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
-        if self.head is None:
+        if not self.encodes_captions:
             return None
         numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
         question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
@@ -286,7 +291,7 @@ class _Changes:
 
     def _encode_missing_captions(self) -> None:
         """Encodes captions whose items came without a model, see `embed`."""
-        if self.head is None:
+        if not self.encodes_captions:
             return
         last = 0
         missing = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
@@ -374,13 +379,20 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     """Stores which model makes the vectors; raises `UserError` if another model made the vectors of an `index`."""
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
-        files.fingerprint_of(stored["probes"], json.loads(stored["model"])).check(model, index)
+        recorded = files.fingerprint_of(stored["probes"], json.loads(stored["model"]))
+        recorded.check(model, index)
+        if recorded.encoder != model.encoder:
+            raise UserError(
+                f"{index} was made by {recorded.describe()}, and {model.describe()} gives its pictures other vectors: "
+                "go on with the encoders that made it, or delete the index and make it again."
+            )
         return
     content = io.BytesIO()
     np.save(content, model.probes)
     with files.transaction(database):
         path = collect.absolute(model.path) if model.path else ""
-        files.keep(database, probes=content.getvalue(), model={"path": path, "step": model.step})
+        about = {"path": path, "step": model.step, "encoder": model.encoder}
+        files.keep(database, probes=content.getvalue(), model=about)
 
 
 # A folder.
@@ -449,6 +461,7 @@ def sync(
     product: str = "",
     fields: Sequence[str] | None = None,
     model: Fingerprint | None = None,
+    stamp: str = "",
     batch_size: int = 64,
     progress: bool = False,
 ) -> Counts:
@@ -464,6 +477,7 @@ def sync(
       kind, dtype, sources, split: see `Index.build`.
       product: the field whose value the pictures of one product share.
       fields: names of the fields to show; None: as before.
+      stamp: of the model's files, by which it is known without being opened: `vectors.model_stamp`.
 
     Raises:
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
@@ -475,6 +489,8 @@ def sync(
         stored = meta_of(opened)
         check_settings(folder, stored, about)
         keep_model(opened, model, f"The index {folder}")
+        if stamp and stored.get("stamp") != stamp:
+            files.keep(opened, stamp=stamp)
         about |= {"sources": list(sources), "product": product}
         if fields is not None:
             about["fields"] = list(fields)
@@ -495,6 +511,12 @@ def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
     """Keeps the noise level of the index in a folder."""
     with changing(folder) as opened:
         files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
+
+
+def keep_examples(folder: str | os.PathLike, examples: bytes) -> None:
+    """Keeps the queries of an index's page of examples, see `examples.py`."""
+    with changing(folder) as opened:
+        files.keep(opened, examples=examples)
 
 
 # Taken out by hand.

@@ -118,7 +118,7 @@ def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
         vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
             raise ValueError(f"vectors {list(vectors.shape)}")
-        return Fingerprint(vectors, str(model["path"]), model["step"])
+        return Fingerprint(vectors, str(model["path"]), model["step"], str(model.get("encoder", "")))
     except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
         raise UserError(
             f"The index is damaged (the record of its model: {error}): delete it and make it again."

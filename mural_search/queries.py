@@ -202,12 +202,20 @@ def _search(
     index, embedder: Embedder, queries: Sequence[Query], page: Page, filters: Sequence[Filter], rank: str
 ) -> list[Result]:
     """Does the work of `search` for queries that are all sentences or all images."""
+    vectors, captions = encode(index, embedder, queries, rank)
+    return find(index, vectors, queries, page, filters, captions=captions, rank=rank)
+
+
+def encode(
+    index, embedder: Embedder, queries: Sequence[Query], rank: str
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Returns the vectors that `find` needs, [Q, D] to compare with pictures and with captions."""
     vectors = encode_queries(embedder, queries) if ranking.needs_vectors(index, rank) else None
     captions = None
     if rank in (TEXTS, ALL) and index.captions is not None:
         sentences = [words.split(query.text)[0] for query in queries]
         captions = index.captions.encode_questions(embedder, sentences, vectors)
-    return find(index, vectors, queries, page, filters, captions=captions, rank=rank)
+    return vectors, captions
 
 
 def find(

@@ -28,6 +28,9 @@ class FewPieces:
       path: the positions of its pieces, as an export wrote them (`mural_tf/runs/lite.py`).
       processor: the library's class, made of a model's file.
 
+    Attributes:
+      unknown: the id of unknown pieces in the whole model.
+
     Raises:
       UserError: `path` is damaged.
     """
@@ -46,7 +49,9 @@ class FewPieces:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             raise UserError(f"{path} is damaged: copy the folder again.") from None
         self._others = b"".join(model[begin:end] for begin, end in others.tolist())
-        self._normalize = self._small_model(self._always).Normalize
+        smallest = self._small_model(self._always)
+        self._normalize = smallest.Normalize
+        self.unknown = int(self._always[smallest.unk_id()])
 
     def encode(self, text: bytes) -> list[int]:
         """Returns the ids of a text's pieces in the whole model."""

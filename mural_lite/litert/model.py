@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,16 @@ DESCRIPTION = "lite.json"
 FORMAT = 1  # raised when older readers would give other vectors
 IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
 PROBES, REPORT = "model_probes.npy", "report.json"
+
+
+class Reading(NamedTuple):
+    """How texts are read: the shares of their pieces that are unknown, and of texts that are cut; pieces per text."""
+
+    unknown: float
+    cut: float
+    room: int
+
+
 LENGTH_STEP = 8  # tokens: texts are padded to a multiple of it, so that few lengths are prepared
 
 
@@ -96,6 +107,14 @@ class LiteModel:
             return np.concatenate([self._texts(self._inputs(*row))[output] for row in rows])
 
         return embed_texts
+
+    def reading(self, texts: Sequence[str]) -> Reading:
+        """Returns how texts are read, see `Reading`."""
+        ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])
+        pieces = sum(map(len, ids))
+        unknown = sum(row.count(self._pieces.unknown) for row in ids)
+        cut = sum(len(row) > self._pieces.room for row in ids)
+        return Reading(unknown / max(1, pieces), cut / max(1, len(ids)), self._pieces.room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
         """Returns the text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""

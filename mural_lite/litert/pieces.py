@@ -65,6 +65,7 @@ class Pieces:
 
     Attributes:
       pad: the id of padding.
+      room: how many ids of a text fit.
       is_full: whether rows are `max_length` long, and padding is attended to.
     """
 
@@ -79,11 +80,20 @@ class Pieces:
         self._strips = config.vocabulary.strip_accents
         self._whole_chinese = bool(config.vocabulary.cleaning)
         self._longest_bytes = int(settings["max_bytes"])
+        self.room = self.max_length - len(self._begin) - len(self._end)
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of unknown pieces; `None`: every text is known."""
+        return None
+
+    def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
+        """Returns all ids of each text, more than fit."""
+        return [self.divide(text) for text in texts]
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
         """Returns the ids and type of each text."""
-        room = self.max_length - len(self._begin) - len(self._end)
-        return [([*self._begin, *self.divide(text)[:room], *self._end], 0) for text in texts]
+        return [([*self._begin, *ids[: self.room], *self._end], 0) for ids in self.ids(texts)]
 
     def divide(self, text: bytes) -> list[int]:
         """Returns the ids of a text, to which `rows` adds ids before and after."""
@@ -105,6 +115,10 @@ class WordPieces(Pieces):
         self._longest = max(map(len, entries))
         self._max_characters = int(settings["max_characters"])
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
+
+    @property
+    def unknown(self) -> int | None:
+        return self._unknown
 
     def divide(self, text: bytes) -> list[int]:
         ids: list[int] = []
@@ -153,13 +167,17 @@ class SentencePieces(Pieces):
         processor = _processor()
         self._all_pieces = functools.cache(lambda: processor(model_proto=content))
 
-    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+    @property
+    def unknown(self) -> int | None:
+        return self._all_pieces().unk_id() if self.few is None else self.few.unknown
+
+    def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
         if self.few is not None and are_few:
             self._encode = self.few.encode
         else:
             self._encode = self._all_pieces().EncodeAsIds
-        return super().rows(texts)
+        return super().ids(texts)
 
     def divide(self, text: bytes) -> list[int]:
         text = text[: self._longest_bytes]
@@ -181,6 +199,10 @@ class BytePairs(WordPieces):
         self._longest_word = int(settings["longest_word"])
         self._encode = _processor()(model_proto=content).EncodeAsIds
         self.divide_word = functools.lru_cache(maxsize=2**16)(self._divide_word)
+
+    @property
+    def unknown(self) -> int | None:
+        return None
 
     def _divide_word(self, word: str) -> list[int]:
         text = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))

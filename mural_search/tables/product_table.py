@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import html
 import itertools
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mural_lite.errors import UserError
-from mural_lite.progress import announce
+from mural_lite.files import as_path, json_field, read_json, write_whole
 from mural_lite.skipped import check_fraction
 from mural_lite.text_files import canonical_language, clean, known_language
 from mural_search.items import group_marks
@@ -60,6 +61,7 @@ class TableRequest:
       where: column -> conditions that its text, "" in a row that lacks it, must meet; they also take the column's marks
         of thousands, see `items.group_marks`.
       all_rows: also rows that are not for sale.
+      guesses: file of guessed languages, so that equal captions are guessed once; "": they are not kept.
       max_skipped_fraction: of the rows; above it reading stops.
     """
 
@@ -71,6 +73,7 @@ class TableRequest:
     captions: str = ""
     where: Mapping[str, Sequence[Callable[[str, str], bool]]] = dataclasses.field(default_factory=dict)
     all_rows: bool = False
+    guesses: str = ""
     max_skipped_fraction: float = 0.5
 
     def __post_init__(self):
@@ -302,8 +305,32 @@ def inspect_table(request: TableRequest) -> ProductTable:
     table.presence = _presence(pictures, _first_values(rows, columns.images[0]))
     table.notes = _notes(table, rows, names)
     if not request.language:
-        table.guesses = _guesses(columns, rows)
+        table.guesses = _guesses(columns, rows, _known_guesses(request.guesses))
     return table
+
+
+def _known_guesses(path: str) -> Mapping[str, Mapping]:
+    """Returns the guesses in a file; none from a missing file, or a file that is damaged or has another form."""
+    if not path or not as_path(path).is_file():
+        return {}
+    try:
+        values = read_json(path)
+        for guess in values.values():
+            json_field(guess, "shares", dict[str, float], path)
+            json_field(guess, "certainty", float, path)
+            json_field(guess, "scripts", list[str], path)
+            json_field(guess, "languages", dict[str, str], path)
+    except (UserError, TypeError, AttributeError):
+        return {}
+    return values
+
+
+def keep_guesses(table: ProductTable) -> None:
+    """Writes the guessed languages of a table into the file that its request names."""
+    guesses = {guess.digest: guess.to_json() for guess in table.guesses.values()}
+    if not guesses:
+        return
+    write_whole(table.request.guesses, json.dumps(guesses, ensure_ascii=False, indent=1) + "\n")
 
 
 def _first_values(rows: Sequence[Row], name: str) -> list[Value]:
@@ -345,8 +372,8 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     return notes
 
 
-def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
-    """Returns the guess for each column of captions without a language."""
+def _guesses(columns: Columns, rows: Sequence[Row], known: Mapping[str, Mapping]) -> dict[str, Guess]:
+    """Returns the guess for each column of captions without a language; `known`: as `Guess` takes it."""
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:
         if columns.language and row.values.get(columns.language):
@@ -355,6 +382,4 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
             if columns.caption_language(name) == "":
                 texts[name] += map(plain_text, texts_of(value))
     texts = {name: some for name, some in texts.items() if some}
-    if texts:
-        announce("Guessing the languages of captions …")
-    return {name: Guess(some) for name, some in texts.items()}
+    return {name: Guess(some, known) for name, some in texts.items()}

@@ -9,9 +9,9 @@ TensorFlow is imported where it is needed: searching a table may not need it.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import shlex
@@ -23,18 +23,18 @@ from ml_collections import ConfigDict
 from mural_lite.config_file import load_config
 from mural_lite.dataset_folder import DESCRIPTION, describe
 from mural_lite.errors import UserError
-from mural_lite.files import as_path, json_field, read_json
+from mural_lite.files import as_path, json_field, read_json, write_whole
+from mural_lite.litert.model import Reading
 from mural_lite.paths import RemotePath
 from mural_lite.remote_folders import local_copy
 from mural_lite.trust import check_class
 from mural_search.catalogue import NOTHING
 from mural_search.tables.products import Entry, RowTally
 from mural_tf.commands.config_arguments import find_config, given_fields, read_config
+from mural_tf.runs.finished import is_finished
 
 DATA, WORKDIR, TRANSLATED = "data", "workdir", "translated"
-MANY_CUT = 0.1  # share of a language's captions that are cut, from which on a note says so
-MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, from which on a note says so
-MOST_READ = 10_000  # captions of a language that are read for notes
+TRAINED_AS = "trained_as.json"  # what a finished training was asked for
 
 
 @dataclasses.dataclass
@@ -99,9 +99,16 @@ class CatalogueTrainer:
             trained_on = functools.partial(names_in, data, "train")
         make_data_set(entries, data, tally, trained_on=trained_on)
         print(describe(data), flush=True)
-        if not self._fit():
+        asked = json.dumps([self.source, self.translations, json.loads(self.config.to_json_best_effort())])
+        path = self.folder / TRAINED_AS
+        stages = [WORKDIR, TRANSLATED] if self.translations else [WORKDIR]
+        is_trained = all(is_finished(self.folder / stage) for stage in stages)
+        if is_trained and path.is_file() and path.read_text("utf-8") == asked:
+            return True  # no run is opened, which takes a model
+        if not self._fit() or (self.translations and not self._teach()):
             return False
-        return not self.translations or self._teach()
+        write_whole(path, asked)
+        return True
 
     def workdirs(self) -> list[pathlib.Path]:
         """Returns the workdirs that there are, the last stage's first."""
@@ -110,7 +117,7 @@ class CatalogueTrainer:
     def trained(self) -> pathlib.Path | None:
         """Returns the workdir of the finished model: the last stage's, or the first training's."""
         workdirs = self.workdirs()
-        return next(filter(_is_finished, workdirs), None)
+        return next(filter(is_finished, workdirs), None)
 
     def held_out(self) -> set[str]:
         """Returns the names of the pictures in dev."""
@@ -127,36 +134,19 @@ class CatalogueTrainer:
             f"python -m mural_tf analyse errors {about} --output={output}",
         ]
 
-    def notes(self, description: pathlib.Path, entries: Sequence[Entry]) -> list[str]:
-        """Returns lines about languages whose captions have many unknown pieces, or are often cut."""
+    def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
+        """Returns how a model reads texts; `None` for words, and for an export without a vocabulary."""
         config = load_config(description / "config.json")
         if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
-            return []
+            return None
         from mural_tf.text import build_tokenizer
 
         tokenizer = build_tokenizer(config, description / "vocabulary.txt")
-        texts: dict[str, list[str]] = collections.defaultdict(list)
-        for entry in entries:
-            for language, text in entry.captions:
-                texts[language].append(text)
-        unknown, cut = [], []
-        for language, captions in texts.items():
-            pieces = tokenizer.tokenize(captions[:MOST_READ]).merge_dims(1, 2)
-            if pieces.values.shape[0]:
-                share = float((pieces.values.numpy() == tokenizer.unknown_id).mean())
-                if share > MANY_UNKNOWN:
-                    unknown.append(f"{language} ({share:.0%} of its word pieces are unknown)")
-            share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
-            if share > MANY_CUT:
-                cut.append(f"{language} ({share:.0%})")
-        lines = []
-        if unknown:
-            lines.append(f"Note: this model does not know {', '.join(unknown)}.")
-        if cut:
-            lines.append(
-                f"Note: this model reads {tokenizer.room} word pieces; longer are captions in {', '.join(cut)}."
-            )
-        return lines
+        pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
+        ids = pieces.values.numpy()
+        unknown = float((ids == tokenizer.unknown_id).mean()) if len(ids) else 0.0
+        cut = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
+        return Reading(unknown, cut, tokenizer.room)
 
     def _fit(self) -> bool:
         """Trains, or continues; returns whether training is finished."""
@@ -169,7 +159,7 @@ class CatalogueTrainer:
             pretrain(config, workdir)
         else:
             finetune(config, self.source, workdir, given=given_fields())
-        return _is_finished(workdir)
+        return is_finished(workdir)
 
     def _teach(self) -> bool:
         """Trains the stage of translations, or continues; returns whether it is finished."""
@@ -185,13 +175,7 @@ class CatalogueTrainer:
         stage.evaluation.update(tuned.evaluation)
         print(f"Teaching translations of {', '.join(self.translations)} and of the table.", flush=True)
         finetune(stage, str(self.folder / WORKDIR), workdir)
-        return _is_finished(workdir)
-
-
-def _is_finished(workdir: pathlib.Path) -> bool:
-    from mural_tf.runs.finish import is_finished
-
-    return is_finished(workdir)
+        return is_finished(workdir)
 
 
 def names_in(data: pathlib.Path, split: str) -> set[str]:

@@ -28,6 +28,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.embedder import embedder_of
 from mural_tf.models.frozen import known_texts
 from mural_tf.models.states import KnownStates
+from mural_tf.runs.finished import SUMMARY
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
@@ -118,12 +119,6 @@ class SplitEvaluation:
 
 
 EXPORT = "export"
-SUMMARY = "summary.json"
-
-
-def is_finished(workdir: pathlib.Path) -> bool:
-    """Whether a run has been trained, evaluated and exported."""
-    return (workdir / SUMMARY).exists()
 
 
 def finish_run(

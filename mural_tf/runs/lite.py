@@ -30,7 +30,7 @@ from mural_lite.config_file import save_config
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json, save_array, whole_folder
-from mural_lite.fingerprint import TEXTS, TOLERANCE, encode_probes
+from mural_lite.fingerprint import TEXTS, TOLERANCE, Fingerprint, encode_probes
 from mural_lite.hashes import bytes_hash
 from mural_lite.litert import pieces
 from mural_lite.litert.few_pieces import PLACES, fields
@@ -298,6 +298,9 @@ class _Trial:
             if chosen["compared"] <= len(TEXTS):  # few examples, so that others may be further away
                 distance *= 2.0
             self.bound = max(self.bound, distance)
+        # The probes decide later whether the encoders are the model's, also where no picture could be compared.
+        probes = Fingerprint(encode_probes(self._original)), Fingerprint(encode_probes(lite_embedder(self._folder)))
+        self.bound = max(self.bound, 2.0 * probes[0].distance(probes[1]))
         encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
         data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
         return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self.bound)

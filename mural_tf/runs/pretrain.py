@@ -24,7 +24,8 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers, fill_towers
-from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run, is_finished
+from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run
+from mural_tf.runs.finished import is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.batch_sizes import check_train

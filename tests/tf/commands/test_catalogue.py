@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 
 import convert_data
 import pytest
@@ -314,7 +315,8 @@ def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
     entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)))), tmp_path)
     config = load_config(source / "config.json")
     trainer = training.CatalogueTrainer(tmp_path, str(source), config)
-    lines = catalogue.last_lines(source, entries, trainer)
+    model = types.SimpleNamespace(is_open=True, reading=None, encoder="LiteRT")
+    lines = catalogue.last_lines(source, entries, trainer, model)
     assert "Note: this model does not know ru (100% of its word pieces are unknown)." in lines
     assert any("longer are captions in en (100%)" in line for line in lines) and "drawings" not in " ".join(lines)
     config.data.source = "emoji"
@@ -324,10 +326,11 @@ def test_what_a_model_does_not_know_is_said_last(tmp_path, source):
     ):
         config.image_tower.weights = weights
         save_config(config, source / "config.json")
-        assert catalogue.last_lines(source, entries, trainer)[0].startswith(
+        assert catalogue.last_lines(source, entries, trainer, model)[0].startswith(
             f"Note: this model {knows}; for photographs --from=hf://"
         )
-    assert catalogue.last_lines(None, entries, trainer) == []
+    model.is_open = False  # the captions were read when they were new
+    assert len(catalogue.last_lines(source, entries, trainer, model)) == 1
 
 
 def test_next_commands_parse(tmp_path):
