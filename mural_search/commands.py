@@ -173,12 +173,14 @@ def search_export(index, output, to):
     color=("", "Color of buttons and links: #b3261e."),
     language=("", "Language of the page: de. Default: the browser's."),
     weights=((), "Weight of a way in the one ranking: pictures=4. May be repeated. See docs/search.md."),
+    immich=("", "Answer immich as its model of this name: ViT-B-16-SigLIP2__webli. See docs/serving.md."),
 )
-def serve(index, export, host, port, hosts, hide, weights, **settings):
+def serve(index, export, host, port, hosts, hide, weights, immich, **settings):
     """Serves an index as a search page. TensorFlow Serving serves the encoders of an export: see docs/serving.md.
 
     python -m mural_tf serve --index=my_index --title="My pictures"
     python -m mural_tf serve --index=my_index --link=permalink --hide=cost,supplier --logo=logo.png --color=#b3261e
+    python -m mural_tf serve --immich=ViT-B-16-SigLIP2__webli --export=EXPORT --host=0.0.0.0 --port=3003
 
     Everyone who reaches the page can read all fields of the index but the hidden ones: see docs/put_it_in_your_shop.md.
     """
@@ -187,7 +189,7 @@ def serve(index, export, host, port, hosts, hide, weights, **settings):
     from mural_search.server.settings import PageSettings
 
     page = PageSettings(hide=tuple(hide), weights=tuple(weights), **settings)
-    serve(index, export, host, port, page, hosts)
+    serve(index, export, host, port, page, hosts, immich=immich)
 
 
 COMMANDS = {

@@ -35,6 +35,7 @@ from mural_lite.models import open_model, quickest
 from mural_lite.remote_folders import model_place
 from mural_search.index import load_index
 from mural_search.server import limits as bounds
+from mural_search.server.immich import check_name, immich_routes
 from mural_search.server.limits import BadRequest, Limits, Overloaded
 from mural_search.server.routes import search_routes
 from mural_search.server.settings import DEFAULTS, PageSettings
@@ -51,18 +52,19 @@ HEADERS = {
 
 
 def serve(
-    index: str | pathlib.Path,
+    index: str | pathlib.Path = "",
     export: str | pathlib.Path = "",
     host: str = "localhost",
     port: int = 8501,
     settings: PageSettings = DEFAULTS,
     hosts: Collection[str] = (),
     limits: Limits | None = None,
+    immich: str = "",
 ) -> None:
     """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
 
     Args:
-      index: searched at /search.
+      index: searched at /search; "" with `immich` alone.
       export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
         export that has a `lite/` answers by it, without TensorFlow.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
@@ -70,6 +72,7 @@ def serve(
       hosts: names of the server that requests may have besides localhost. Without them a server on localhost has only
         that name, and a server on other addresses any name.
       limits: of requests; defaults if None.
+      immich: the name of one of immich's models, as which the encoders answer its requests, see `immich.py`.
 
     Raises:
       UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
@@ -77,10 +80,14 @@ def serve(
     """
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
     names = (*HERE, *(name.lower() for name in hosts)) if hosts or host in HERE else ()
-    app = create_app(load_page(index, export, settings), limits, hosts=names)
+    app = create_app(load_page(index, export, settings, immich), limits, hosts=names)
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
-    print(f"Serving {index} at http://{host}:{listener.getsockname()[1]}/search", flush=True)
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    if index:
+        print(f"Serving {index} at {address}/search", flush=True)
+    if immich:
+        print(f"Serving vectors to immich as {immich}: {address}", flush=True)
     app.on_startup.append(_watch_for_the_end)  # after aiohttp has set its handlers of signals
     web.run_app(app, sock=listener, print=None, **run_options())
 
@@ -97,15 +104,30 @@ def run_options() -> dict[str, object]:
 
 
 def load_page(
-    index: str | pathlib.Path, export: str | pathlib.Path = "", settings: PageSettings = DEFAULTS
+    index: str | pathlib.Path,
+    export: str | pathlib.Path = "",
+    settings: PageSettings = DEFAULTS,
+    immich: str = "",
 ) -> list[web.RouteDef]:
-    """Returns the routes of the search page, see `serve`; the index is opened before the model is loaded."""
-    if not index:
+    """Returns the routes of the search page and of immich's requests, see `serve`.
+
+    The index is opened before the model is loaded.
+    """
+    if immich:
+        check_name(immich)
+    if not index and not immich:
         raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
-    opened = load_index(index)
-    settings.check_fields(opened.table.field_names())
+    if not index and not export:
+        raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
+    opened = None
+    if index:
+        opened = load_index(index)
+        settings.check_fields(opened.table.field_names())
     embedder = open_model(quickest(export or _recorded(opened.model.path)))
-    return search_routes(opened, embedder, settings, index)
+    routes = immich_routes(embedder, immich) if immich else []
+    if opened is not None:
+        routes += search_routes(opened, embedder, settings, index)
+    return routes
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -183,7 +205,7 @@ class Server:
         """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
         try:
             self._check_host(request)
-            if request.path == "/healthz":
+            if request.path in ("/healthz", "/ping"):
                 return await handler(request)
             with self._room_for(request):
                 async with timeout(self._limits.timeout):
