@@ -110,11 +110,12 @@ class LiteModel:
 
     def reading(self, texts: Sequence[str]) -> Reading:
         """Returns how texts are read, see `Reading`."""
+        room = self._pieces.room
         ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])
-        pieces = sum(map(len, ids))
-        unknown = sum(row.count(self._pieces.unknown) for row in ids)
-        cut = sum(len(row) > self._pieces.room for row in ids)
-        return Reading(unknown / max(1, pieces), cut / max(1, len(ids)), self._pieces.room)
+        cut = sum(len(row) > room for row in ids)
+        read = [row[:room] for row in ids]  # a long text ends within a word
+        unknown = sum(row.count(self._pieces.unknown) for row in read)
+        return Reading(unknown / max(1, sum(map(len, read))), cut / max(1, len(ids)), room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
         """Returns the text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""

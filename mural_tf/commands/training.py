@@ -104,6 +104,7 @@ class CatalogueTrainer:
         stages = [WORKDIR, TRANSLATED] if self.translations else [WORKDIR]
         is_trained = all(is_finished(self.folder / stage) for stage in stages)
         if is_trained and path.is_file() and path.read_text("utf-8") == asked:
+            print(f"Training in {self.folder / stages[-1]} is finished.")
             return True  # no run is opened, which takes a model
         if not self._fit() or (self.translations and not self._teach()):
             return False

@@ -299,8 +299,8 @@ class _Trial:
                 distance *= 2.0
             self.bound = max(self.bound, distance)
         # The probes decide later whether the encoders are the model's, also where no picture could be compared.
-        probes = Fingerprint(encode_probes(self._original)), Fingerprint(encode_probes(lite_embedder(self._folder)))
-        self.bound = max(self.bound, 2.0 * probes[0].distance(probes[1]))
+        probes = Fingerprint(encode_probes(lite_embedder(self._folder)))
+        self.bound = max(self.bound, 2.0 * Fingerprint(encode_probes(self._original.embedder)).distance(probes))
         encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
         data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
         return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self.bound)

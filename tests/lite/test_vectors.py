@@ -1,11 +1,13 @@
 """Files of vectors: which model made them, and rows that have other lengths."""
 
+import os
+
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from mural_lite.errors import UserError
-from mural_lite.vectors import model_digest, read_rows
+from mural_lite.vectors import SMALL, model_digest, model_stamp, read_rows
 
 
 def write_model(folder, weights=b"12345678"):
@@ -24,6 +26,22 @@ def test_a_model_is_its_files_contents_names_and_sizes(tmp_path):
     assert model_digest(tmp_path / "b") != digest
     (tmp_path / "a/notes.txt").write_text("nothing that is loaded")
     assert model_digest(tmp_path / "a") == digest
+
+
+def test_a_stamp_changes_with_small_contents_and_with_the_times_of_large_files(tmp_path):
+    """A copy of small files has the same stamp; of large files it may have another, and never the same by chance."""
+    stamp = model_stamp(write_model(tmp_path / "a"))
+    assert model_stamp(write_model(tmp_path / "b")) == stamp != model_stamp(write_model(tmp_path / "c", b"12345679"))
+    (tmp_path / "a/lite.json").write_text("{}")
+    assert model_stamp(tmp_path / "a") != stamp
+    large = tmp_path / "b/checkpoints/ckpt-6.data"
+    large.write_bytes(bytes(SMALL + 1))
+    stamp = model_stamp(tmp_path / "b")
+    assert model_stamp(tmp_path / "b") == stamp
+    os.utime(large, ns=(1, 1))
+    assert model_stamp(tmp_path / "b") != stamp
+    (tmp_path / "empty").mkdir()
+    assert model_stamp(tmp_path / "empty") == "" == model_stamp("gs://bucket/model")
 
 
 @pytest.mark.parametrize("lengths", [(2, 2, 4, 4), (4, 2, 2, 4), (1, 1, 1, 2)])

@@ -21,7 +21,7 @@ from table_data import HATS, NAMES, WIDE, columns, elsewhere, folder_of, found, 
 from benchmarks import damage
 from mural_lite.errors import UserError
 from mural_search.tables import own_tables, table_columns
-from mural_search.tables.product_table import TableRequest, inspect_table, plain_text
+from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses, plain_text
 from mural_search.tables.products import RowTally, read
 
 
@@ -483,6 +483,26 @@ def test_languages_are_guessed_from_many_captions(tmp_path, detector):
     entries, _ = found(inspected, tmp_path)
     assert entries[0].captions == {("de", "ein Hut"): (0, True), ("en", "a hat"): (0, True)}
     assert entries[1].captions == {("de", "ein Hut"): (1, False), ("de", "a hat"): (1, False)}
+
+
+def test_equal_captions_are_guessed_once(tmp_path, detector, monkeypatch):
+    """From a file next to the index; one that is damaged, or of other captions, is not taken."""
+    make = columns(["image", "caption"], NAMES, ["ein Hut", "a hat"] * 2)
+    request = TableRequest(str(make(tmp_path)), guesses=str(tmp_path / "languages.json"))
+    inspected = inspect_table(request)
+    before, _ = found(inspected, tmp_path)
+    keep_guesses(inspected)
+    detected = []
+    monkeypatch.setattr(table_columns, "_detector", lambda tags: detected.append(tags) or FakeDetector(tags))
+    inspected = inspect_table(request)
+    assert found(inspected, tmp_path)[0] == before and "guessed: " in inspected.describe() and not detected
+    for content in ("[]", "{", '{"a": 1}', '{"a": {"shares": {"de": "x"}}}'):
+        (tmp_path / "languages.json").write_text(content)
+        assert found(inspect_table(request), tmp_path)[0] == before and detected
+        detected.clear()
+    keep_guesses(inspected)
+    columns(["image", "caption"], NAMES, ["ein Hut", "a coat"] * 2)(tmp_path)
+    assert found(inspect_table(request), tmp_path)[0] != before and detected
 
 
 def test_languages_by_their_names(tmp_path, monkeypatch):

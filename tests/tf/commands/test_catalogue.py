@@ -269,6 +269,72 @@ def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4  # made anew
 
 
+def test_a_model_is_opened_only_for_what_is_new(tmp_path, searching, monkeypatch, capsys):
+    """Prices, removed rows and nothing new need none; the page follows all the same."""
+    opened = []
+    model = [ColorEmbedder()]
+    monkeypatch.setattr(models, "open_model", lambda path: opened.append(path) or model[0])
+    (tmp_path / "model/vocabulary.txt").write_text("words of some model")
+    head, page = ["sku", "image", "title_en", "price"], tmp_path / "out/examples.html"
+
+    def make(prices, names=("p0.jpg", "p1.jpg", "p2.jpg", "p3.jpg", "p4.jpg")):
+        lines = [[f"S{i}", name, f"hat {i}", price] for i, (name, price) in enumerate(zip(names, prices))]
+        table = rows(head, *lines, names=[f"p{i}.jpg" for i in range(9)])(tmp_path)
+        printed = searching(table, capsys)
+        return printed, len(opened)
+
+    assert make("12345")[1] == 1
+    level = load_index(tmp_path / "out/index").noise
+    printed, count = make("12345")
+    assert "5 as before" in printed and count == 1
+    printed, count = make("12399")
+    assert "2 changed" in printed and count == 1 and indexed(tmp_path)["S4"].fields["price"] == "9"
+    assert "price: 9" in page.read_text() and load_index(tmp_path / "out/index").noise == level
+    printed, count = make("123")  # among them the first example's
+    assert "2 taken out" in printed and count == 1 and set(indexed(tmp_path)) == {"S0", "S1", "S2"}
+    assert page.read_text().count("<section>") == 1
+    assert make("123", ("p0.jpg", "p1.jpg", "p7.jpg"))[1] == 2  # another picture
+    assert make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))[1] == 3
+    (tmp_path / "model/vocabulary.txt").write_text("words of same model")  # of the same vectors
+    assert make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))[1] == 4
+    assert make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))[1] == 4  # by the new stamp
+    model[0] = ColorEmbedder(seed=1)
+    assert_refused(make, ["The index was made by the model", "not by"], "12345")  # in files that did not change
+    (tmp_path / "model/vocabulary.txt").write_text("words of that model")
+    printed, count = make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))
+    assert "is of another model than colors" in printed and "as before" not in printed
+
+
+def test_a_finished_training_is_not_opened_again(tmp_path, monkeypatch):
+    """Unless it is asked for otherwise, or a part of it is gone."""
+    runs = []
+    monkeypatch.setattr(training_data, "make_data_set", lambda *_, **__: None)
+    monkeypatch.setattr(training, "describe", lambda data: "")
+
+    def finish(trainer, name):
+        runs.append(name)
+        (trainer.folder / name).mkdir(exist_ok=True)
+        (trainer.folder / name / "summary.json").write_text("{}")
+        return True
+
+    monkeypatch.setattr(training.CatalogueTrainer, "_fit", lambda trainer: finish(trainer, "workdir"))
+    monkeypatch.setattr(training.CatalogueTrainer, "_teach", lambda trainer: finish(trainer, "translated"))
+    config = toy_data.toy_config(tmp_path)
+
+    def train(steps=3, **asked):
+        with config.unlocked():
+            config.train.steps = steps
+        trainer = training.CatalogueTrainer(tmp_path, "source", config, **asked)
+        runs.clear()
+        assert trainer.train([], RowTally())
+        return list(runs)
+
+    assert [train(), train(), train(steps=4), train(steps=4)] == [["workdir"], [], ["workdir"], []]
+    assert [train(translations=["a"]), train(translations=["a"])] == [["workdir", "translated"], []]
+    (tmp_path / "translated/summary.json").unlink()
+    assert train(translations=["a"]) == ["workdir", "translated"]
+
+
 def test_a_folder_of_pictures_alone_is_indexed(tmp_path, searching, capsys):
     pictures(tmp_path / "in", ["p0.jpg", "p1.jpg", "film.mp4"])
     printed = searching(tmp_path / "in", capsys, train=True)
