@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import re
+from collections.abc import Collection
 
 from mural_lite.errors import UserError, brief
-from mural_lite.files import json_field, read_json
+from mural_lite.files import as_path, json_field, read_json
+from mural_lite.record_format import IMAGE_TEXT
 
 DESCRIPTION = "dataset.json"
 
@@ -38,6 +42,25 @@ def _difference(stored, wanted) -> str:
         stored = {name: value for name, value in stored.items() if value != wanted.get(name)}
         wanted = {name: value for name, value in wanted.items() if value != stored_before.get(name)}
     return f"{brief(stored)} instead of {brief(wanted)}"
+
+
+def check_records(folder: str | os.PathLike, split: str, languages: Collection[str] = ()) -> None:
+    """Raises `UserError` for a split, or a language, that a data set on this machine lacks: before anything is loaded.
+
+    Whatever is not known from names of files and from dataset.json passes.
+    """
+    place = as_path(folder)
+    if not isinstance(place, pathlib.Path) or not (place / IMAGE_TEXT).is_dir():
+        return
+    names = [path.name for path in place.glob(f"{IMAGE_TEXT}/*.tfrecord")]
+    if names and not any(name.startswith(f"{split}-") for name in names):
+        there_are = ", ".join(sorted({re.sub(r"-\d+(-of-\d+)?\.tfrecord$", "", name) for name in names}))
+        raise UserError(f"No {IMAGE_TEXT} records of split {split!r} in {folder}: it has {there_are}.")
+    if languages and (place / DESCRIPTION).is_file():
+        known = json_field(read_json(place / DESCRIPTION), "languages", dict, place / DESCRIPTION, {})
+        unknown = sorted(set(languages) - known.keys())
+        if known and unknown:
+            raise UserError(f"No captions in {', '.join(unknown)} in {folder}; its languages: {', '.join(known)}.")
 
 
 def describe(folder: pathlib.Path) -> str:

@@ -410,10 +410,10 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
             f"{folder} is in a store, and an index is made on this machine: remote_folders.local_folder gives a folder."
         )
     path = folder / files.NAME
-    if not new or (folder / files.OLD).is_file():
+    if new:
+        check_free(folder)
+    else:
         files.check_place(folder)
-    elif folder.exists() and not path.exists() and not _is_free(folder):
-        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
     stack = contextlib.ExitStack()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -432,7 +432,15 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
             raise problem(path, error) from None
 
 
-def _is_free(folder: pathlib.Path) -> bool:
+def check_free(folder: pathlib.Path) -> None:
+    """Raises `UserError` for a folder that holds neither an index nor nothing."""
+    if (folder / files.OLD).is_file():
+        files.check_place(folder)
+    if folder.exists() and not (folder / files.NAME).exists() and not _is_empty(folder):
+        raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
+
+
+def _is_empty(folder: pathlib.Path) -> bool:
     return folder.is_dir() and all(path.name.startswith((LOCK, files.NAME)) for path in folder.iterdir())
 
 

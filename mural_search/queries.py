@@ -313,12 +313,17 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
 ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
 
 
+def check_sort(index, sort: str) -> None:
+    """Raises `CannotBeAsked` for a field without numbers or dates; "" is none."""
+    name = sort.removeprefix("-")
+    if sort and not len(index.table.amounts(name)[0]):
+        raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {name!r}.")
+
+
 def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
     """Returns groups by the field of their first row; those without a number or date come last, in their order."""
-    name = sort.removeprefix("-")
-    rows, values = index.table.amounts(name)
-    if not len(rows):
-        raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {name!r}.")
+    check_sort(index, sort)
+    rows, values = index.table.amounts(sort.removeprefix("-"))
     amounts = dict(zip(rows.tolist(), values.tolist()))
     sign = -1 if sort.startswith("-") else 1
     return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))

@@ -21,7 +21,7 @@ from mural_search import index as index_files
 from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
-from mural_search.queries import Query, Result, check_filters, check_queries, search
+from mural_search.queries import Query, Result, check_filters, check_queries, check_sort, search
 from mural_search.ranking import parse_weights
 from mural_search.results import to_json, to_lines
 
@@ -42,10 +42,11 @@ def index(
       names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
       model: a workdir or an export; by default the model that made the index, or the vectors.
     """
-    from mural_search import collect, embed
+    from mural_search import changes, collect, embed
     from mural_search.made_index import measure_noise, report
 
     with local_folder(output) as folder:
+        changes.check_free(folder)
         recorded = {} if names else described(folder)
         names = names or recorded["sources"]
         vectors = list(filter(embed.is_embeddings, names))
@@ -190,6 +191,7 @@ def query(
     by_pictures = any(query.image for query in queries)
     embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
     check_filters(opened, options.get("filters", ()))
+    check_sort(opened, options.get("sort", ""))
     results = search(opened, embedder, queries, **options)
     show(opened, results, html, json)
     return results

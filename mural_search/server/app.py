@@ -122,7 +122,7 @@ def load_page(
     opened = None
     if index:
         opened = load_index(index)
-        settings.check_fields(opened.table.field_names())
+        settings.check(opened.table.field_names())
     embedder = open_model(quickest(export or _recorded(opened.model.path)))
     routes = immich_routes(embedder, immich) if immich else []
     if opened is not None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage, open_image, read_file, turned
+from mural_search.ranking import parse_weights
 from mural_search.server.labels import LANGUAGES
 
 LOGO_BYTES = 2**20  # of the file; on the page it is smaller
@@ -53,6 +54,12 @@ class PageSettings:
             raise UserError(f"--language={self.language}: the page speaks {', '.join(LANGUAGES)}.")
         if self.link and self.link in self.hide:
             raise UserError(f"--link={self.link} is hidden by --hide: a link shows its address.")
+
+    def check(self, names: list[str]) -> None:
+        """Raises `UserError` for fields, weights or a logo that cannot be used; `names`: the index's fields."""
+        self.check_fields(names)
+        parse_weights(self.weights)
+        self.logo_address()
 
     def check_fields(self, names: list[str]) -> None:
         """Raises `UserError` for a field that is to be hidden or linked and that no item has."""

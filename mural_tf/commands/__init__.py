@@ -7,6 +7,7 @@ themselves, so that `--help` stays fast.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import sys
 
@@ -14,7 +15,9 @@ from absl import flags
 
 from mural_lite import command_line as cli
 from mural_lite.command_line import check_exists, check_local_path, check_model, check_path
+from mural_lite.dataset_folder import check_records
 from mural_lite.errors import UserError
+from mural_lite.files import as_path
 from mural_search import commands as search_commands
 from mural_search.commands import define_fields
 from mural_tf.commands.config_arguments import define_config, given_fields, last_value
@@ -23,8 +26,16 @@ PROGRAM = "python -m mural_tf"
 # Flags of several commands.
 MODEL = (None, "Workdir, export, checkpoint's folder or hf://ORG/NAME.", check_model)
 SPLIT = ("test", "Split of the TFRecords.")
+OF_RECORDS = ("retrieval", "emoji")  # benchmarks
 CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step's, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
+
+
+def check_data(config) -> None:
+    """Raises `UserError` for a data folder on this machine that does not exist, before TensorFlow is imported."""
+    folder = as_path(config.data.directory)
+    if config.data.source == "records" and str(folder) and isinstance(folder, pathlib.Path) and not folder.is_dir():
+        raise UserError(f"The data folder {folder} does not exist.")
 
 
 def check_handle(flag: str, value: str | None) -> None:
@@ -59,6 +70,7 @@ def pretrain(config, dry_run, **training):
         print_forecast(config, training["tpu"] or "here")
         return
     cli.require(workdir=training["workdir"])
+    check_data(config)
     from mural_tf.runs.pretrain import pretrain
 
     pretrain(config, **training)
@@ -82,6 +94,9 @@ def finetune(config, dry_run, **training):
         print_forecast(resolved, training["tpu"] or "here", restored=True)
         return
     cli.require(workdir=training["workdir"])
+    check_data(config)
+    if os.path.realpath(source) == os.path.realpath(training["workdir"]):
+        raise UserError(f"--workdir={source} is the source itself, --from: name a new folder for the tuned model.")
     from mural_tf.runs.finetune import finetune
 
     finetune(config, source, **training, given=given_fields())
@@ -194,6 +209,13 @@ def evaluate(compare, list, **flag):
         return
     if not flag["model"] or not flag["data_dir"]:
         raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
+    from mural_tf.evaluation.benchmarks import ALL, check_files, check_options
+
+    if flag["benchmark"] != ALL:
+        check_options(flag["benchmark"], flag["protocol"])
+        folder = check_files(flag["benchmark"], as_path(flag["data_dir"]))
+        if flag["benchmark"] in OF_RECORDS:
+            check_records(folder, flag["split"] or "test", flag["languages"])
     from mural_tf.evaluation.report import evaluate_and_report
 
     evaluate_and_report(**flag, published=compare)
@@ -205,13 +227,18 @@ def evaluate(compare, list, **flag):
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
+    lite_kind=(
+        "",
+        "Kind of both. Default: the smallest that loses little by the training's data, which takes minutes.",
+        ["", "int8", "float16", "float32"],
+    ),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
     own_texts=("", "For a bridged --model: the export that it was bridged to; its text tower is kept.", check_exists),
     data_dir=("", "With --own_texts: training texts and a dev split, which decides on the towers.", check_exists),
 )
-def export(model, output, lite, own_texts, data_dir, **options):
+def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
@@ -228,7 +255,8 @@ def export(model, output, lite, own_texts, data_dir, **options):
 
         export_two_towers(model, own_texts, data_dir, output)
         return
-    from mural_lite.files import as_path
+    if lite_kind and not lite:
+        raise UserError(f"--lite_kind={lite_kind} is of lite/: add --lite.")
     from mural_tf.export.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
@@ -239,7 +267,7 @@ def export(model, output, lite, own_texts, data_dir, **options):
     if lite:
         from mural_tf.runs.lite import describe, export_lite
 
-        report = export_lite(model, path, options["checkpoint"])
+        report = export_lite(model, path, options["checkpoint"], lite_kind)
         print(f"{describe(report)}\nWritten to {path}/lite")
 
 
@@ -277,6 +305,7 @@ def analyse_errors(model, other, **flag):
     """
     if flag["show"] == "worse" and not other:
         raise UserError("--show=worse compares two models: name the second with --other.")
+    check_records(flag["data_dir"], flag["split"], flag["languages"])
     from mural_lite.models import open_model
     from mural_tf.analysis.errors import write_error_page
 
@@ -295,6 +324,7 @@ def analyse_doctor(**flag):
 
     python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data_dir=DATA
     """
+    check_records(flag["data_dir"], flag["split"], flag["languages"])
     from mural_tf.analysis.doctor import check
 
     print(check(**flag))
@@ -480,7 +510,6 @@ def emoji(output, cache, **flag):
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     from mural_lite.dataset_folder import describe
-    from mural_lite.files import as_path
     from mural_tf.demo.emoji import Variant, build_emoji
 
     folder = as_path(output)

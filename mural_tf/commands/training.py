@@ -26,6 +26,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json, write_whole
 from mural_lite.litert.model import Reading
 from mural_lite.paths import RemotePath
+from mural_lite.record_format import TEXT_PAIRS
 from mural_lite.remote_folders import local_copy
 from mural_lite.trust import check_class
 from mural_search.catalogue import NOTHING
@@ -69,18 +70,17 @@ class CatalogueTrainer:
         """Raises `UserError` for a folder without text pairs to train on, or a source without such a stage."""
         if not self.translations:
             return
-        from mural_tf.data import records
-        from mural_tf.models import method_class
-        from mural_tf.models.translation_distillation import TranslationDistillation
-
         for name in self.translations:
-            if not records.find_files(name, records.TEXT_PAIRS, "train"):
+            if not list(as_path(name).glob(f"{TEXT_PAIRS}/train-*.tfrecord")):
                 raise UserError(
-                    f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder "
+                    f"--translations={name}: there is no {TEXT_PAIRS}/train-*.tfrecord; expected a data folder "
                     "as `python -m mural_tf convert` makes it of translation pairs, or the source's training data."
                 )
         if description is None:
             return
+        from mural_tf.models import method_class
+        from mural_tf.models.translation_distillation import TranslationDistillation
+
         model, stage = load_config(description / "config.json").model, TranslationDistillation
         check_class(model, description / "config.json")
         if not stage.may_start_from(method_class(model)):
