@@ -47,20 +47,20 @@ def _difference(stored, wanted) -> str:
 def check_records(folder: str | os.PathLike, split: str, languages: Collection[str] = ()) -> None:
     """Raises `UserError` for a split, or a language, that a data set on this machine lacks: before anything is loaded.
 
-    Whatever is not known from names of files and from dataset.json passes.
+    Only names of files and dataset.json are read.
     """
-    place = as_path(folder)
-    if not isinstance(place, pathlib.Path) or not (place / IMAGE_TEXT).is_dir():
+    data = as_path(folder)
+    if not isinstance(data, pathlib.Path) or not (data / IMAGE_TEXT).is_dir():
         return
-    names = [path.name for path in place.glob(f"{IMAGE_TEXT}/*.tfrecord")]
+    names = [path.name for path in data.glob(f"{IMAGE_TEXT}/*.tfrecord")]
     if names and not any(name.startswith(f"{split}-") for name in names):
         there_are = ", ".join(sorted({re.sub(r"-\d+(-of-\d+)?\.tfrecord$", "", name) for name in names}))
         raise UserError(f"No {IMAGE_TEXT} records of split {split!r} in {folder}: it has {there_are}.")
-    if languages and (place / DESCRIPTION).is_file():
-        known = json_field(read_json(place / DESCRIPTION), "languages", dict, place / DESCRIPTION, {})
-        unknown = sorted(set(languages) - known.keys())
-        if known and unknown:
-            raise UserError(f"No captions in {', '.join(unknown)} in {folder}; its languages: {', '.join(known)}.")
+    if languages and (data / DESCRIPTION).is_file():
+        described = json_field(read_json(data / DESCRIPTION), "languages", dict, data / DESCRIPTION, {})
+        unknown = sorted(set(languages) - described.keys())
+        if described and unknown:
+            raise UserError(f"No captions in {', '.join(unknown)} in {folder}; its languages: {', '.join(described)}.")
 
 
 def describe(folder: pathlib.Path) -> str:

@@ -15,7 +15,7 @@ import dataclasses
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Union, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,14 @@ class Encoders:
     prompted: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
 
 
+class Reading(NamedTuple):
+    """How texts are read: the shares of their pieces that are unknown, and of texts that are cut; pieces per text."""
+
+    unknown: float
+    cut: float
+    room: int
+
+
 class Embedder:
     """Encodes images and texts to L2-normalised float32 vectors; made by `open_model`.
 
@@ -127,7 +135,7 @@ class Embedder:
         self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
         self.original: Any = None  # a `fingerprint.Original`: the model that smaller encoders were made of
         self.encoder = ""  # and their name, see `models.encoder_of`
-        self.reading: Any = None  # and a function, see `litert.model.LiteModel.reading`
+        self.reading: Callable[[Sequence[str]], Reading] | None = None  # of smaller encoders
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
         self.kept_alive: Any = None  # an export's text encoder, since its signatures do not keep the variables alive
         self._encoders = encoders

@@ -55,8 +55,8 @@ def model_stamp(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that change with a model's files, in some milliseconds; "" where nothing is known.
 
     Small files count with their contents, among them the indexes of TensorFlow's weights, which hold a checksum of
-    every tensor, and the probes of a `lite/`; large files with the time of their last change. So a model that was
-    copied may have another stamp, and its vectors tell whether it is another model.
+    every tensor, and the probes of a `lite/`; large files with the time of their last change. So a copied model may
+    have another stamp: then its vectors decide.
     """
     folder = as_path(model)
     if not isinstance(folder, pathlib.Path):

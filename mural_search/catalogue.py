@@ -27,6 +27,7 @@ from typing import Protocol
 
 from mural_lite.config import has_images
 from mural_lite.config_file import load_config
+from mural_lite.embedder import Reading
 from mural_lite.errors import UserError
 from mural_lite.files import (
     as_path,
@@ -38,7 +39,6 @@ from mural_lite.files import (
     write_whole,
 )
 from mural_lite.fingerprint import TOLERANCE
-from mural_lite.litert.model import Reading
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_folder, model_place
 from mural_lite.versions import newest_description
@@ -244,14 +244,6 @@ def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, t
     return True
 
 
-def _searching(source: str, trained: pathlib.Path | None) -> str:
-    """Returns the model that searches: the trained one, as an export where there is one, or the source."""
-    if trained is None:
-        return source
-    export = trained / "export"
-    return str(export if export.exists() else trained)
-
-
 MANY_CUT = 0.1  # share of a language's captions that are cut, from which on a note says so
 MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, from which on a note says so
 MOST_READ = 10_000  # captions of a language that are read for notes
@@ -329,7 +321,7 @@ def _index(
     products = collections.Counter(entry.product for entry in entries if entry.product)
     product = table.columns.identity if any(count > 1 for count in products.values()) else ""
     with local_folder(folder / INDEX) as index_folder:
-        model = known_model(_searching(source, trained), index_folder)
+        model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
         noise = None if is_new else _noise_of(index_folder)
         about = dict(product=product, fields=fields, sources=[str(table.request.table)])

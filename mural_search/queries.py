@@ -314,7 +314,7 @@ ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies be
 
 
 def check_sort(index, sort: str) -> None:
-    """Raises `CannotBeAsked` for a field without numbers or dates; "" is none."""
+    """Raises `CannotBeAsked` for a field without numbers or dates; "" passes."""
     name = sort.removeprefix("-")
     if sort and not len(index.table.amounts(name)[0]):
         raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {name!r}.")

@@ -46,7 +46,8 @@ def index(
     from mural_search.made_index import measure_noise, report
 
     with local_folder(output) as folder:
-        changes.check_free(folder)
+        if names:
+            changes.check_free(folder)
         recorded = {} if names else described(folder)
         names = names or recorded["sources"]
         vectors = list(filter(embed.is_embeddings, names))

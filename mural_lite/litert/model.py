@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from mural_lite.config import has_images
 from mural_lite.config_file import load_config
+from mural_lite.embedder import Reading
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_array, read_json
 from mural_lite.fingerprint import Original
@@ -22,16 +22,6 @@ DESCRIPTION = "lite.json"
 FORMAT = 1  # raised when older readers would give other vectors
 IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
 PROBES, REPORT = "model_probes.npy", "report.json"
-
-
-class Reading(NamedTuple):
-    """How texts are read: the shares of their pieces that are unknown, and of texts that are cut; pieces per text."""
-
-    unknown: float
-    cut: float
-    room: int
-
-
 LENGTH_STEP = 8  # tokens: texts are padded to a multiple of it, so that few lengths are prepared
 
 

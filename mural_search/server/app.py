@@ -124,10 +124,8 @@ def load_page(
         opened = load_index(index)
         settings.check(opened.table.field_names())
     embedder = open_model(quickest(export or _recorded(opened.model.path)))
-    routes = immich_routes(embedder, immich) if immich else []
-    if opened is not None:
-        routes += search_routes(opened, embedder, settings, index)
-    return routes
+    pages_routes = search_routes(opened, embedder, settings, index) if index else []
+    return [*immich_routes(embedder, immich), *pages_routes] if immich else pages_routes
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -89,24 +89,25 @@ class _Immich:
             form = await request.post()
         except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
             raise BadRequest(f"The form cannot be read: {error}.", 422) from None
-        kind = self._kind(form.get("entries"))
-        content = form.get("image" if kind == VISUAL else "text")
+        tower = self._tower(form.get("entries"))
+        content = form.get("image" if tower == VISUAL else "text")
         if isinstance(content, web.FileField):
             content = content.file.read()
-        encode = self._picture if kind == VISUAL else self._text
+        encode = self._picture if tower == VISUAL else self._text
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, encode, content)
         return web.json_response(answer)
 
-    def _kind(self, entries: object) -> str:
+    def _tower(self, entries: object) -> str:
         """Returns "visual" or "textual"; raises `BadRequest` for entries that ask for anything else."""
         try:
-            tasks = json.loads(entries)
-            asked = [(task, kind, entry["modelName"]) for task, kinds in tasks.items() for kind, entry in kinds.items()]
+            asked = []
+            for task, towers in json.loads(entries).items():
+                asked += [(task, tower, entry["modelName"]) for tower, entry in towers.items()]
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             raise BadRequest(f'entries must be JSON such as {{"{TASK}": {{"textual": …}}}}.', 422) from None
-        for task, kind, model in asked:
-            if task != TASK or kind not in (VISUAL, TEXTUAL):
-                raise BadRequest(f"This server answers {TASK} alone, not {str(task)[:40]} ({str(kind)[:40]}).")
+        for task, tower, model in asked:
+            if task != TASK or tower not in (VISUAL, TEXTUAL):
+                raise BadRequest(f"This server answers {TASK} alone, not {task[:40]} ({tower[:40]}).")
             if str(model).rpartition("/")[2].replace(":", "_") != self._name:
                 raise BadRequest(f"This server is {self._name}, not {str(model)[:80]!r}.")
         if len(asked) != 1:

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mural_lite.errors import UserError
@@ -305,14 +305,14 @@ def inspect_table(request: TableRequest) -> ProductTable:
     table.presence = _presence(pictures, _first_values(rows, columns.images[0]))
     table.notes = _notes(table, rows, names)
     if not request.language:
-        table.guesses = _guesses(columns, rows, _known_guesses(request.guesses))
+        table.guesses = _guesses(columns, rows, _earlier_guesses(request.guesses))
     return table
 
 
-def _known_guesses(path: str) -> Mapping[str, Mapping]:
+def _earlier_guesses(path: str) -> Collection[Mapping]:
     """Returns the guesses in a file; none from a missing file, or a file that is damaged or has another form."""
     if not path or not as_path(path).is_file():
-        return {}
+        return ()
     try:
         values = read_json(path)
         for guess in values.values():
@@ -321,13 +321,13 @@ def _known_guesses(path: str) -> Mapping[str, Mapping]:
             json_field(guess, "scripts", list[str], path)
             json_field(guess, "languages", dict[str, str], path)
     except (UserError, TypeError, AttributeError):
-        return {}
-    return values
+        return ()
+    return values.values()
 
 
 def keep_guesses(table: ProductTable) -> None:
     """Writes the guessed languages of a table into the file that its request names."""
-    guesses = {guess.digest: guess.to_json() for guess in table.guesses.values()}
+    guesses = {name: guess.to_json() for name, guess in table.guesses.items()}
     if not guesses:
         return
     write_whole(table.request.guesses, json.dumps(guesses, ensure_ascii=False, indent=1) + "\n")
@@ -372,8 +372,8 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     return notes
 
 
-def _guesses(columns: Columns, rows: Sequence[Row], known: Mapping[str, Mapping]) -> dict[str, Guess]:
-    """Returns the guess for each column of captions without a language; `known`: as `Guess` takes it."""
+def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]) -> dict[str, Guess]:
+    """Returns the guess for each column of captions without a language; `earlier`: as `Guess` takes it."""
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:
         if columns.language and row.values.get(columns.language):
@@ -382,4 +382,4 @@ def _guesses(columns: Columns, rows: Sequence[Row], known: Mapping[str, Mapping]
             if columns.caption_language(name) == "":
                 texts[name] += map(plain_text, texts_of(value))
     texts = {name: some for name, some in texts.items() if some}
-    return {name: Guess(some, known) for name, some in texts.items()}
+    return {name: Guess(some, earlier) for name, some in texts.items()}

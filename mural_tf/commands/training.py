@@ -22,9 +22,9 @@ from ml_collections import ConfigDict
 
 from mural_lite.config_file import load_config
 from mural_lite.dataset_folder import DESCRIPTION, describe
+from mural_lite.embedder import Reading
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json, write_whole
-from mural_lite.litert.model import Reading
 from mural_lite.paths import RemotePath
 from mural_lite.record_format import TEXT_PAIRS
 from mural_lite.remote_folders import local_copy

@@ -1,11 +1,13 @@
 """Search on a `lite/`: one index for it and the model that it was made of, and no TensorFlow."""
 
+import dataclasses
 import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 from refusals import assert_refused
@@ -14,9 +16,9 @@ from toy_data import picture
 
 import mural_tf
 from mural_lite.models import encoder_of
-from mural_search import known_model
+from mural_search import catalogue, known_model
 from mural_search import runs as commands
-from mural_search.index import load_index
+from mural_search.index import load_index, model_of
 from mural_search.queries import Query
 from mural_tf.commands.training import CatalogueTrainer
 
@@ -67,6 +69,10 @@ def test_an_index_goes_on_with_the_encoders_that_made_it(export, index, tmp_path
     commands.index(pictures, str(tmp_path / "index"), model=small)
     for model in (str(export), small):
         assert str(known_model.known_model(model, tmp_path / "index")) == small
+    recorded = model_of(tmp_path / "index")
+    for encoder, is_kept in ((recorded.encoder, True), ("LiteRT 1+2", False)):  # of the same model, in another kind
+        asked = types.SimpleNamespace(fingerprint=dataclasses.replace(recorded, encoder=encoder))
+        assert catalogue._is_index_of(tmp_path / "index", asked) == is_kept == (tmp_path / "index").exists()
 
 
 def test_captions_are_read_alike(export):

@@ -496,6 +496,9 @@ def test_equal_captions_are_guessed_once(tmp_path, detector, monkeypatch):
     monkeypatch.setattr(table_columns, "_detector", lambda tags: detected.append(tags) or FakeDetector(tags))
     inspected = inspect_table(request)
     assert found(inspected, tmp_path)[0] == before and "guessed: " in inspected.describe() and not detected
+    columns(["image", "caption"], NAMES[:2], ["a hat", "a hat"])(tmp_path)  # rows that are gone change no language
+    assert found(inspect_table(request), tmp_path)[0][0].captions == {("en", "a hat"): (0, True)} and not detected
+    make(tmp_path)
     for content in ("[]", "{", '{"a": 1}', '{"a": {"shares": {"de": "x"}}}'):
         (tmp_path / "languages.json").write_text(content)
         assert found(inspect_table(request), tmp_path)[0] == before and detected

@@ -23,7 +23,7 @@ from mural_tf.training.prepare import check_places
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host",
          "translation_languages", "config", "benchmark", "version", "filter",
          "columns", "where", "fields", "title", "encoding", "rank", "sort", "license", "weights", "color", "hide",
-         "link", "hosts"}  # fmt: skip
+         "link", "hosts", "immich"}  # fmt: skip
 FIELDS = """model origin text_pairs source emoji format default_language read split name precision builder
          layout prompt sha256 mode fused batch_norm_group normalization resize_mode interpolation jpeg padding
          activation pooling attention language_branches norm""".split()

@@ -24,6 +24,7 @@ from mural_lite.litert.runtime import Encoder
 from mural_tf.encoders.kernels import ACTIVATIONS
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
 from mural_tf.export.lite_encoders import _convert
+from mural_tf.runs import lite as runs_lite
 from mural_tf.runs.lite import Choice, choices, describe, export_lite
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -175,6 +176,17 @@ def test_the_lite_model_has_its_models_fingerprint(workdir, small, tmp_path):
     np.save(other / "model_probes.npy", probes[:, ::-1])
     with pytest.raises(UserError, match="are not the encoders of the model that they name: 1 - cosine is"):
         take_fingerprint(mural_tf.load(other))
+
+
+def test_the_bound_covers_the_probes(workdir, tmp_path, monkeypatch):
+    """Also where the data has no pictures to compare: without it such a `lite/` was never opened again."""
+    probes = np.tile(np.eye(3, dtype=np.float32), [3, 1])
+    turned = np.roll(probes, 1, axis=1) * np.float32(0.1)
+    monkeypatch.setattr(
+        runs_lite, "encode_probes", lambda embedder: probes + (0.0 if embedder.original is None else turned)
+    )
+    report = export_lite(workdir[0], tmp_path, precision="float32")
+    assert report["bound"] == pytest.approx(2.0 * (1.0 - 1.0 / np.sqrt(1.01)), rel=1e-3)
 
 
 WITHOUT = """
