@@ -268,7 +268,7 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
     lines += _reading_lines(read, entries)
     if not model.encoder and (description / "checkpoints").is_dir() and importlib.util.find_spec("ai_edge_litert"):
         lines.append(
-            f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite --lite_kind=float32` makes "
+            f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite_kind=float32` makes "
             "encoders that need a third of the memory and seconds. Then remove the index: it goes on with its encoders."
         )
     return lines

@@ -227,11 +227,7 @@ def evaluate(compare, list, **flag):
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
-    lite_kind=(
-        "",
-        "Kind of both. Default: the smallest that loses little by the training's data, which takes minutes.",
-        ["", "int8", "float16", "float32"],
-    ),
+    lite_kind=("", "lite/ in this kind, without trials by data, which take minutes.", ["", "int8", "float16", "float32"]),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),
@@ -255,8 +251,6 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
 
         export_two_towers(model, own_texts, data_dir, output)
         return
-    if lite_kind and not lite:
-        raise UserError(f"--lite_kind={lite_kind} is of lite/: add --lite.")
     from mural_tf.export.versions import check_free
 
     check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
@@ -264,7 +258,7 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
 
     path = export_workdir(model, output, **options)
     print(f"Exported to {path}")
-    if lite:
+    if lite or lite_kind:
         from mural_tf.runs.lite import describe, export_lite
 
         report = export_lite(model, path, options["checkpoint"], lite_kind)

@@ -102,8 +102,8 @@ class CatalogueTrainer:
         asked = json.dumps([self.source, self.translations, json.loads(self.config.to_json_best_effort())])
         path = self.folder / TRAINED_AS
         stages = [WORKDIR, TRANSLATED] if self.translations else [WORKDIR]
-        is_trained = all(is_finished(self.folder / stage) for stage in stages)
-        if is_trained and path.is_file() and path.read_text("utf-8") == asked:
+        is_known = path.is_file() and path.read_text("utf-8") == asked
+        if is_known and all(is_finished(self.folder / name) for name in stages):
             print(f"Training in {self.folder / stages[-1]} is finished.")
             return True  # no run is opened, which takes a model
         if not self._fit() or (self.translations and not self._teach()):

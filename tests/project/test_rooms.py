@@ -44,18 +44,19 @@ CLOSURES = {
     "mural_tf.export.saved_model": 8_200,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 17_300,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_200,  # from a question to an answer
-    "mural_search.server.app": 10_200,  # a shop's settings, words in eleven languages
+    "mural_search.server.app": 10_400,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 5_700,  # from sources to records
-    "mural_search.catalogue": 12_000,  # from an own table to a page; the aim is 9,000
+    "mural_search.catalogue": 12_600,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
 NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
-    "tokens": 353_000,
-    "lines of mural_lite": 6_400,  # 65 of them read configurations of earlier commits; the aim is 6,000
-    "lines of mural_search": 9_500,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
+    # 1,600 answer immich, 2,000 keep an index's model closed
+    "tokens": 357_000,
+    "lines of mural_lite": 6_500,  # 65 of them read configurations of earlier commits; the aim is 6,000
+    "lines of mural_search": 9_900,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
     "lines of mural_tf": 37_500,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
     "tokens per line of losses, models, training": 9.95,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
@@ -65,7 +66,7 @@ NUMBERS = {
     "fields of the configuration": 152,  # the aim, with those of methods, is 205
     "fields of methods": 58,
     "commands": 20,
-    "flags": 151,  # of them `--weights`, and six of the page: link, hide, logo, color, language, hosts
+    "flags": 153,  # of them `--weights`, and six of the page: link, hide, logo, color, language, hosts
     "kinds of sources": 15,
     "options of sources": 38,
     "routes of the server": 7,

@@ -78,7 +78,7 @@ def test_no_command_imports_tensorflow_to_say_a_mistake(tmp_path):
         (*errors, "--split=tset"): "it has train",
         (*finetune, f"--workdir={workdir}"): "is the source itself",
         (*finetune, f"--workdir={tmp_path}/new", "--config.data.directory=none"): "The data folder none does not exist",
-        ("export", model, "--lite_kind=int8"): "--lite_kind=int8 is of lite/: add --lite.",
+        ("export", model, "--lite_kind=int4"): "value should be one of <|int8|float16|float32>",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS], input=json.dumps(list(expected)), cwd=ROOT, capture_output=True, text=True
