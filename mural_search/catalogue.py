@@ -44,7 +44,7 @@ from mural_lite.remote_folders import local_folder, model_place
 from mural_lite.versions import newest_description
 from mural_search import changes
 from mural_search.examples import EXAMPLES, write_examples
-from mural_search.index import CAPTIONS, VECTORS, load_index, model_of, sync
+from mural_search.index import CAPTIONS, VECTORS, described, load_index, model_of, sync
 from mural_search.items import Item, amount, parse_filters
 from mural_search.known_model import KnownModel, known_model
 from mural_search.made_index import measure_noise, report
@@ -356,7 +356,9 @@ def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
     fingerprint, recorded = model.fingerprint, model_of(folder)
     if recorded is None:
         return False
-    if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder:
+    head = described(folder).get("head", "")
+    has_head = not head or not model.is_open or head in model.text_heads
+    if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder and has_head:
         return True
     print(f"{folder} is of another model than {fingerprint.describe()}: it is made anew.")
     for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files

@@ -227,7 +227,7 @@ def evaluate(compare, list, **flag):
     checkpoint=CHECKPOINT,
     precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     lite=(False, "Also write lite/: small encoders that answer without TensorFlow, with a report of their loss."),
-    lite_kind=("", "lite/ in this kind, without trials by data, which take minutes.", ["", "int8", "float16", "float32"]),
+    lite_kind=("", "lite/ in this kind, without trials, which take minutes.", ["", "int8", "float16", "float32"]),
     overwrite=(False, "Replace an export that is already there."),
     version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     license=("", "Licence for README.md, as the Hugging Face Hub names it: apache-2.0. Default: the weights' own."),

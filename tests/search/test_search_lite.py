@@ -71,7 +71,7 @@ def test_an_index_goes_on_with_the_encoders_that_made_it(export, index, tmp_path
         assert str(known_model.known_model(model, tmp_path / "index")) == small
     recorded = model_of(tmp_path / "index")
     for encoder, is_kept in ((recorded.encoder, True), ("LiteRT 1+2", False)):  # of the same model, in another kind
-        asked = types.SimpleNamespace(fingerprint=dataclasses.replace(recorded, encoder=encoder))
+        asked = types.SimpleNamespace(fingerprint=dataclasses.replace(recorded, encoder=encoder), is_open=False)
         assert catalogue._is_index_of(tmp_path / "index", asked) == is_kept == (tmp_path / "index").exists()
 
 

@@ -1,9 +1,11 @@
 """The command `catalogue`: from somebody's own table to a data set, to an index that follows it, to a page."""
 
+import contextlib
 import json
 import pathlib
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import types
@@ -301,6 +303,14 @@ def test_a_model_is_opened_only_for_what_is_new(tmp_path, searching, monkeypatch
     model[0] = ColorEmbedder(seed=1)
     assert_refused(make, ["The index was made by the model", "not by"], "12345")  # in files that did not change
     (tmp_path / "model/vocabulary.txt").write_text("words of that model")
+    with contextlib.closing(sqlite3.connect(tmp_path / "out/index/index.sqlite")) as database, database:
+        database.execute("UPDATE meta SET value = '\"text_text\"' WHERE key = 'head'")
+    model[0] = ColorEmbedder()  # of the same vectors, without the head of the captions
+    model[0].text_heads = ()
+    printed, count = make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))
+    assert "is of another model than colors" in printed
+    model[0] = ColorEmbedder(seed=1)
+    (tmp_path / "model/vocabulary.txt").write_text("words of some other")
     printed, count = make("1234", ("p0.jpg", "p1.jpg", "p7.jpg", "p8.jpg"))
     assert "is of another model than colors" in printed and "as before" not in printed
 
