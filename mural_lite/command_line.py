@@ -136,7 +136,7 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
         rest.remove(words[0])
         longer = f"{name} {words[0]}".strip()
         if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
-            raise UserError(_unknown(commands, name, longer.split()[-1]))
+            raise UserError(_unknown(commands, name, words[0]))
         name = longer
     return name, rest
 
@@ -301,6 +301,9 @@ def _mistakes_in_flags() -> Iterator[None]:
         missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
         if missing:
             raise UserError(_missing(missing[1])) from error
+        number = re.match(r"(flag --\S+: )(?:invalid literal for int|could not convert string to float)", str(error))
+        if number:
+            raise UserError(f"{number[1]}expected a number, such as 1000 or 0.001.") from error
         raise UserError(f"{error} (--help lists the flags)") from error
     except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
         reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")

@@ -157,6 +157,10 @@ def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     try:
         yield partial
         publish(partial, path)
+    except OSError as error:
+        if error.filename == os.fspath(partial):
+            error.filename = os.fspath(path)  # the name that the user gave
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

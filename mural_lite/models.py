@@ -57,6 +57,8 @@ def open_model(
 
 
 def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
+    if path.is_file():
+        raise UserError(f"The model {path} is a file; give the folder of a workdir or an export, or hf://ORG/NAME.")
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir, an export or hf://ORG/NAME.")
     announce(f"Loading {display_name(path)} …")

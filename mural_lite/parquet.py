@@ -31,7 +31,7 @@ def open_parquet(path: pathlib.Path):
         return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         refuse_failure(error, path)
-        raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
+        raise UnreadableParquet(f"{path} is not a Parquet file, or is damaged or cut off.") from None
 
 
 def read_rows(
@@ -45,8 +45,8 @@ def read_rows(
     """
     try:
         file, end = open_parquet(path), 0
-    except UnreadableParquet as error:
-        on_problem("Parquet file that cannot be read", str(error))
+    except UnreadableParquet:
+        on_problem("Parquet file that cannot be read", str(path))
         return
     import pyarrow
 

@@ -121,16 +121,18 @@ def catalogue(
       UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
     """
     folder = as_path(output)
+    if folder.is_file():
+        raise UserError(f"--output={output} is a file: name a folder, which may be new.")
     if not dry_run:
         request = dataclasses.replace(request, guesses=str(folder / LANGUAGES))
     table = inspect_table(request)
     print(table.describe(), flush=True)
-    if dry_run:
-        return None
-    _check_source(source, train)
     for name in fields or ():
         if name not in table.fields:
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
+    if dry_run:
+        return None
+    _check_source(source, train)
     description = _description(source)
     _check_has_images(description, source)
     if not train and trainer.needs_captions:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import pathlib
 import socket
 import sys
@@ -25,6 +26,7 @@ from absl import logging as log
 
 from mural_lite import pages
 from mural_lite.errors import UserError, install_extra
+from mural_lite.files import as_path
 
 try:
     from aiohttp import web
@@ -33,6 +35,7 @@ except ModuleNotFoundError as error:
 
 from mural_lite.models import open_model, quickest
 from mural_lite.remote_folders import model_place
+from mural_search.database import check_place
 from mural_search.index import load_index
 from mural_search.server import limits as bounds
 from mural_search.server.immich import check_name, immich_routes
@@ -78,6 +81,11 @@ def serve(
       UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
         does not fit the index.
     """
+    if not index and not immich:
+        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
+    index_folder = as_path(index)
+    if index and isinstance(index_folder, pathlib.Path):
+        check_place(index_folder)
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
     names = (*HERE, *(name.lower() for name in hosts)) if hosts or host in HERE else ()
     app = create_app(load_page(index, export, settings, immich), limits, hosts=names)
@@ -115,8 +123,6 @@ def load_page(
     """
     if immich:
         check_name(immich)
-    if not index and not immich:
-        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
     if not index and not export:
         raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
     opened = None
@@ -133,7 +139,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}. Try --port={port + 1}.") from None
+        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # Python adds the address
+        raise UserError(f"Cannot listen on {host}:{port}: {reason}. Try --port={port + 1}.") from None
 
 
 def _recorded(model: str) -> str:

@@ -365,6 +365,10 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
     for reason, count in unwanted.items():
         if reason:
             notes.append(f"left out of the first {len(rows)} rows: {count} x {reason}")
+    ids = [_text_in(row.values, table.columns.identity) for row in rows]
+    joined = sum(map(bool, ids)) - len(set(filter(None, ids)))
+    if joined:
+        notes.append(f"{joined} of the first {len(rows)} rows repeat an id: rows with one id are one product")
     repeated = [name for name in names if re.fullmatch(r".+ \(\d+\)", name) and name.rpartition(" (")[0] in names]
     repeated = [name for name in repeated if name not in table.columns.images]
     if repeated:

@@ -105,7 +105,7 @@ def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
     if not files:
         raise UserError(
             f"No {record_type} records of split {split!r} in {directory}: "
-            f"expected {directory}/{record_type}/{split}-*.tfrecord."
+            f"expected {directory}/{record_type}/{split}-*.tfrecord, which `convert` or `catalogue` writes."
         )
     return files
 

@@ -99,6 +99,8 @@ class Source:
         """Raises `UserError` for impossible options, before anything is read."""
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
+            if code == "":
+                raise UserError(f"{self.KIND}:{self.path} needs a language: {self.KIND}:{self.path},{name}=de.")
             if code is not None and column_of(code) is None:
                 canonical_language(code)
 

@@ -174,3 +174,10 @@ def test_a_file_system_without_locks_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(files.fcntl, "flock", fail(errno.EIO))
     with pytest.raises(OSError, match="Input/output"), files.exclusive_lock(tmp_path / "lock"):
         pass
+
+
+def test_what_cannot_be_written_has_the_name_that_was_given(tmp_path):
+    """Not that of the partial file beside it."""
+    with pytest.raises(FileNotFoundError) as error:
+        files.write_whole(tmp_path / "no/page.html", "text")
+    assert error.value.filename == str(tmp_path / "no/page.html")

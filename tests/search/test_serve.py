@@ -192,6 +192,7 @@ run()
 
 def test_the_program_answers_and_ends_on_sigterm(tmp_path):
     """The request that runs when the signal comes gets its answer."""
+    (tmp_path / "index.sqlite").touch()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-c", SLOW, "serve", f"--index={tmp_path}", "--port=0", "--hosts=Shop.example"]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -237,6 +238,7 @@ run()
 
 @pytest.mark.parametrize("what", ["lock", "thread"])
 def test_sigterm_ends_the_program_whatever_runs(tmp_path, what):
+    (tmp_path / "index.sqlite").touch()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-c", STUCK, "serve", f"--index={tmp_path}", "--port=0"]
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE)

@@ -428,8 +428,8 @@ def _rows_of_parquet(
     """Yields ({column: value}, place) of each row, `None` for a row that lacks a column."""
     try:
         file = open_parquet(path)
-    except UnreadableParquet as error:
-        reading.tally.skip("Parquet file that cannot be read", str(error))
+    except UnreadableParquet:
+        reading.tally.skip("Parquet file that cannot be read", str(path))
         return
     names = file.schema_arrow.names
     keys_of = {column: _keys_of(column, names) for column in columns}

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -54,12 +55,15 @@ def test_no_command_imports_tensorflow_to_say_a_mistake(tmp_path):
     Index.build(index, ColorEmbedder(), [str(pictures)])
     table = tmp_path / "t.csv"
     table.write_text("image,title_en\nred.png,red\n")
+    cut_off = tmp_path / "cut.parquet"
+    cut_off.write_bytes(b"PAR1" + bytes(99))
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     model, evaluated = f"--model={workdir}", [f"--model={workdir}", f"--data_dir={data}"]
     catalogue = ["catalogue", str(table), f"--images={pictures}", f"--output={tmp_path}/out", f"--from={workdir}"]
     finetune = ["finetune", "--config=finetune", f"--from={workdir}"]
     errors = ["analyse", "errors", *evaluated, f"--output={tmp_path}/errors.html"]
     expected = {
-        (*catalogue, "--fields=brandt"): "the table has no field 'brandt'",
         (*catalogue, "--train=no", "--translations=data"): "--translations teaches",
         (*catalogue, f"--translations={pictures}"): "there is no text_pairs/train-*.tfrecord",
         ("catalogue", f"{table}x", f"--output={tmp_path}/out", f"--from={workdir}"): "There is no file",
@@ -79,10 +83,21 @@ def test_no_command_imports_tensorflow_to_say_a_mistake(tmp_path):
         (*finetune, f"--workdir={workdir}"): "is the source itself",
         (*finetune, f"--workdir={tmp_path}/new", "--config.data.directory=none"): "The data folder none does not exist",
         ("export", model, "--lite_kind=int4"): "value should be one of <|int8|float16|float32>",
+        (*catalogue, "--fields=title;price", "--dry_run"): "the table has no field 'title;price'",
+        ("catalogue", str(table), f"--output={table}", f"--from={workdir}"): "is a file: name a folder",
+        ("catalogue", str(cut_off), f"--output={tmp_path}/out", f"--from={workdir}"): "cannot be read, at ",
+        ("serve", f"--index={index}", f"--port={port}"): f"Address already in use. Try --port={port + 1}.",
+        ("serve", f"--index={tmp_path}", f"--port={port}"): "is not an index",
+        ("serve", f"--port={port}"): "Nothing to serve",
+        ("serve", f"--index={index}", "--port=abc"): "flag --port=abc: expected a number",
+        ("search", "red heart", f"--index={index}"): "Unknown command 'red heart'",
+        ("search", "query", "red", f"--index={index}", f"--html={tmp_path}/no/x.html"): "no/x.html does not exist",
+        ("convert", f"pairs:{table}", f"--output={tmp_path}/new"): "needs a language: pairs:",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS], input=json.dumps(list(expected)), cwd=ROOT, capture_output=True, text=True
     )
+    listener.close()
     assert done.returncode == 0, done.stderr
     for (arguments, words), answer in zip(expected.items(), json.loads(done.stdout.splitlines()[-1])):
         (line,) = [line for line in answer.splitlines() if line.startswith("Error: ")] or [answer[-400:]]

@@ -100,7 +100,7 @@ def test_any_two_files(tmp_path):
     (tmp_path / "a.de").write_bytes(b"eins\nzwei")
     output = run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de,language_b=de"], tmp_path / "out")
     assert pairs_in(output) == [TextPair("one", "en", "eins", "de"), TextPair("two", "en", "zwei", "de")]
-    with pytest.raises(UserError, match="Unknown language"):
+    with pytest.raises(UserError, match="needs a language: lines:.*a.en.gz,language_b=de"):
         run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de"], tmp_path / "no")
 
 
