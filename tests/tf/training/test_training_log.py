@@ -37,6 +37,7 @@ from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
 from mural_tf.training.observers import AtChance, Forecast, observers, parse_profile
+from mural_tf.training.workdir import open_workdir
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
@@ -316,7 +317,7 @@ def batches_without_a_pipeline(config, tokenizer, places, *_):
     """As `training_batches`, of texts that follow from the place: making a pipeline takes longer than a run here."""
     size, (place,) = config.train.text_text_batch, places["text_text"]
     batches = []
-    for number in range(place[2] // size, config.train.steps):
+    for number in range(place[2] // size, place[2] // size + config.train.steps):
         ids = tf.range(size, dtype=tf.int64) + number * size
         sides = {f"text_{side}": tokenizer([f"{word}{i % 64}" for i in ids.numpy()])
                  for side, word in (("a", "thing w"), ("b", "ding v"))}  # fmt: skip
@@ -352,6 +353,26 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
     rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
     assert [row["step"] for row in rows] == [2, 4] and found == rows
     assert_same_weights(whole, rest)
+
+
+def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
+    """Where rates do not depend on the number of steps; and it goes on behind the same items with another batch."""
+    monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
+    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
+
+    def run_steps(name, steps, **changes):
+        run.config.train.update(dict(steps=steps, **changes))
+        open_workdir(tmp_path / name, run.config)
+        return run(name)
+
+    whole = run_steps("whole", 4)
+    first, rest = run_steps("lengthened", 2), run_steps("lengthened", 4)
+    assert [*first.ids, *rest.ids] == whole.ids and len(first.ids) == 2 and rest.finished
+    assert_same_weights(whole, rest)
+    printed = capsys.readouterr().out
+    assert "lengthened was last started: train.steps was 2, is 4.\n" in printed and "rate" not in printed
+    halves = run_steps("lengthened", 6, text_text_batch=16)
+    assert halves.ids[0][0] == list(range(128, 144))
 
 
 @pytest.mark.slow
