@@ -11,6 +11,7 @@ import tensorflow as tf
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.text import build_tokenizer
+from mural_tf.text.byte_words import ended
 from mural_tf.text.piece_models import model_of, parse_lines, read_lines
 from mural_tf.text.sentence_pieces import SentencePieceTokenizer
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
@@ -149,9 +150,17 @@ def test_a_tokenizer_outlives_another_of_the_same_model():
     assert ids(second, "the") == [[11]] and ids(tokenizer(), "the") == [[11]]
 
 
-def test_words_begin_with_their_space():
-    found = tokenizer().tokenize(tf.constant(["the bat", "", "cat"]))
-    assert found.to_list() == [[[11], [3, 5, 13]], [], [[12]]]
+def test_words_begin_with_their_space_or_end_with_their_mark():
+    texts = tf.constant(["the bat", "", "cat"])
+    assert tokenizer().tokenize(texts).to_list() == [[[11], [3, 5, 13]], [], [[12]]]
+    names = ["<|startoftext|>", "<|endoftext|>"]
+    letters = [[letter, -9.0, "normal"] for word in "thebac" for letter in (word, ended(f"{word}</w>"))]
+    pieces = [*([name, 0.0, "control"] for name in names), CONTROLS[2], *letters, ["ba", -1.0, "normal"]]
+    settings = SETTINGS | dict(add_dummy_prefix=False, escape_whitespaces=False)
+    clip = tokenizer(pieces, settings, "clip", cleaning=("clip_words",))
+    names = [piece[0] for piece in pieces]
+    t_end, t, h, e_end, a, c, ba = map(names.index, (ended("t</w>"), "t", "h", ended("e</w>"), "a", "c", "ba"))
+    assert clip.tokenize(texts).to_list() == [[[t, h, e_end], [ba, t_end]], [], [[c, a, t_end]]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,508 @@
+"""Mistakes drawn at random in the code, and the share that the nearest tests notice: a number to steer tests by.
+
+    python -m benchmarks.mutants --seed=1 --rooms=data,text,training --each=10 --output=mutants.csv
+
+In a room every operator of `OPERATORS` is as likely as another, then a place at random. What cannot change a result is
+left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, and arguments such as `flush`.
+
+Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
+the files that import its module, say the name of its function, or are named as the module is. Each was run before
+without a mistake, which gives its seconds; a file that fails then is not asked. A "survivor" is a mistake that these
+files pass; tests farther away may notice it. The same command goes on with the rows that the .csv file lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import contextlib
+import copy
+import csv
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
+FILES = 8  # test files for a mistake, at most
+FIELDS = ("seed", "file", "line", "function", "operator", "before", "after", "outcome", "seconds", "tests")
+
+
+class Mistake(NamedTuple):
+    """A part of a file, bytes [begin, end), and the text that replaces it."""
+
+    file: str
+    line: int
+    function: str  # "" at the top of a file
+    operator: str
+    begin: int
+    end: int
+    before: str
+    after: str
+
+    def key(self) -> tuple[str, ...]:
+        """Returns what tells a mistake from others in the .csv file."""
+        return (self.file, str(self.line), self.operator, self.before, self.after)
+
+
+# Operators: from a node of a syntax tree to the nodes that may take its place.
+
+COMPARISONS = {"Lt": "LtE", "Gt": "GtE", "Eq": "NotEq", "In": "NotIn", "Is": "IsNot"}
+ARITHMETIC = {"Add": "Sub", "Mult": "Div", "BitAnd": "BitOr", "LShift": "RShift"}
+OTHERS = {"FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
+NAMES = {"min": "max", "any": "all", "reduce_min": "reduce_max", "reduce_any": "reduce_all", "argmin": "argmax",
+         "minimum": "maximum", "floor": "ceil", "reduce_sum": "reduce_mean", "sum": "mean"}  # fmt: skip
+
+
+def _both_ways(pairs: dict[str, str]) -> dict[str, str]:
+    return {**pairs, **{after: before for before, after in pairs.items()}}
+
+
+def _changed(node: ast.AST, **fields) -> ast.AST:
+    """Returns a copy of a node with other fields."""
+    node = copy.deepcopy(node)
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+
+
+def _comparison(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        other = _both_ways(COMPARISONS)[type(node.ops[0]).__name__]
+        yield _changed(node, ops=[getattr(ast, other)()])
+
+
+def _arithmetic(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, (ast.BinOp, ast.AugAssign)):
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
+        other = {**_both_ways(ARITHMETIC), **OTHERS}.get(type(node.op).__name__)
+        if other and not any(map(_is_text, sides)):
+            yield _changed(node, op=getattr(ast, other)())
+
+
+def _and_or(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.BoolOp):
+        yield _changed(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+
+
+def _not(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+
+
+def _constant(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield _changed(node, value=node.value + 1 if isinstance(node.value, int) else node.value * 2 + 0.1)
+
+
+def _true_false(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield _changed(node, value=not node.value)
+
+
+def _slice(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Slice):
+        for part in ("lower", "upper", "step"):
+            if getattr(node.slice, part) is not None:
+                yield _changed(node, slice=_changed(node.slice, **{part: None}))
+
+
+def _axis(node: ast.AST) -> Iterator[ast.AST]:
+    for number, keyword in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
+        if keyword.arg == "axis" and isinstance(keyword.value, (ast.Constant, ast.UnaryOp)):
+            axis = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
+            keywords = [*node.keywords[:number], ast.keyword("axis", axis), *node.keywords[number + 1 :]]
+            yield _changed(node, keywords=keywords)
+
+
+def _swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Call) and len(node.args) > 1:
+        first, second, *rest = node.args
+        is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
+        if not is_starred and ast.unparse(first) != ast.unparse(second):
+            yield _changed(node, args=[second, first, *rest])
+
+
+def _keyword_dropped(node: ast.AST) -> Iterator[ast.AST]:
+    for number, keyword in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
+        if keyword.arg and keyword.arg not in UNSEEN:
+            yield _changed(node, keywords=node.keywords[:number] + node.keywords[number + 1 :])
+
+
+def _statement_removed(node: ast.AST) -> Iterator[ast.AST]:
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ()
+    is_kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)  # beyond the function
+    if is_call or is_kept or isinstance(node, ast.AugAssign):
+        yield ast.Pass()
+
+
+def _return_changed(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Return) and node.value is not None:
+        value = node.value
+        if isinstance(value, ast.Tuple) and len(value.elts) > 1:
+            first, second, *rest = value.elts
+            yield _changed(node, value=_changed(value, elts=[second, first, *rest]))
+        elif isinstance(value, (ast.Compare, ast.BoolOp)):
+            yield _changed(node, value=ast.UnaryOp(ast.Not(), value))
+        elif not isinstance(value, ast.Constant):
+            yield _changed(node, value=ast.Constant(None))
+
+
+def _min_max(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Call):
+        names = _both_ways(NAMES)
+        if isinstance(node.func, ast.Name) and node.func.id in {"min", "max", "any", "all"}:
+            yield _changed(node, func=ast.Name(names[node.func.id]))
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            yield _changed(node, func=_changed(node.func, attr=names[node.func.attr]))
+
+
+def _condition_negated(node: ast.AST) -> Iterator[ast.AST]:
+    if getattr(node, "is_condition", False):  # `mistakes_in` sets it
+        yield ast.UnaryOp(ast.Not(), node)
+
+
+def _guard_removed(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
+        if isinstance(node.body[0], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+            yield ast.Pass()
+
+
+OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
+    "comparison": _comparison, "arithmetic": _arithmetic, "and, or": _and_or, "not": _not, "constant": _constant,
+    "true, false": _true_false, "slice": _slice, "axis": _axis, "swapped arguments": _swapped_arguments,
+    "keyword dropped": _keyword_dropped, "statement removed": _statement_removed, "return changed": _return_changed,
+    "minimum, maximum": _min_max, "condition negated": _condition_negated, "guard removed": _guard_removed,
+}  # fmt: skip
+
+# Mistakes that change no result.
+
+# Keyword arguments of names, of speed and of the platform's defaults.
+UNSEEN = {"name", "flush", "encoding", "errors", "num_parallel_calls", "prefetch", "max_workers", "daemon", "file",
+          "message", "exist_ok", "autograph", "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing",
+          "maxsize"}  # fmt: skip
+SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "log_first_n", "cache", "prefetch",
+        "lru_cache", "TypeVar", "getLogger", "freeze", "flush", "remove_partial"}  # fmt: skip
+
+
+def _left_out(node: ast.AST) -> list[ast.AST]:
+    """Returns the parts of a node in which no mistake is put."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        annotations = [argument.annotation for argument in every if argument]
+        whole = [node] if node.name == "__repr__" else []
+        return [part for part in [*whole, *annotations, node.returns, *node.decorator_list] if part]
+    if isinstance(node, ast.ClassDef):
+        return node.decorator_list
+    if isinstance(node, ast.AnnAssign):
+        return [node.annotation]
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        unseen = [keyword for keyword in node.keywords if keyword.arg in UNSEEN]
+        return [node] if name in SAID else unseen
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return [node] if _left_out(node.value) == [node.value] else []
+    if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+        return [node]
+    return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
+
+
+def mistakes_in(file: str, text: str) -> list[Mistake]:
+    """Returns all mistakes that may be put into a file."""
+    tree = ast.parse(text)
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found = []
+
+    def visit(node: ast.AST, function: str) -> None:
+        left_out = {id(part) for part in _left_out(node)}
+        if id(node) in left_out:
+            return
+        if isinstance(node, (ast.stmt, ast.expr)):
+            found.extend(mistakes_of(node, function))
+        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+            node.test.is_condition = True
+        name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ""
+        for child in ast.iter_child_nodes(node):
+            if id(child) not in left_out:
+                visit(child, name or function)
+
+    def mistakes_of(node: ast.AST, function: str) -> Iterator[Mistake]:
+        begin = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        before = text.encode()[begin:end].decode()
+        is_elif = isinstance(node, ast.If) and before.startswith("elif")
+        for operator, changes in OPERATORS.items():
+            for changed in () if is_elif else changes(node):
+                after = ast.unparse(ast.fix_missing_locations(changed))
+                if isinstance(node, ast.expr):
+                    after = f"({after})"
+                after = after.replace("\n", "\n" + " " * node.col_offset)
+                yield Mistake(file, node.lineno, function, operator, begin, end, before, after)
+
+    visit(tree, "")
+    return found
+
+
+def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
+    """Draws mistakes, every operator as likely as another, and each mistake once."""
+    by_operator = collections.defaultdict(list)
+    for mistake in mistakes:
+        by_operator[mistake.operator].append(mistake)
+    chosen = []
+    while by_operator and len(chosen) < count:
+        operator = draw.choice(sorted(by_operator))
+        places = by_operator[operator]
+        chosen.append(places.pop(draw.randrange(len(places))))
+        if not places:
+            del by_operator[operator]
+    return chosen
+
+
+# The nearest tests.
+
+
+class Words(NamedTuple):
+    """What a Python file says: the modules that it imports, and all its words."""
+
+    path: str
+    modules: set[str]
+    words: set[str]
+
+
+def read_words(root: pathlib.Path, pattern: str) -> list[Words]:
+    """Reads the files of a tree that fit a pattern."""
+    files = []
+    for path in sorted(root.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        modules = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                modules.add(node.module)
+                modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+        files.append(Words(path.relative_to(root).as_posix(), modules, set(re.findall(r"\w+", text))))
+    return files
+
+
+def module_of(path: str) -> str:
+    """Returns the dotted name of a file of a package."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[str]:
+    """Returns the test files that lie next to a mistake, the nearest first."""
+    module = module_of(mistake.file)
+    folder, _, stem = module.rpartition(".")
+    users = {module_of(file.path) for file in package if module in file.modules}
+    nearness = {}
+    for test in tests:
+        imports = module in test.modules
+        imports_user = bool(users & test.modules)
+        names = stem in pathlib.PurePath(test.path).stem
+        says = mistake.function in test.words
+        is_in_room = folder.split(".")[-1] in pathlib.PurePath(test.path).parts
+        nearness[test.path] = 4 * imports + 3 * says + 3 * names + 2 * imports_user + 2 * is_in_room
+    near = [path for path in nearness if nearness[path] >= 3]
+    return sorted(near, key=lambda path: -nearness[path])[:FILES]
+
+
+class Trial:
+    """A copy of a tree, in which tests run.
+
+    Args:
+      root: the tree; it is only read.
+      folder: an empty one.
+      limit: seconds that the test files of a mistake may take together without the mistake.
+      seconds_file: a JSON file that keeps the seconds of each test file, -1 where it fails or takes too long.
+    """
+
+    def __init__(self, root: pathlib.Path, folder: pathlib.Path, limit: float, seconds_file: pathlib.Path):
+        self.tree = folder / "tree"
+        self._limit = limit
+        self._seconds_file = seconds_file
+        self._seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
+        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+            if (root / name).is_file():
+                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.tree / name)
+
+    def tests_for(self, near: list[str]) -> list[str]:
+        """Returns the files of `near` that pass without a mistake, as many as the limit allows, the quickest first."""
+        for path in near:
+            if path not in self._seconds:
+                begin = time.monotonic()
+                code = self._run([path], self._limit)
+                self._seconds[path] = time.monotonic() - begin if code == 0 else -1
+                self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
+        passing = sorted((path for path in near if self._seconds[path] > 0), key=self._seconds.get)
+        total = 0.0
+        chosen = []
+        for path in passing:
+            total += self._seconds[path]
+            if not chosen or total <= self._limit:
+                chosen.append(path)
+        return chosen
+
+    def outcome(self, mistake: Mistake, tests: list[str]) -> str:
+        """Returns "noticed", "survived", or "untested" if there are no tests."""
+        if not tests:
+            return "untested"
+        path = self.tree / mistake.file
+        before = path.read_bytes()
+        path.write_bytes(before[: mistake.begin] + mistake.after.encode() + before[mistake.end :])
+        try:
+            code = self._run(tests, 3 * self._limit)
+        finally:
+            path.write_bytes(before)
+        return "survived" if code == 0 else "noticed"
+
+    def _run(self, tests: list[str], limit: float) -> int | None:
+        """Returns the exit code of pytest, or `None` if it took too long, in a process that ends with its children."""
+        # As a worker of pytest-xdist, whose settings `tests/conftest.py` makes quicker; the base's folder is shared.
+        environment = {**os.environ, "PYTEST_XDIST_WORKER": "gw0", "PYTHONPATH": str(self.tree)}
+        base = self.tree.parent / "run/base"
+        shutil.rmtree(base.parent, ignore_errors=True)
+        base.parent.mkdir()
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", f"--basetemp={base}", *tests]
+        process = subprocess.Popen(
+            command, cwd=self.tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, preexec_fn=_limit_process,
+        )  # fmt: skip
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _limit_process() -> None:
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+
+# Shares.
+
+
+def wilson(noticed: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Returns Wilson's interval of a share: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    if not count:
+        return 0.0, 1.0
+    share = noticed / count
+    middle = share + z * z / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return (middle - half) / scale, (middle + half) / scale
+
+
+# The command.
+
+
+def rooms_of(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    """Returns {room: its Python files}: the folders of `mural_tf`, and "search" and "lite" for the other packages."""
+    folders = {path.name: path for path in sorted((root / "mural_tf").glob("*")) if path.is_dir()}
+    folders.update(search=root / "mural_search", lite=root / "mural_lite")
+    files = {room: sorted(folder.rglob("*.py")) for room, folder in folders.items()}
+    return {room: paths for room, paths in files.items() if paths}
+
+
+def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, str]]:
+    """Returns {key of a mistake: its row} of an earlier call with the same seed."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
+    return {tuple(row[name] for name in ("file", "line", "operator", "before", "after")): row for row in rows}
+
+
+def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
+    """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes."""
+    known = read_rows(output, seed)
+    outcomes = []
+    for mistake in chosen:
+        row = known.get(mistake.key())
+        if row is None:
+            files = trial.tests_for(near(mistake))
+            begin = time.monotonic()
+            outcome = trial.outcome(mistake, files)
+            row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(files)}
+            row["seconds"] = f"{time.monotonic() - begin:.0f}"
+            is_new = not output.exists()
+            with output.open("a", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
+                if is_new:
+                    writer.writeheader()
+                writer.writerow(row)
+        outcomes.append(row["outcome"])
+        if row["outcome"] != "noticed":
+            before, after = (" ".join(row[name].split())[:200] for name in ("before", "after"))
+            print(f"{row['outcome']}: {row['file']}:{row['line']} {row['operator']}: {before} -> {after}", flush=True)
+    return outcomes
+
+
+def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True, help="of the draws")
+    parser.add_argument("--rooms", default="", help="folders of mural_tf, search, lite; with commas; empty: all")
+    parser.add_argument("--each", type=int, default=10, help="mistakes drawn in each room")
+    parser.add_argument("--seconds", type=float, default=90, help="for the tests of a mistake")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("mutants.csv"), help="a .csv file")
+    options = parser.parse_args(arguments)
+    rooms = rooms_of(root)
+    names = options.rooms.split(",") if options.rooms else list(rooms)
+    unknown = sorted(set(names) - set(rooms))
+    if unknown:
+        parser.error(f"unknown rooms {', '.join(unknown)}; known: {', '.join(rooms)}")
+    tests = read_words(root, "tests/**/test_*.py")
+    package = read_words(root, "mural_*/**/*.py")
+
+    def near(mistake):
+        return nearest(mistake, tests, package)
+
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(root, pathlib.Path(folder), options.seconds, options.output.with_suffix(".seconds.json"))
+        for name in names:
+            mistakes = []
+            for path in rooms[name]:
+                mistakes += mistakes_in(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+            chosen = drawn(mistakes, options.each, random.Random(f"{options.seed} {name}"))
+            outcomes = collections.Counter(try_room(trial, chosen, near, options.seed, options.output))
+            noticed = outcomes["noticed"]
+            low, high = wilson(noticed, noticed + outcomes["survived"])
+            share = f"{noticed} of {noticed + outcomes['survived']} noticed"
+            lines.append(
+                f"{name:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {outcomes['untested']} untested"
+            )
+            print(lines[-1], flush=True)
+    print("\n".join(["", f"seed {options.seed}, 95% by Wilson:", *lines]))
+
+
+if __name__ == "__main__":
+    main()
