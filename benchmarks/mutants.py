@@ -2,8 +2,9 @@
 
     python -m benchmarks.mutants --seed=1 --rooms=data,text,training --each=10 --output=mutants.csv
 
-In a room every operator of `OPERATORS` is as likely as another, then a place at random. What cannot change a result is
-left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, and arguments such as `flush`.
+In a room every operator (comparison, slice, guard removed, …) is as likely as another, then a place at random. What
+cannot change a result is left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, and
+arguments such as `flush`.
 
 Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
 the files that import its module, say the name of its function, or are named as the module is. Each was run before
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -58,17 +59,17 @@ class Mistake(NamedTuple):
         return (self.file, str(self.line), self.operator, self.before, self.after)
 
 
-# Operators: from a node of a syntax tree to the nodes that may take its place.
+# Operators: from a node of a syntax tree to (operator, the node that takes its place).
 
-COMPARISONS = {"Lt": "LtE", "Gt": "GtE", "Eq": "NotEq", "In": "NotIn", "Is": "IsNot"}
-ARITHMETIC = {"Add": "Sub", "Mult": "Div", "BitAnd": "BitOr", "LShift": "RShift"}
-OTHERS = {"FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
+OPERATIONS = {"Lt": "LtE", "Gt": "GtE", "Eq": "NotEq", "In": "NotIn", "Is": "IsNot", "And": "Or", "Add": "Sub",
+              "Mult": "Div", "BitAnd": "BitOr", "LShift": "RShift"}  # fmt: skip
 NAMES = {"min": "max", "any": "all", "reduce_min": "reduce_max", "reduce_any": "reduce_all", "argmin": "argmax",
          "minimum": "maximum", "floor": "ceil", "reduce_sum": "reduce_mean", "sum": "mean"}  # fmt: skip
-
-
-def _both_ways(pairs: dict[str, str]) -> dict[str, str]:
-    return {**pairs, **{after: before for before, after in pairs.items()}}
+ONLY_METHODS = {"floor", "ceil", "sum", "mean"}  # not of Python itself: `sum` has another meaning there
+for pairs in (OPERATIONS, NAMES):
+    pairs.update({after: before for before, after in pairs.items()})
+OPERATIONS.update(FloorDiv="Mult", Mod="Mult", Pow="Mult")
+Changes = Iterator[tuple[str, ast.AST]]
 
 
 def _changed(node: ast.AST, **fields) -> ast.AST:
@@ -79,119 +80,86 @@ def _changed(node: ast.AST, **fields) -> ast.AST:
     return node
 
 
+def _other_operation(operation: ast.AST) -> ast.AST | None:
+    other = OPERATIONS.get(type(operation).__name__)
+    return getattr(ast, other)() if other else None
+
+
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
 
 
-def _comparison(node: ast.AST) -> Iterator[ast.AST]:
+def _changes_of_expression(node: ast.AST) -> Changes:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        other = _both_ways(COMPARISONS)[type(node.ops[0]).__name__]
-        yield _changed(node, ops=[getattr(ast, other)()])
-
-
-def _arithmetic(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, (ast.BinOp, ast.AugAssign)):
-        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
-        other = {**_both_ways(ARITHMETIC), **OTHERS}.get(type(node.op).__name__)
-        if other and not any(map(_is_text, sides)):
-            yield _changed(node, op=getattr(ast, other)())
-
-
-def _and_or(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.BoolOp):
-        yield _changed(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
-
-
-def _not(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield node.operand
-
-
-def _constant(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield _changed(node, value=node.value + 1 if isinstance(node.value, int) else node.value * 2 + 0.1)
-
-
-def _true_false(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield _changed(node, value=not node.value)
-
-
-def _slice(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Slice):
+        yield "comparison", _changed(node, ops=[_other_operation(node.ops[0])])
+    elif isinstance(node, ast.BinOp) and _other_operation(node.op):
+        if not _is_text(node.left) and not _is_text(node.right):
+            yield "arithmetic", _changed(node, op=_other_operation(node.op))
+    elif isinstance(node, ast.BoolOp):
+        yield "and, or", _changed(node, op=_other_operation(node.op))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "not", node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "true, false", _changed(node, value=not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield "constant", _changed(node, value=node.value + 1)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Slice):
         for part in ("lower", "upper", "step"):
             if getattr(node.slice, part) is not None:
-                yield _changed(node, slice=_changed(node.slice, **{part: None}))
+                yield "slice", _changed(node, slice=_changed(node.slice, **{part: None}))
+    if getattr(node, "is_condition", False):  # `mistakes_in` sets it
+        yield "condition negated", ast.UnaryOp(ast.Not(), node)
 
 
-def _axis(node: ast.AST) -> Iterator[ast.AST]:
-    for number, keyword in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
-        if keyword.arg == "axis" and isinstance(keyword.value, (ast.Constant, ast.UnaryOp)):
-            axis = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
-            keywords = [*node.keywords[:number], ast.keyword("axis", axis), *node.keywords[number + 1 :]]
-            yield _changed(node, keywords=keywords)
-
-
-def _swapped_arguments(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Call) and len(node.args) > 1:
+def _changes_of_call(node: ast.Call) -> Changes:
+    if len(node.args) > 1:
         first, second, *rest = node.args
         is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
         if not is_starred and ast.unparse(first) != ast.unparse(second):
-            yield _changed(node, args=[second, first, *rest])
+            yield "swapped arguments", _changed(node, args=[second, first, *rest])
+    for number, keyword in enumerate(node.keywords):
+        before = node.keywords[:number]
+        after = node.keywords[number + 1 :]
+        if keyword.arg == "axis" and isinstance(keyword.value, (ast.Constant, ast.UnaryOp)):
+            axis = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
+            yield "axis", _changed(node, keywords=[*before, ast.keyword("axis", axis), *after])
+        elif keyword.arg and keyword.arg not in UNSEEN:
+            yield "keyword dropped", _changed(node, keywords=[*before, *after])
+    if isinstance(node.func, ast.Name) and node.func.id in NAMES.keys() - ONLY_METHODS:
+        yield "minimum, maximum", _changed(node, func=ast.Name(NAMES[node.func.id]))
+    elif isinstance(node.func, ast.Attribute) and node.func.attr in NAMES:
+        yield "minimum, maximum", _changed(node, func=_changed(node.func, attr=NAMES[node.func.attr]))
 
 
-def _keyword_dropped(node: ast.AST) -> Iterator[ast.AST]:
-    for number, keyword in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
-        if keyword.arg and keyword.arg not in UNSEEN:
-            yield _changed(node, keywords=node.keywords[:number] + node.keywords[number + 1 :])
-
-
-def _statement_removed(node: ast.AST) -> Iterator[ast.AST]:
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ()
-    is_kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)  # beyond the function
-    if is_call or is_kept or isinstance(node, ast.AugAssign):
-        yield ast.Pass()
-
-
-def _return_changed(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Return) and node.value is not None:
-        value = node.value
-        if isinstance(value, ast.Tuple) and len(value.elts) > 1:
-            first, second, *rest = value.elts
-            yield _changed(node, value=_changed(value, elts=[second, first, *rest]))
-        elif isinstance(value, (ast.Compare, ast.BoolOp)):
-            yield _changed(node, value=ast.UnaryOp(ast.Not(), value))
-        elif not isinstance(value, ast.Constant):
-            yield _changed(node, value=ast.Constant(None))
-
-
-def _min_max(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.Call):
-        names = _both_ways(NAMES)
-        if isinstance(node.func, ast.Name) and node.func.id in {"min", "max", "any", "all"}:
-            yield _changed(node, func=ast.Name(names[node.func.id]))
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in names:
-            yield _changed(node, func=_changed(node.func, attr=names[node.func.attr]))
-
-
-def _condition_negated(node: ast.AST) -> Iterator[ast.AST]:
-    if getattr(node, "is_condition", False):  # `mistakes_in` sets it
-        yield ast.UnaryOp(ast.Not(), node)
-
-
-def _guard_removed(node: ast.AST) -> Iterator[ast.AST]:
+def _changes_of_statement(node: ast.stmt) -> Changes:
     if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
         if isinstance(node.body[0], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-            yield ast.Pass()
+            yield "guard removed", ast.Pass()
+    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ()
+    is_kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)  # beyond the function
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if is_call or is_kept or isinstance(node, ast.AugAssign):
+        yield "statement removed", ast.Pass()
+    if isinstance(node, ast.AugAssign) and _other_operation(node.op) and not _is_text(node.value):
+        yield "arithmetic", _changed(node, op=_other_operation(node.op))
+    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        value = node.value
+        other = ast.Constant(None)
+        if isinstance(value, ast.Tuple) and len(value.elts) > 1:
+            other = _changed(value, elts=[value.elts[1], value.elts[0], *value.elts[2:]])
+        elif isinstance(value, (ast.Compare, ast.BoolOp)):
+            other = ast.UnaryOp(ast.Not(), value)
+        yield "return changed", _changed(node, value=other)
 
 
-OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
-    "comparison": _comparison, "arithmetic": _arithmetic, "and, or": _and_or, "not": _not, "constant": _constant,
-    "true, false": _true_false, "slice": _slice, "axis": _axis, "swapped arguments": _swapped_arguments,
-    "keyword dropped": _keyword_dropped, "statement removed": _statement_removed, "return changed": _return_changed,
-    "minimum, maximum": _min_max, "condition negated": _condition_negated, "guard removed": _guard_removed,
-}  # fmt: skip
+def _changes(node: ast.AST) -> Changes:
+    if isinstance(node, ast.stmt):
+        yield from _changes_of_statement(node)
+    elif isinstance(node, ast.expr):
+        yield from _changes_of_expression(node)
+    if isinstance(node, ast.Call):
+        yield from _changes_of_call(node)
+
 
 # Mistakes that change no result.
 
@@ -221,6 +189,10 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
         return [node] if name in SAID else unseen
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return [node] if _left_out(node.value) == [node.value] else []
+    if isinstance(node, ast.UnaryOp) and isinstance(
+        node.op, ast.USub
+    ):  # a filler, such as -1.0 where there is no score
+        return [node.operand] if isinstance(getattr(node.operand, "value", None), float) else []
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
         return [node]
     return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
@@ -228,41 +200,34 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
 
 def mistakes_in(file: str, text: str) -> list[Mistake]:
     """Returns all mistakes that may be put into a file."""
-    tree = ast.parse(text)
-    lines = text.encode().splitlines(keepends=True)
+    content = text.encode()
     starts = [0]
-    for line in lines:
+    for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    mistakes = []
 
     def visit(node: ast.AST, function: str) -> None:
         left_out = {id(part) for part in _left_out(node)}
         if id(node) in left_out:
             return
-        if isinstance(node, (ast.stmt, ast.expr)):
-            found.extend(mistakes_of(node, function))
         if isinstance(node, (ast.If, ast.IfExp, ast.While)):
             node.test.is_condition = True
-        name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ""
+        for operator, changed in _changes(node):
+            begin = starts[node.lineno - 1] + node.col_offset
+            end = starts[node.end_lineno - 1] + node.end_col_offset
+            before = content[begin:end].decode()
+            after = ast.unparse(ast.fix_missing_locations(changed))
+            if isinstance(node, ast.expr):
+                after = f"({after})"
+            if not before.startswith("elif"):  # which cannot be left out
+                mistakes.append(Mistake(file, node.lineno, function, operator, begin, end, before, after))
+        name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else function
         for child in ast.iter_child_nodes(node):
             if id(child) not in left_out:
-                visit(child, name or function)
+                visit(child, name)
 
-    def mistakes_of(node: ast.AST, function: str) -> Iterator[Mistake]:
-        begin = starts[node.lineno - 1] + node.col_offset
-        end = starts[node.end_lineno - 1] + node.end_col_offset
-        before = text.encode()[begin:end].decode()
-        is_elif = isinstance(node, ast.If) and before.startswith("elif")
-        for operator, changes in OPERATORS.items():
-            for changed in () if is_elif else changes(node):
-                after = ast.unparse(ast.fix_missing_locations(changed))
-                if isinstance(node, ast.expr):
-                    after = f"({after})"
-                after = after.replace("\n", "\n" + " " * node.col_offset)
-                yield Mistake(file, node.lineno, function, operator, begin, end, before, after)
-
-    visit(tree, "")
-    return found
+    visit(ast.parse(text), "")
+    return mistakes
 
 
 def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
