@@ -193,6 +193,8 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
         node.op, ast.USub
     ):  # a filler, such as -1.0 where there is no score
         return [node.operand] if isinstance(getattr(node.operand, "value", None), float) else []
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
+        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
         return [node]
     return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
@@ -205,9 +207,10 @@ def mistakes_in(file: str, text: str) -> list[Mistake]:
     for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     mistakes = []
+    left_out = set()
 
     def visit(node: ast.AST, function: str) -> None:
-        left_out = {id(part) for part in _left_out(node)}
+        left_out.update(map(id, _left_out(node)))
         if id(node) in left_out:
             return
         if isinstance(node, (ast.If, ast.IfExp, ast.While)):
@@ -223,8 +226,7 @@ def mistakes_in(file: str, text: str) -> list[Mistake]:
                 mistakes.append(Mistake(file, node.lineno, function, operator, begin, end, before, after))
         name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else function
         for child in ast.iter_child_nodes(node):
-            if id(child) not in left_out:
-                visit(child, name)
+            visit(child, name)
 
     visit(ast.parse(text), "")
     return mistakes

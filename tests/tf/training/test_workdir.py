@@ -72,7 +72,8 @@ def test_how_long_and_how_divided_a_run_is_may_change_with_a_word(field, tmp_pat
     other.train.steps = 4
     open_workdir(tmp_path, config)
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/ckpt-3.index").touch()
+    for step in (1, 3):
+        (tmp_path / f"checkpoints/ckpt-{step}.index").touch()
     before = load_config(tmp_path / "config.json").to_dict()
     other.update_from_flattened_dict({field: OTHERS[field]})
     other.train.log_every = 7  # is not kept
@@ -99,7 +100,8 @@ def test_the_rate_of_a_run_that_is_lengthened(decay, warmup, line, tmp_path, cap
     config.optimizer.update(dict(decay=decay, warmup_steps=warmup))
     open_workdir(tmp_path, config)
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/ckpt-3.index").touch()
+    for step in (1, 3):
+        (tmp_path / f"checkpoints/ckpt-{step}.index").touch()
     config.train.steps = 8_000
     open_workdir(tmp_path, config)
     assert ("\nFrom step 3 on the learning rate follows a run of 8,000 steps.\n" in capsys.readouterr().out) == line
