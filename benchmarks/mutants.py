@@ -318,24 +318,25 @@ class Trial:
                 shutil.copy2(root / name, self.tree / name)
 
     def tests_for(self, near: list[str]) -> list[str]:
-        """Returns the files of `near` that pass without a mistake, as many as the limit allows, the quickest first."""
+        """Returns the nearest files that pass without a mistake, as many as the limit allows, the quickest first."""
         for path in near:
             if path not in self._seconds:
                 begin = time.monotonic()
                 code = self._run([path], self._limit)
                 self._seconds[path] = time.monotonic() - begin if code == 0 else -1
                 self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
-        passing = sorted((path for path in near if self._seconds[path] > 0), key=self._seconds.get)
         total = 0.0
         chosen = []
-        for path in passing:
-            total += self._seconds[path]
-            if not chosen or total <= self._limit:
+        for path in near:
+            seconds = self._seconds[path]
+            if seconds > 0 and total + seconds <= self._limit:
+                total += seconds
                 chosen.append(path)
+        chosen.sort(key=self._seconds.get)
         return chosen
 
     def outcome(self, mistake: Mistake, tests: list[str]) -> str:
-        """Returns "noticed", "survived", or "untested" if there are no tests."""
+        """Returns "noticed", "survived", "slow" if tests took too long, or "untested" if there are no tests."""
         if not tests:
             return "untested"
         path = self.tree / mistake.file
@@ -345,6 +346,8 @@ class Trial:
             code = self._run(tests, 3 * self._limit)
         finally:
             path.write_bytes(before)
+        if code is None:
+            return "slow"
         return "survived" if code == 0 else "noticed"
 
     def _run(self, tests: list[str], limit: float) -> int | None:
@@ -410,10 +413,10 @@ def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
     """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes."""
-    known = read_rows(output, seed)
+    earlier = read_rows(output, seed)
     outcomes = []
     for mistake in chosen:
-        row = known.get(mistake.key())
+        row = earlier.get(mistake.key())
         if row is None:
             files = trial.tests_for(near(mistake))
             begin = time.monotonic()
