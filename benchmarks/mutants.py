@@ -283,6 +283,7 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
     """Returns the test files that lie next to a mistake, the nearest first."""
     module = module_of(mistake.file)
     folder, _, stem = module.rpartition(".")
+    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
     users = {module_of(file.path) for file in package if module in file.modules}
     nearness = {}
     for test in tests:
@@ -290,7 +291,7 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
         imports_user = bool(users & test.modules)
         names = stem in pathlib.PurePath(test.path).stem
         says = mistake.function in test.words
-        is_in_room = folder.split(".")[-1] in pathlib.PurePath(test.path).parts
+        is_in_room = bool(rooms.intersection(pathlib.PurePath(test.path).parts))
         nearness[test.path] = 4 * imports + 3 * says + 3 * names + 2 * imports_user + 2 * is_in_room
     near = [path for path in nearness if nearness[path] >= 3]
     return sorted(near, key=lambda path: -nearness[path])[:FILES]
@@ -353,10 +354,11 @@ class Trial:
     def _run(self, tests: list[str], limit: float) -> int | None:
         """Returns the exit code of pytest, or `None` if it took too long, in a process that ends with its children."""
         # As a worker of pytest-xdist, whose settings `tests/conftest.py` makes quicker; the base's folder is shared.
-        environment = {**os.environ, "PYTEST_XDIST_WORKER": "gw0", "PYTHONPATH": str(self.tree)}
         base = self.tree.parent / "run/base"
         shutil.rmtree(base.parent, ignore_errors=True)
         base.parent.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(self.tree), "TMPDIR": str(base.parent)}
+        environment["PYTEST_XDIST_WORKER"] = "gw0"
         command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", f"--basetemp={base}", *tests]
         process = subprocess.Popen(
             command, cwd=self.tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
