@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import signal
 import threading
+import time
 import types
 
 import numpy as np
@@ -24,7 +25,7 @@ from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
-from mural_tf.training import callbacks, metrics_file
+from mural_tf.training import callbacks, checkpoints, metrics_file
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import (
     Intervals,
@@ -159,7 +160,15 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
         log.on_train_batch_end(4)
         log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 0.001, "new_number": np.float32(7)})
         log.record(5, {"dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}, ["dev/all/mean_recall"])
-    first, second = read_metrics(tmp_path)
+        guard = log.model.step.guard
+        guard.build(["loss"])
+        for step in range(11):  # of which ten are borne
+            guard.check(tf.constant(step, tf.int64), {"loss": tf.constant(np.nan)})
+        log.on_epoch_begin(1)
+        log.on_train_batch_end(4)
+        with pytest.raises(UserError, match="11 steps in a row"):
+            log.on_epoch_end(1, {"loss": np.nan})
+    first, second, _ = read_metrics(tmp_path)
     assert first["step"] == 5 and first["train/new_number"] == 7.0
     assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
     assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
@@ -356,7 +365,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
 
 
 def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
-    """Where rates do not depend on the number of steps; and it goes on behind the same items with another batch."""
+    """Where rates do not depend on the number of steps."""
     monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
     run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
 
@@ -371,8 +380,9 @@ def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, ca
     assert_same_weights(whole, rest)
     printed = capsys.readouterr().out
     assert "lengthened was last started: train.steps was 2, is 4.\n" in printed and "rate" not in printed
-    halves = run_steps("lengthened", 6, text_text_batch=16)
-    assert halves.ids[0][0] == list(range(128, 144))
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *_: (time.sleep(0.5), "no".index("disk")))
+    with pytest.raises(ValueError, match="substring"):  # also of the last checkpoint
+        run_steps("lengthened", 5)
 
 
 @pytest.mark.slow
