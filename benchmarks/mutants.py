@@ -39,7 +39,8 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
 FILES = 8  # test files for a mistake, at most
-FIELDS = ("seed", "file", "line", "function", "operator", "before", "after", "outcome", "seconds", "tests")
+KEY = ("file", "line", "operator", "before", "after")  # which distinguish mistakes
+FIELDS = ("seed", *KEY, "function", "outcome", "seconds", "tests")
 
 
 class Mistake(NamedTuple):
@@ -53,10 +54,6 @@ class Mistake(NamedTuple):
     end: int
     before: str
     after: str
-
-    def key(self) -> tuple[str, ...]:
-        """Returns what tells a mistake from others in the .csv file."""
-        return (self.file, str(self.line), self.operator, self.before, self.after)
 
 
 # Operators: from a node of a syntax tree to (operator, the node that takes its place).
@@ -164,11 +161,9 @@ def _changes(node: ast.AST) -> Changes:
 # Mistakes that change no result.
 
 # Keyword arguments of names, of speed and of the platform's defaults.
-UNSEEN = {"name", "flush", "encoding", "errors", "num_parallel_calls", "prefetch", "max_workers", "daemon", "file",
-          "message", "exist_ok", "autograph", "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing",
-          "maxsize"}  # fmt: skip
-SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "log_first_n", "cache", "prefetch",
-        "lru_cache", "TypeVar", "getLogger", "freeze", "flush", "remove_partial"}  # fmt: skip
+UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "daemon", "exist_ok", "autograph",
+          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize"}  # fmt: skip
+SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
@@ -189,10 +184,9 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
         return [node] if name in SAID else unseen
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return [node] if _left_out(node.value) == [node.value] else []
-    if isinstance(node, ast.UnaryOp) and isinstance(
-        node.op, ast.USub
-    ):  # a filler, such as -1.0 where there is no score
-        return [node.operand] if isinstance(getattr(node.operand, "value", None), float) else []
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        is_filler = isinstance(getattr(node.operand, "value", None), float)  # -1.0, where there is no score
+        return [node.operand] if is_filler else []
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
         return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
@@ -410,7 +404,7 @@ def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, 
         return {}
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
-    return {tuple(row[name] for name in ("file", "line", "operator", "before", "after")): row for row in rows}
+    return {tuple(row[name] for name in KEY): row for row in rows}
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
@@ -418,7 +412,7 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
     earlier = read_rows(output, seed)
     outcomes = []
     for mistake in chosen:
-        row = earlier.get(mistake.key())
+        row = earlier.get(tuple(str(getattr(mistake, name)) for name in KEY))
         if row is None:
             files = trial.tests_for(near(mistake))
             begin = time.monotonic()
