@@ -11,6 +11,9 @@ from mural_lite.skipped import EMPTY_CAPTION, KINDS, UNREADABLE_IMAGE
 from mural_tf.data import records
 from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams import record_files
+from mural_tf.data.streams.columns import Column
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.text.language_words import WordTokenizer, build_words
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
 BYTES = hypothesis.strategies.integers(0, 2**31)
@@ -42,6 +45,28 @@ def test_what_columns_replace_is_not_tokenized():
     for columns, expected in (({}, {"text_a", "text_b"}), ({"text_b": None}, set())):
         stream = toy_data.pipeline.stream_of("text_text", config, texts, columns=columns)
         assert stream.text_pair(items).keys() == {"text_a_id", "text_b_id", *expected}
+
+
+def test_each_text_of_a_pair_has_its_language():
+    items = {"text_a": ["rot", "red", "rot"], "language_a": ["de", "en", "de"], "text_b": ["red"] * 3}
+    items = {name: tf.constant(values) for name, values in {**items, "language_b": ["en"] * 3}.items()}
+    tokenizer = WordTokenizer(build_words([("en", "red"), ("de", "rot")], ("en", "de"), 9, True, False), ("en", "de"))
+    texts = toy_data.pipeline.Texts(tokenizer, "longest")
+    batch = toy_data.pipeline.stream_of("text_text", toy_data.toy_config("/nowhere"), texts).text_pair(items)
+    assert [batch[f"text_{side}_language_id"].numpy().tolist() for side in "ab"] == [[1, 0, 1], [0, 0, 0]]
+
+
+def test_a_picture_without_a_vector_does_not_decode(tmp_path):
+    ids = fingerprint(tf.constant(["image0", "image1"])).numpy()
+    column = Column(ids, np.array([[0, 0], [1, 0]], np.float32))
+    config = toy_data.toy_config("/nowhere", "align")
+    texts = toy_data.pipeline.Texts(toy_data.toy_tokenizer(), "longest")
+    stream = toy_data.pipeline.stream_of("image_text", config, texts, columns={"image": column})
+    records.write_records(tmp_path, records.IMAGE_TEXT, "train", toy_data.image_text_records(2))
+    (file,) = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    for (_, record), problem in zip(records.read_serialized(file, print), (UNREADABLE_IMAGE, "")):
+        items = stream.read(tf.constant(record))
+        assert "image" not in items and items["problem"].numpy().tolist() == [problem.encode()] * 2  # captions
 
 
 def tally(read, counts):
