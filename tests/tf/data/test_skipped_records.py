@@ -57,8 +57,8 @@ def test_each_text_of_a_pair_has_its_language():
 
 
 def test_a_picture_without_a_vector_does_not_decode(tmp_path):
-    ids = fingerprint(tf.constant(["image0", "image1"])).numpy()
-    column = Column(ids, np.array([[0, 0], [1, 0]], np.float32))
+    ids = fingerprint(tf.constant(["image0", "image1", "other"])).numpy()
+    column = Column(ids, np.array([[0, 0], [1, 0], [0, 0]], np.float32))
     config = toy_data.toy_config("/nowhere", "align")
     texts = toy_data.pipeline.Texts(toy_data.toy_tokenizer(), "longest")
     stream = toy_data.pipeline.stream_of("image_text", config, texts, columns={"image": column})
