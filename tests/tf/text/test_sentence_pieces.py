@@ -226,14 +226,14 @@ def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
     assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
 
 
-def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0"):
+def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0", other=0):
     """A table of normalisation that makes b of a: a trie of 512 units, by hand.
 
     The root's base is 256, so the way of "a" (0x61) is unit 256 ^ 0x61 = 353; that has a leaf, and its base is
     353 ^ 352 = 1, where the place of the replacement stands.
     """
     units = np.zeros(512, "<u4")
-    units[0], units[1], units[256 ^ 0x61] = root, leaf, letter
+    units[0], units[1], units[256 ^ 0x61], units[256 ^ 0x62] = root, leaf, letter, other
     return size.to_bytes(4, "little") + units.tobytes() + replacements
 
 
