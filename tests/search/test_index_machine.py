@@ -122,5 +122,5 @@ class IndexMachine(stateful.RuleBasedStateMachine):
             assert index.table.with_words(version).tolist() == index.rows([Filter("n", version)]).tolist() == expected
 
 
-IndexMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+IndexMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
 TestIndex = IndexMachine.TestCase
