@@ -74,17 +74,16 @@ def test_mistakes_are_tried_in_a_copy_and_the_same_command_goes_on(tmp_path, cap
         mutants.main(arguments, tmp_path)
         return list(csv.DictReader(output.open()))
 
-    assert len(rows_of(5, 1)) == 1
-    rows = rows_of(5, 3)
+    assert len(rows_of(1, 1)) == 1
+    rows = rows_of(1, 2)
     printed = capsys.readouterr().out
-    assert rows_of(5, 3) == rows and len(rows) == 3
+    assert rows_of(1, 2) == rows and len(rows) == 2
     for row in rows:  # nobody asks for the smallest of nothing, nor for the exact sum
         expected = "survived" if row["operator"] in ("guard removed", "constant") else "noticed"
         assert row["outcome"] == expected
         place = f"survived: mural_tf/text/small.py:{row['line']} {row['operator']}: "
         assert (place in printed) == (expected == "survived")
-    noticed = [row["outcome"] for row in rows].count("noticed")
-    assert 0 < noticed < 3 and f"text         {noticed} of 3 noticed" in printed
+    assert "text         1 of 2 noticed" in printed
     assert {row["tests"] for row in rows} == {"tests/text/test_small.py"}
     assert (tmp_path / "mural_tf/text/small.py").read_text() == SMALL
     with pytest.raises(SystemExit):
