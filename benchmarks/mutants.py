@@ -112,7 +112,8 @@ def _changes_of_call(node: ast.Call) -> Changes:
     if len(node.args) > 1:
         first, second, *rest = node.args
         is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
-        if not is_starred and ast.unparse(first) != ast.unparse(second):
+        is_symmetric = isinstance(node.func, ast.Attribute) and node.func.attr in SYMMETRIC
+        if not is_starred and not is_symmetric and ast.unparse(first) != ast.unparse(second):
             yield "swapped arguments", _changed(node, args=[second, first, *rest])
     for number, keyword in enumerate(node.keywords):
         before = node.keywords[:number]
@@ -163,6 +164,7 @@ def _changes(node: ast.AST) -> Changes:
 # Keyword arguments of names, of speed and of the platform's defaults.
 UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "daemon", "exist_ok", "autograph",
           "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize"}  # fmt: skip
+SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
 SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
 
 
