@@ -236,9 +236,9 @@ def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mist
     chosen = []
     while by_operator and len(chosen) < count:
         operator = draw.choice(sorted(by_operator))
-        places = by_operator[operator]
-        chosen.append(places.pop(draw.randrange(len(places))))
-        if not places:
+        candidates = by_operator[operator]
+        chosen.append(candidates.pop(draw.randrange(len(candidates))))
+        if not candidates:
             del by_operator[operator]
     return chosen
 
