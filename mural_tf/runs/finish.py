@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from mural_lite.config import has_images
+from mural_lite.config_file import load_config
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json, write_whole
@@ -121,6 +122,14 @@ class SplitEvaluation:
 EXPORT = "export"
 
 
+def _is_exported(export: pathlib.Path, steps: int) -> bool:
+    """Whether a folder holds an export that need not be replaced: another may be of a run before it was lengthened."""
+    config = export / "config.json"  # an export with versions has several elsewhere
+    if not config.exists():
+        return export.exists()
+    return load_config(config).train.steps == steps
+
+
 def finish_run(
     measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, evaluation_of=SplitEvaluation
 ) -> None:
@@ -139,11 +148,11 @@ def finish_run(
         keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))
         append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
         write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
-    if config.train.export and not (workdir / EXPORT).exists():
+    if config.train.export and not _is_exported(workdir / EXPORT, step):
         print("Exporting …", flush=True)
         evaluated = evaluations_of(workdir, step, exactly=True)
         with _timed(seconds, "export"):
-            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluated)
+            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluated, overwrite=True)
     embedder = None if evaluation is None else measured.embedder(step)
     print("Writing the report …", flush=True)
     with _timed(seconds, "search"):

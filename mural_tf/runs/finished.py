@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from mural_lite.files import json_field, read_json
+
 SUMMARY = "summary.json"  # a run's last file
 
 
-def is_finished(workdir) -> bool:
-    """Whether a run has been trained, evaluated and exported."""
-    return (workdir / SUMMARY).exists()
+def is_finished(workdir, steps: int | None = None) -> bool:
+    """Whether a run, if given of so many steps, has been trained, evaluated and exported."""
+    path = workdir / SUMMARY
+    if steps is None or not path.exists():
+        return path.exists()
+    return json_field(read_json(path), "step", int, path) == steps

@@ -25,7 +25,7 @@ from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers, fill_towers
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish_run
-from mural_tf.runs.finished import is_finished
+from mural_tf.runs.finished import SUMMARY, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.batch_sizes import check_train
@@ -86,7 +86,7 @@ def train_and_finish(
     sources = training_sources(config.data) if config.data.sources else (config.data,)
     check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
-        writes = is_chief(strategy) and not is_finished(folder)
+        writes = is_chief(strategy) and not is_finished(folder, config.train.steps)
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
                 with failures_in_one_line(config, strategy):
@@ -104,8 +104,11 @@ def train_and_finish(
 def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, start: Start, signals) -> bool:
     """Trains in a local workdir and finishes the run; returns whether the run reached its last step."""
     writes = is_chief(strategy)
-    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
-    if is_finished(workdir):
+    opens = writes and not is_finished(workdir, config.train.steps)
+    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=opens))
+    if opens:
+        (workdir / SUMMARY).unlink(missing_ok=True)  # of the run before it was lengthened
+    if is_finished(workdir, config.train.steps):
         print(f"{display_name(workdir)} is finished: {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True

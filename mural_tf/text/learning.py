@@ -97,7 +97,7 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
         continuing.update(SUFFIX_INDICATOR + character for character in word[1:])
     # The trainer numbers single characters as its threads meet them, and equal counts are decided by number. Naming
     # them as special pieces fixes their order: without this, every run gives another vocabulary.
-    special = [*RESERVED_TOKENS, *sorted(alphabet), *sorted(continuing)][:size]
+    special = [*RESERVED_TOKENS, *sorted(alphabet), *sorted(continuing)]
     # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
     total = sum(count for _, count in words)
     if total > MOST_OCCURRENCES:

@@ -24,6 +24,7 @@ from mural_lite.files import (
     write_whole,
 )
 from mural_lite.remote_folders import LOCK
+from mural_tf.training.checkpoints import FOLDERS, list_checkpoints, step_of
 from mural_tf.training.environment import environment, threads
 
 # Fields that may change between two runs of the same command: they do not change the weights.
@@ -38,6 +39,18 @@ FREE_FIELDS = (
     "train.jit",
     "evaluation.split",
     "vocabulary.sha256",  # of the vocabulary as it was made; `build_tokenizer` compares it
+)
+# Fields that may change between two starts, with a word: how long a run is, how its work is divided, what it writes.
+# The step, the weights, the optimiser's state and the place in the data stay as they are.
+CHANGEABLE_FIELDS = (
+    "data.max_skipped_fraction",
+    "data.read",
+    "train.evaluate_first",
+    "train.export",
+    "train.image_text_batch",
+    "train.micro_batches",
+    "train.steps",
+    "train.text_text_batch",
 )
 
 
@@ -69,26 +82,34 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
 def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
     """Makes a workdir for `config`, or opens one that was made for the same configuration.
 
-    One in which nothing was trained yet, because the run stopped at a mistake, takes another configuration.
-    With `writes` False, for workers other than the chief, a workdir that is not there is an error.
+    One in which nothing was trained yet, because the run stopped at a mistake, takes another configuration. Later,
+    `CHANGEABLE_FIELDS` may change: what changed is printed, and config.json has it from then on.
+    With `writes` False, for workers other than the chief and for finished runs, nothing is written, and a workdir that
+    is not there is an error.
 
-    Raises `UserError` if the folder cannot be written or belongs to another configuration.
+    Raises `UserError` if the folder cannot be written, belongs to another configuration, or has more steps than
+    `config`.
     """
     workdir = pathlib.Path(path)
     if not writes and not (workdir / "config.json").exists():
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     _make_folder(workdir)
     if (workdir / "config.json").exists():
-        different = _differences(load_config(workdir / "config.json"), config)
+        recorded = load_config(workdir / "config.json")
+        different = _differences(recorded, config)
+        binding = {key: change for key, change in different.items() if not writes or key not in CHANGEABLE_FIELDS}
         if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
             save_config(config, workdir / "config.json")
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
-        elif different:
-            more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        elif binding:
+            more = f" and {len(binding) - SHOWN} more" if len(binding) > SHOWN else ""
+            shown = "; ".join(list(binding.values())[:SHOWN])
             raise UserError(
-                f"{workdir} belongs to another configuration ({'; '.join(different[:SHOWN])}{more}). Run with its own, "
+                f"{workdir} belongs to another configuration ({shown}{more}). Run with its own, "
                 f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
             )
+        elif different:
+            _take_changes(workdir, recorded, config, different)
     else:
         _check_own(workdir)
         save_config(config, workdir / "config.json")
@@ -99,6 +120,30 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         write_whole(workdir / "environment.json", json.dumps(environment(), indent=2) + "\n")
     _compare_threads(workdir)
     return workdir
+
+
+def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict, different: dict[str, str]) -> None:
+    """Writes `CHANGEABLE_FIELDS` of `config` to the workdir's config.json, and prints which of them changed."""
+    step = max(map(step_of, list_checkpoints(workdir / FOLDERS["latest"])), default=0)
+    steps = config.train.steps
+    if steps < step:
+        raise UserError(
+            f"train.steps={steps}: {workdir} is trained for {step} steps already. Give {step} or more, or name another "
+            "--workdir."
+        )
+    print(f"Changed since {workdir} was last started: {'; '.join(different.values())}.", flush=True)
+    if "train.steps" in different and _rates_follow_steps(config, recorded.train.steps):
+        print(f"From step {step:,} on the learning rate follows a run of {steps:,} steps.", flush=True)
+    for key in different:
+        branch, field = key.split(".")
+        recorded[branch][field] = config[branch][field]
+    save_config(recorded, workdir / "config.json")
+
+
+def _rates_follow_steps(config: ConfigDict, steps_before: int) -> bool:
+    """Whether learning rates before the last step are others than in a run of `steps_before`; see `optimizers/`."""
+    warmup = config.optimizer.warmup_steps
+    return not config.optimizer.decay[0] or warmup >= min(steps_before, config.train.steps)
 
 
 def _check_own(workdir: pathlib.Path) -> None:
@@ -136,9 +181,10 @@ def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
     return fields
 
 
-def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:
+def _differences(before: ConfigDict, now: ConfigDict) -> dict[str, str]:
+    """Returns {field: "train.steps was 4, is 8"}."""
     old = flat(before.to_dict())
     new = flat(now.to_dict())
     fields = sorted({*old, *new} - set(FREE_FIELDS))
     keys = [key for key in fields if old.get(key) != new.get(key)]
-    return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]
+    return {key: f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys}

@@ -200,10 +200,10 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
 def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the place and tally of the last item of a source; a place of -1 where a batch has no item of it."""
     rows = tf.where(tf.equal(items["source"], source))[:, 0]
-    last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
+    source_rows = {name: tf.gather(items[name], rows) for name in ("position", "used", "begin", "tally")}
     return tf.cond(
         tf.size(rows) > 0,
-        lambda: (place_of_last(last), last["tally"][-1]),
+        lambda: (place_of_last(source_rows), source_rows["tally"][-1]),
         lambda: (np.full(PLACE, -1, np.int64), tf.zeros_like(items["tally"][0])),
     )
 

@@ -106,7 +106,6 @@ def test_masking_is_berts():
     assert not np.array_equal(mask_tokens(tokens, tokenizer, 0.15, SEED + 1)["input_word_ids"], after)
 
 
-@pytest.mark.slow
 def test_masking_works_where_the_width_is_not_known():
     tokenizer = toy_data.toy_tokenizer()
 

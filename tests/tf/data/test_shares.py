@@ -266,6 +266,9 @@ def test_a_mixture_goes_on_where_it_was(tmp_path):
         if stop == 7:
             for one, other in zip(whole[stop + 1 :], batches(3, places)):
                 np.testing.assert_array_equal(one["text_a_id"], other["text_a_id"])
+            config.train.text_text_batch = 8  # the same items in other batches
+            smaller = np.concatenate([batch["text_a_id"] for batch in batches(4, places)])
+            np.testing.assert_array_equal(smaller, np.concatenate([batch["text_a_id"] for batch in whole[8:10]]))
     used = places["text_text"][:, 2]
     assert used.sum() == 320 and abs(used[1] / 320 - 0.75) < 0.1
     assert progress.epochs()["text_text"] == [(used[0] - 1) // 210, (used[1] - 1) // 60]

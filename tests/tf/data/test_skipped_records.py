@@ -2,10 +2,71 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import toy_data
 
+from mural_lite import tfrecord
 from mural_lite.errors import UserError
 from mural_lite.skipped import EMPTY_CAPTION, KINDS, UNREADABLE_IMAGE
+from mural_tf.data import records
 from mural_tf.data.skipped_records import SkippedRecords
+from mural_tf.data.streams import record_files
+from mural_tf.data.streams.columns import Column
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.text.language_words import WordTokenizer, build_words
+
+hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
+BYTES = hypothesis.strategies.integers(0, 2**31)
+BITS = hypothesis.strategies.lists(hypothesis.strategies.integers(0, 62), max_size=4)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(BYTES, BYTES, hypothesis.strategies.integers(0, 2**20), BITS, hypothesis.strategies.booleans())
+def test_the_graph_counts_lost_records_as_the_reader_does(lost, before, count, bits, ends):
+    """A length of which up to two bits changed is one record; of others the mean size tells how many."""
+    count = min(count, before)
+    stated = max(lost - tfrecord.FRAME, 0)
+    for bit in bits:
+        stated ^= 1 << bit
+    stated = -1 if ends else stated
+    found = record_files._lost(*(tf.constant(value, tf.int64) for value in (stated, lost, before, count)))
+    assert int(found) == tfrecord.lost_records(stated, lost, before, count)
+
+
+def test_files_in_stores_are_opened_by_tensorflow(monkeypatch):
+    monkeypatch.setattr(tfrecord, "read_all", lambda path, on_problem, open_file: open_file)
+    assert [records.read_serialized(path, None) for path in ("a/b", "gs://a/b")] == [open, tf.io.gfile.GFile]
+
+
+def test_what_columns_replace_is_not_tokenized():
+    config = toy_data.toy_config("/nowhere")
+    items = {f"text_{side}": tf.constant(["thing w1", "w2"]) for side in "ab"}
+    texts = toy_data.pipeline.Texts(toy_data.toy_tokenizer(), "longest")
+    for columns, expected in (({}, {"text_a", "text_b"}), ({"text_b": None}, set())):
+        stream = toy_data.pipeline.stream_of("text_text", config, texts, columns=columns)
+        assert stream.text_pair(items).keys() == {"text_a_id", "text_b_id", *expected}
+
+
+def test_each_text_of_a_pair_has_its_language():
+    items = {"text_a": ["rot", "red", "rot"], "language_a": ["de", "en", "de"], "text_b": ["red"] * 3}
+    items = {name: tf.constant(values) for name, values in {**items, "language_b": ["en"] * 3}.items()}
+    tokenizer = WordTokenizer(build_words([("en", "red"), ("de", "rot")], ("en", "de"), 9, True, False), ("en", "de"))
+    texts = toy_data.pipeline.Texts(tokenizer, "longest")
+    batch = toy_data.pipeline.stream_of("text_text", toy_data.toy_config("/nowhere"), texts).text_pair(items)
+    assert [batch[f"text_{side}_language_id"].numpy().tolist() for side in "ab"] == [[1, 0, 1], [0, 0, 0]]
+
+
+def test_a_picture_without_a_vector_does_not_decode(tmp_path):
+    ids = fingerprint(tf.constant(["image0", "image1", "other"])).numpy()
+    column = Column(ids, np.array([[0, 0], [1, 0], [0, 0]], np.float32))
+    config = toy_data.toy_config("/nowhere", "align")
+    texts = toy_data.pipeline.Texts(toy_data.toy_tokenizer(), "longest")
+    stream = toy_data.pipeline.stream_of("image_text", config, texts, columns={"image": column})
+    records.write_records(tmp_path, records.IMAGE_TEXT, "train", toy_data.image_text_records(2))
+    (file,) = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    for (_, record), problem in zip(records.read_serialized(file, print), (UNREADABLE_IMAGE, "")):
+        items = stream.read(tf.constant(record))
+        assert "image" not in items and items["problem"].numpy().tolist() == [problem.encode()] * 2  # captions
 
 
 def tally(read, counts):

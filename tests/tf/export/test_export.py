@@ -232,6 +232,7 @@ def test_the_fullest_evaluation_stands_for_the_model(tmp_path):
     of_xtd = numbers("xtd", ["it"], 50.0)
     rows = [
         {"step": 5, **numbers("emoji", ["de", "en", "sw", "zh"], 99.0)},  # of other weights
+        {"step": 9, "evaluated": said, **numbers("emoji", ["de", "en", "sw"], 20.0)},  # measured again
         {"step": 9, "evaluated": said, **every},
         {"step": 9, "evaluated": said, **two},
         {"step": 9, **numbers("emoji_dev", ["de", "en", "sw", "zh"], 30.0)},
@@ -252,7 +253,7 @@ def test_the_fullest_evaluation_stands_for_the_model(tmp_path):
         {},
         {},
     )
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[3]) + "\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[4]) + "\n")
     assert evaluations_of(tmp_path, 9)[1]["emoji_dev"]["split"] == "dev"  # there is nothing else
 
 

@@ -17,6 +17,7 @@ from toy_export import difference
 from mural_lite.config_file import load_config
 from mural_tf.backend import keras
 from mural_tf.data import records
+from mural_tf.data.streams import text_text
 from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import fingerprint
@@ -36,6 +37,8 @@ from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.tpu_check import find_problems
 from mural_tf.training.tpu_lowering import trace_step
 
+hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
+strategies = hypothesis.strategies
 METHOD = "translation_distillation"
 
 
@@ -273,10 +276,25 @@ def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
     np.testing.assert_allclose(batch["text_target"], mean, atol=1e-6)
 
 
-def test_an_id_without_a_target_ends_the_run():
-    table = Column(np.array([5, 2]), np.eye(2, dtype=np.float32))
-    np.testing.assert_array_equal(table.look_up(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
-    for unknown in (3, 9):
+KEYS = strategies.integers(-(2**63), 2**63 - 1) | strategies.integers(-3, 3)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(strategies.dictionaries(KEYS, strategies.tuples(*[strategies.integers(-9, 9)] * 2)), KEYS)
+def test_a_column_is_a_dictionary_of_unit_vectors(vectors, unknown):
+    """Keys that are there are found in any order, together and alone; another ends the run."""
+    keys = np.array([*vectors], np.int64)
+    rows = np.array([*vectors.values()], np.float32).reshape(-1, 2)
+    table = Column(keys, rows)
+    order = np.random.default_rng(len(keys)).permutation(len(keys))
+    if len(keys):
+        lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+        np.testing.assert_allclose(table.look_up(tf.constant(keys[order])), (rows / lengths)[order], rtol=1e-5)
+        np.testing.assert_array_equal(Column(keys, rows, as_stored=True).find(keys[order]), rows[order])
+    assert set(table.without_vector) == {key for key, vector in vectors.items() if not any(vector)}
+    asked = np.array([*keys[order], unknown], np.int64)
+    assert table.holds(asked).tolist() == [key in vectors for key in asked.tolist()]
+    if vectors and unknown not in vectors:
         with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):
             tf.function(table.look_up)(tf.constant([unknown], tf.int64))
 
@@ -287,6 +305,18 @@ def test_an_id_without_a_target_ends_the_run():
 def test_which_languages_are_pivots(pivot, expected):
     captions = {"en": 10, "fr": 10, "de": 5, "sw": 4, "": 50}
     assert pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_of_languages_with_as_many_captions_the_pivot_has_most_pairs(described, tmp_path, monkeypatch):
+    pairs = [*toy_data.text_pairs(8), records.TextPair("red", "en", "rouge", "fr", "g")]
+    data = toy_data.toy_config(toy_data.write_toy_data(tmp_path, count=8, pairs=pairs)).data
+    if described:  # as a conversion describes these data
+        stated = {"language": {"en": 8, "de": 8}, "language_a": {"en": 9}, "language_b": {"de": 8, "fr": 1}}
+        monkeypatch.setattr(text_text, "stated_languages", lambda files, parse, key: stated[key])
+    assert (text_text.pivots_of(data, ""), text_text.pivots_of(data, "mean")) == (("en",), ("de", "en"))
+    data.text_pairs = "co_captions"
+    assert text_text.pivots_of(data, "") == ("de",)  # in order of the alphabet
 
 
 @pytest.mark.slow

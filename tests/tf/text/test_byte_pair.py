@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tokenizers.pre_tokenizers import ByteLevel
 
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.text import build_tokenizer
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer
-from mural_tf.text.byte_words import byte_characters
+from mural_tf.text.byte_words import byte_characters, ended
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, save_vocabulary
 
@@ -35,6 +36,11 @@ def decoded(tokenizer, ids):
 
 def test_special_pieces_then_bytes_then_merges(vocabulary):
     assert vocabulary[:5] == list(RESERVED_TOKENS) and vocabulary[5:261] == byte_characters()
+    assert sorted(byte_characters()) == sorted(ByteLevel.alphabet())
+    for text in map(chr, [*range(0x800), 0xFFFD, 0x1F600, 0x10FFFF]):  # as the writers of GPT-2's files write bytes
+        ((written, _),) = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+        assert written == "".join(byte_characters()[byte] for byte in text.encode())
+    assert [ended(piece) for piece in ("it", "</w>")] == ["it", "</w>"]  # the mark alone is a piece like others
     assert len(vocabulary) == 320 and len(set(vocabulary)) == 320
     assert "Ġred" in vocabulary
     assert build_vocabulary(TEXTS, 320, builder="byte_pair") == vocabulary

@@ -11,6 +11,7 @@ import tensorflow as tf
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.text import build_tokenizer
+from mural_tf.text.byte_words import ended
 from mural_tf.text.piece_models import model_of, parse_lines, read_lines
 from mural_tf.text.sentence_pieces import SentencePieceTokenizer
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
@@ -149,9 +150,17 @@ def test_a_tokenizer_outlives_another_of_the_same_model():
     assert ids(second, "the") == [[11]] and ids(tokenizer(), "the") == [[11]]
 
 
-def test_words_begin_with_their_space():
-    found = tokenizer().tokenize(tf.constant(["the bat", "", "cat"]))
-    assert found.to_list() == [[[11], [3, 5, 13]], [], [[12]]]
+def test_words_begin_with_their_space_or_end_with_their_mark():
+    texts = tf.constant(["the bat", "", "cat"])
+    assert tokenizer().tokenize(texts).to_list() == [[[11], [3, 5, 13]], [], [[12]]]
+    names = ["<|startoftext|>", "<|endoftext|>"]
+    letters = [[letter, -9.0, "normal"] for word in "thebac" for letter in (word, ended(f"{word}</w>"))]
+    pieces = [*([name, 0.0, "control"] for name in names), CONTROLS[2], *letters, ["ba", -1.0, "normal"]]
+    settings = SETTINGS | dict(add_dummy_prefix=False, escape_whitespaces=False)
+    clip = tokenizer(pieces, settings, "clip", cleaning=("clip_words",))
+    names = [piece[0] for piece in pieces]
+    t_end, t, h, e_end, a, c, ba = map(names.index, (ended("t</w>"), "t", "h", ended("e</w>"), "a", "c", "ba"))
+    assert clip.tokenize(texts).to_list() == [[[t, h, e_end], [ba, t_end]], [], [[c, a, t_end]]]
 
 
 @pytest.mark.parametrize(
@@ -217,14 +226,14 @@ def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
     assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
 
 
-def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0"):
+def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0", other=0):
     """A table of normalisation that makes b of a: a trie of 512 units, by hand.
 
     The root's base is 256, so the way of "a" (0x61) is unit 256 ^ 0x61 = 353; that has a leaf, and its base is
     353 ^ 352 = 1, where the place of the replacement stands.
     """
     units = np.zeros(512, "<u4")
-    units[0], units[1], units[256 ^ 0x61] = root, leaf, letter
+    units[0], units[1], units[256 ^ 0x61], units[256 ^ 0x62] = root, leaf, letter, other
     return size.to_bytes(4, "little") + units.tobytes() + replacements
 
 

@@ -48,6 +48,7 @@ def pieces(content, config=config_of):
     return lambda folder: build_tokenizer(config(""), file_of(folder, content))
 
 
+CHARSMAP = with_table(table())["charsmap"]
 WRONG = {  # files without pieces
     "no model": b"\x00\xff\x12 nothing",
     "text": b"[PAD]\n[UNK]\nthe\n",
@@ -59,6 +60,8 @@ WRONG = {  # files without pieces
     "JSON": b'{"model": 3}',
     "unk": tokenizer_json(UNIGRAM, unk_id=99).encode(),
     "charsmap": tokenizer_json(UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap="é!")).encode(),
+    "charsmap's letters": tokenizer_json(
+        UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap=f"{CHARSMAP[:8]}!{CHARSMAP[8:]}")).encode(),
     "twice": model_of([*UNIGRAM, UNIGRAM[-1]], SETTINGS),
     "no unknown": model_of(UNIGRAM[3:], SETTINGS),
     "lines": b'["a", 1]\n["b", 2]\n',
@@ -72,7 +75,9 @@ LYING = {  # tables of characters, by which the operation would read any memory
     "no whole units": (table(size=2046), "is said to have 2046"),
     "no replacements": (table(replacements=b""), "is said to have 2048"),
     "root beyond": (table(root=512 << 10), "leads out of itself"),
+    "root beyond by a unit": (table(size=2044), "leads out of itself"),
     "letter beyond": (table(letter=(2000 << 10) | 0x61), "leads out of itself"),
+    "one letter of two beyond": (table(other=(2000 << 10) | 0x62), "leads out of itself"),
     "large steps": (table(letter=(2000 << 10) | 0x261), "leads out of itself"),
     "replacement beyond": (table(leaf=0x80000002), "a replacement lies beyond its end"),
     "no end": (table(replacements=b"b"), "its replacements have no end"),
@@ -87,6 +92,7 @@ REFUSALS = {
     "unknown padding": (
         lambda _: WordTokenizer(words(), LANGUAGES)(tf.constant(["a"]), pad="none"), ["max_length, longest"]),
     "special pieces that lack": (lambda _: WordPieceTokenizer(["[PAD]", "[CLS]", "a"]), ["lacks [UNK], [SEP]"]),
+    "no mask of word pieces": (lambda _: WordPieceTokenizer([*SPECIAL[:4], "a"]).mask_id, ["lacks [MASK]"]),
     "a piece twice": (lambda _: WordPieceTokenizer([*SPECIAL, "a", "a"]), ["twice"]),
     "a long word piece": (
         pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a" * 1001], lambda _: base_config()),

@@ -252,6 +252,9 @@ def test_no_checkpoint_at_all(model, tmp_path):
     assert not training_checkpoints(model, tmp_path, 1).restore()
     with pytest.raises(UserError, match="has no checkpoint yet"):
         restore_for_inference(model, tmp_path)
+    for step in (9, 10):
+        (tmp_path / f"ckpt-{step}.index").touch()
+    assert [path.rsplit("-")[-1] for path in list_checkpoints(tmp_path)] == ["9", "10"]  # by number
 
 
 def test_leftovers_of_a_killed_save_are_removed(model, three):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import types
 
 import contract
 import pytest
@@ -62,6 +63,32 @@ def test_steps_of_this_machine(config, data, hasty, monkeypatch, has_data, longe
     assert f"with {found.share * 16:.0f} image, " in text
     monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     assert "Other programs are busy here (load 1000.0)" in describe_measurement(found)
+
+
+@pytest.mark.parametrize("longest,parts", [(8.0, 1), (3.0, 4), (0.0, 16)])
+def test_the_part_of_a_batch_that_is_measured(config, monkeypatch, longest, parts):
+    """Batches of 64 and 32 in 2 chunks are cut in up to 16 parts. An eighth has 4 pairs and takes a second."""
+    config.train.update(dict(image_text_batch=64, text_text_batch=32))
+    monkeypatch.setattr(cost, "PROBE", 4)
+    monkeypatch.setattr(cost, "LONGEST", longest)
+    monkeypatch.setattr(cost, "_seconds_of_step", lambda model, config, tokenizer, parts, *_, **__: 8 / parts)
+    assert cost._parts_to_measure(None, config, 1) == parts
+
+
+def test_seconds_of_a_step_by_a_clock(config, monkeypatch):
+    """Two steps in each call of 3 s: after warming up, four calls until 10 s are over."""
+    clock = [100.0]
+
+    def train(batches):
+        clock[0] += 3.0
+        return next(batches)
+
+    model = types.SimpleNamespace(make_train_function=lambda: train, normalization_layers=list)
+    monkeypatch.setattr(cost, "_batches_to_measure", lambda model, config, *_: [config.train.image_text_batch] * 9)
+    monkeypatch.setattr(cost.time, "monotonic", lambda: clock[0])
+    config.train.steps_per_execution = 2
+    assert cost._seconds_of_step(model, config, None, 4, 1, limits=(1.0, 10.0)) == 12.0 / 8
+    assert clock[0] == 115.0 and config.train.image_text_batch == 16
 
 
 def test_the_lines_of_a_measurement(config):

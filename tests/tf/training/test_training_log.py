@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import signal
 import threading
+import time
 import types
 
 import numpy as np
@@ -24,7 +25,7 @@ from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
-from mural_tf.training import callbacks, metrics_file
+from mural_tf.training import callbacks, checkpoints, metrics_file
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import (
     Intervals,
@@ -37,6 +38,7 @@ from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
 from mural_tf.training.observers import AtChance, Forecast, observers, parse_profile
+from mural_tf.training.workdir import open_workdir
 
 TOKENIZER = toy_data.toy_tokenizer()
 TIMED = ("seconds", "wait", "pairs_per")
@@ -158,7 +160,15 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
         log.on_train_batch_end(4)
         log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 0.001, "new_number": np.float32(7)})
         log.record(5, {"dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}, ["dev/all/mean_recall"])
-    first, second = read_metrics(tmp_path)
+        guard = log.model.step.guard
+        guard.build(["loss"])
+        for step in range(11):  # of which ten are borne
+            guard.check(tf.constant(step, tf.int64), {"loss": tf.constant(np.nan)})
+        log.on_epoch_begin(1)
+        log.on_train_batch_end(4)
+        with pytest.raises(UserError, match="11 steps in a row"):
+            log.on_epoch_end(1, {"loss": np.nan})
+    first, second, _ = read_metrics(tmp_path)
     assert first["step"] == 5 and first["train/new_number"] == 7.0
     assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
     assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
@@ -316,7 +326,7 @@ def batches_without_a_pipeline(config, tokenizer, places, *_):
     """As `training_batches`, of texts that follow from the place: making a pipeline takes longer than a run here."""
     size, (place,) = config.train.text_text_batch, places["text_text"]
     batches = []
-    for number in range(place[2] // size, config.train.steps):
+    for number in range(place[2] // size, place[2] // size + config.train.steps):
         ids = tf.range(size, dtype=tf.int64) + number * size
         sides = {f"text_{side}": tokenizer([f"{word}{i % 64}" for i in ids.numpy()])
                  for side, word in (("a", "thing w"), ("b", "ding v"))}  # fmt: skip
@@ -352,6 +362,27 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
     rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
     assert [row["step"] for row in rows] == [2, 4] and found == rows
     assert_same_weights(whole, rest)
+
+
+def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
+    """Where rates do not depend on the number of steps."""
+    monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
+    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
+
+    def run_steps(name, steps, **changes):
+        run.config.train.update(dict(steps=steps, **changes))
+        open_workdir(tmp_path / name, run.config)
+        return run(name)
+
+    whole = run_steps("whole", 4)
+    first, rest = run_steps("lengthened", 2), run_steps("lengthened", 4)
+    assert [*first.ids, *rest.ids] == whole.ids and len(first.ids) == 2 and rest.finished
+    assert_same_weights(whole, rest)
+    printed = capsys.readouterr().out
+    assert "lengthened was last started: train.steps was 2, is 4.\n" in printed and "rate" not in printed
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *_: (time.sleep(0.5), "no".index("disk")))
+    with pytest.raises(ValueError, match="substring"):  # also of the last checkpoint
+        run_steps("lengthened", 5)
 
 
 @pytest.mark.slow

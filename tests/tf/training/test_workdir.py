@@ -51,12 +51,66 @@ def test_something_trained(tmp_path, made):
         open_workdir(tmp_path / "w", with_seed(1))
     assert load_config(tmp_path / "w/config.json").seed == 0
     longer = base_config()
-    longer.train.steps = 2_000
+    longer.embedding_size = 2_000
     longer.evaluation.groups = {"all": [f"language{number}" for number in range(100)]}
     longer.data.sources = {"a": {"directory": "data/" * 100}}
     with pytest.raises(UserError, match=r"was .* and \d+ more\). Run with its own, or name another") as raised:
         open_workdir(tmp_path / "w", longer)
     assert len(str(raised.value)) < 500
+
+
+OTHERS = {
+    "data.max_skipped_fraction": 0.5, "data.read": "all", "train.evaluate_first": True, "train.export": False,
+    "train.image_text_batch": 32, "train.micro_batches": 2, "train.steps": 8, "train.text_text_batch": 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", workdir.CHANGEABLE_FIELDS)
+def test_how_long_and_how_divided_a_run_is_may_change_with_a_word(field, tmp_path, capsys):
+    config, other = with_seed(0), with_seed(0)
+    config.train.steps, config.vocabulary.sha256 = 4, "of the first start"
+    other.train.steps = 4
+    open_workdir(tmp_path, config)
+    (tmp_path / "checkpoints").mkdir()
+    for step in (1, 3):
+        (tmp_path / f"checkpoints/ckpt-{step}.index").touch()
+    before = load_config(tmp_path / "config.json").to_dict()
+    other.update_from_flattened_dict({field: OTHERS[field]})
+    other.train.log_every = 7  # is not kept
+    with pytest.raises(UserError, match=f"belongs to another configuration .{field} was"):
+        open_workdir(tmp_path, other, writes=False)  # a worker that was started with other words than the chief
+    assert load_config(tmp_path / "config.json").to_dict() == before
+    open_workdir(tmp_path, other)
+    assert capsys.readouterr().out.startswith(f"Changed since {tmp_path} was last started: {field} was ")
+    open_workdir(tmp_path, other)
+    assert capsys.readouterr().out == ""
+    branch, name = field.split(".")
+    before[branch][name] = OTHERS[field]
+    assert load_config(tmp_path / "config.json").to_dict() == before
+    other.seed = 1
+    other[branch][name] = config[branch][name]
+    with pytest.raises(UserError, match=r"another configuration \(seed was 0, is 1\)\. Run with its own"):
+        open_workdir(tmp_path, other)
+
+
+@pytest.mark.parametrize("decay,warmup,line", [((0.0, 0), 1, True), ((0.9, 2), 1, False), ((0.9, 2), 4, True)])
+def test_the_rate_of_a_run_that_is_lengthened(decay, warmup, line, tmp_path, capsys):
+    config = with_seed(0)
+    config.train.steps = 4
+    config.optimizer.update(dict(decay=decay, warmup_steps=warmup))
+    open_workdir(tmp_path, config)
+    (tmp_path / "checkpoints").mkdir()
+    for step in (1, 3):
+        (tmp_path / f"checkpoints/ckpt-{step}.index").touch()
+    config.train.steps = 8_000
+    open_workdir(tmp_path, config)
+    assert ("\nFrom step 3 on the learning rate follows a run of 8,000 steps.\n" in capsys.readouterr().out) == line
+    config.train.steps = 3
+    open_workdir(tmp_path, config)
+    config.train.steps = 2
+    with pytest.raises(UserError, match="train.steps=2: .* is trained for 3 steps already. Give 3 or more"):
+        open_workdir(tmp_path, config)
+    assert load_config(tmp_path / "config.json").train.steps == 3
 
 
 def test_a_workdir_has_one_run_at_a_time(tmp_path):

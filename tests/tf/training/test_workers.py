@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -16,12 +17,15 @@ import toy_data
 import worker_run
 from object_store import object_store, stored
 
+from mural_lite.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.demo.shapes import build_shapes
 from mural_tf.training.checkpoints import list_checkpoints
 from mural_tf.training.fit import rows_of_replicas
 from mural_tf.training.strategy import build_strategy
+
+SCRIPT = pathlib.Path(__file__).parents[3] / "run_pretrain.py"
 
 
 def free_ports(count):
@@ -179,35 +183,16 @@ def test_several_cpu_devices_select_nothing():
     assert build_strategy() is tf.distribute.get_strategy()
 
 
-@pytest.mark.slow  # two whole runs of the script at once
-def test_the_script_with_two_workers(tmp_path):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    command = [sys.executable, os.path.join(root, "run_pretrain.py"), "--config=configs/shapes_smoke.py",
-               "--config.train.steps=20", "--config.train.log_every=5", "--config.train.evaluate_every=10",
-               "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-               "--config.data.read=all",  # the shapes are one file
-               f"--config.data.directory={tmp_path / 'shapes'}",
-               f"--workdir={tmp_path / 'run'}"]  # fmt: skip
-    ports = free_ports(2)
-    processes = [start(command, i, ports) for i in range(2)]
-    printed = [output_of(process) for process in processes]
-    assert "Next:" in printed[0] and "Next:" not in printed[1] and "First step" not in printed[1]
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    trained = [row["step"] for row in rows if "train/loss" in row]
-    dev = [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row]
-    assert trained == [5, 10, 15, 20] and dev == [10, 20]
-    assert (tmp_path / "run/export/model_card.json").exists()
-
-
+PLACE_IN_TEXTS = "data_progress/text_text/.ATTRIBUTES/VARIABLE_VALUE"
 SMALL = ["--config=configs/shapes_smoke.py", "--config.data.read=all", "--config.train.log_every=5",
          "--config.train.checkpoint_every=10", "--config.train.image_text_batch=16",
          "--config.train.text_text_batch=16", "--config.train.export=False"]  # fmt: skip
 
 
-def small_run(data, workdir, steps):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+def small_run(data, workdir, steps, *options):
     places = [f"--config.data.directory={data}", f"--workdir={workdir}"]
-    return [sys.executable, os.path.join(root, "run_pretrain.py"), *SMALL, *places, f"--config.train.steps={steps}"]
+    options = [*places, f"--config.train.steps={steps}", *options]
+    return [sys.executable, str(SCRIPT), *SMALL, *options]
 
 
 def wait_for(condition, processes, seconds=400):
@@ -242,6 +227,36 @@ def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, 
     steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert list_checkpoints(tmp_path / "run/checkpoints")[-1].endswith(f"ckpt-{steps[-1]}")
+
+
+@pytest.mark.slow  # test_workdir.py and test_training_log.py have its parts
+def test_a_run_of_one_process_is_lengthened_by_two(tmp_path):
+    """The shapes are one file, which two pipelines cannot share; what they read of it goes on behind what one read."""
+    build_shapes(tmp_path / "shapes")
+    run, options = tmp_path / "run", ["--config.train.export=True", "--config.train.evaluate_every=10"]
+    output_of(start(small_run(tmp_path / "shapes", run, 10, "--config.data.read=share", *options)))
+    place = tf.train.load_variable(str(run / "checkpoints"), PLACE_IN_TEXTS)
+    assert load_config(run / "export/config.json").train.steps == 10
+    options.append("--config.train.micro_batches=2")
+    command = small_run(tmp_path / "shapes", run, 20, "--config.data.read=share", *options)
+    ports = free_ports(2)
+    processes = [start(command, i, ports) for i in range(2)]
+    assert "set --config.data.read=all" in "".join(process.communicate(timeout=600)[1] for process in processes)
+    command, ports = small_run(tmp_path / "shapes", run, 20, *options), free_ports(2)
+    processes = [start(command, i, ports) for i in range(2)]
+    printed = [output_of(process) for process in processes]
+    assert "Changed since " in printed[0] and "data.read was 'share', is 'all'" in printed[0]
+    assert "new epoch" not in printed[0] and "Next:" in printed[0]
+    assert "Next:" not in printed[1] and "First step" not in printed[1]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "train/loss" in row] == [5, 10, 15, 20]
+    assert [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row] == [10, 20]
+    assert json.loads((run / "summary.json").read_text())["step"] == 20
+    assert load_config(run / "export/config.json").train.steps == 20
+    after = tf.train.load_variable(str(run / "checkpoints"), PLACE_IN_TEXTS)
+    assert after[0, 0, 2] == 2 * place[0, 0, 2] == 20 * 16  # texts
+    done = start([*command, "--config.train.micro_batches=1"])
+    assert "another configuration (train.micro_batches was 2, is 1)" in done.communicate(timeout=300)[1]  # is finished
 
 
 @pytest.mark.slow

@@ -1,0 +1,476 @@
+"""Mistakes drawn at random in the code, and the share that the nearest tests notice: a number to steer tests by.
+
+    python -m benchmarks.mutants --seed=1 --rooms=data,text,training --each=10 --output=mutants.csv
+
+In a room every operator (comparison, slice, guard removed, …) is as likely as another, then a place at random. What
+cannot change a result is left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, and
+arguments such as `flush`.
+
+Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
+the files that import its module, say the name of its function, or are named as the module is. Each was run before
+without a mistake, which gives its seconds; a file that fails then is not asked. A "survivor" is a mistake that these
+files pass; tests farther away may notice it. The same command goes on with the rows that the .csv file lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import contextlib
+import copy
+import csv
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
+FILES = 8  # test files for a mistake, at most
+KEY = ("file", "line", "operator", "before", "after")  # which distinguish mistakes
+FIELDS = ("seed", *KEY, "function", "outcome", "seconds", "tests")
+
+
+class Mistake(NamedTuple):
+    """A part of a file, bytes [begin, end), and the text that replaces it."""
+
+    file: str
+    line: int
+    function: str  # "" at the top of a file
+    operator: str
+    begin: int
+    end: int
+    before: str
+    after: str
+
+
+# Operators: from a node of a syntax tree to (operator, the node that takes its place).
+
+OPERATIONS = {"Lt": "LtE", "Gt": "GtE", "Eq": "NotEq", "In": "NotIn", "Is": "IsNot", "And": "Or", "Add": "Sub",
+              "Mult": "Div", "BitAnd": "BitOr", "LShift": "RShift"}  # fmt: skip
+NAMES = {"min": "max", "any": "all", "reduce_min": "reduce_max", "reduce_any": "reduce_all", "argmin": "argmax",
+         "minimum": "maximum", "floor": "ceil", "reduce_sum": "reduce_mean", "sum": "mean"}  # fmt: skip
+ONLY_METHODS = {"floor", "ceil", "sum", "mean"}  # not of Python itself: `sum` has another meaning there
+for pairs in (OPERATIONS, NAMES):
+    pairs.update({after: before for before, after in pairs.items()})
+OPERATIONS.update(FloorDiv="Mult", Mod="Mult", Pow="Mult")
+Changes = Iterator[tuple[str, ast.AST]]
+
+
+def _changed(node: ast.AST, **fields) -> ast.AST:
+    """Returns a copy of a node with other fields."""
+    node = copy.deepcopy(node)
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+def _other_operation(operation: ast.AST) -> ast.AST | None:
+    other = OPERATIONS.get(type(operation).__name__)
+    return getattr(ast, other)() if other else None
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+
+
+def _changes_of_expression(node: ast.AST) -> Changes:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield "comparison", _changed(node, ops=[_other_operation(node.ops[0])])
+    elif isinstance(node, ast.BinOp) and _other_operation(node.op):
+        if not _is_text(node.left) and not _is_text(node.right):
+            yield "arithmetic", _changed(node, op=_other_operation(node.op))
+    elif isinstance(node, ast.BoolOp):
+        yield "and, or", _changed(node, op=_other_operation(node.op))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "not", node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "true, false", _changed(node, value=not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield "constant", _changed(node, value=node.value + 1)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Slice):
+        for part in ("lower", "upper", "step"):
+            if getattr(node.slice, part) is not None:
+                yield "slice", _changed(node, slice=_changed(node.slice, **{part: None}))
+    if getattr(node, "is_condition", False):  # `mistakes_in` sets it
+        yield "condition negated", ast.UnaryOp(ast.Not(), node)
+
+
+def _changes_of_call(node: ast.Call) -> Changes:
+    if len(node.args) > 1:
+        first, second, *rest = node.args
+        is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
+        is_symmetric = isinstance(node.func, ast.Attribute) and node.func.attr in SYMMETRIC
+        if not is_starred and not is_symmetric and ast.unparse(first) != ast.unparse(second):
+            yield "swapped arguments", _changed(node, args=[second, first, *rest])
+    for number, keyword in enumerate(node.keywords):
+        before = node.keywords[:number]
+        after = node.keywords[number + 1 :]
+        if keyword.arg == "axis" and isinstance(keyword.value, (ast.Constant, ast.UnaryOp)):
+            axis = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
+            yield "axis", _changed(node, keywords=[*before, ast.keyword("axis", axis), *after])
+        elif keyword.arg and keyword.arg not in UNSEEN:
+            yield "keyword dropped", _changed(node, keywords=[*before, *after])
+    if isinstance(node.func, ast.Name) and node.func.id in NAMES.keys() - ONLY_METHODS:
+        yield "minimum, maximum", _changed(node, func=ast.Name(NAMES[node.func.id]))
+    elif isinstance(node.func, ast.Attribute) and node.func.attr in NAMES:
+        yield "minimum, maximum", _changed(node, func=_changed(node.func, attr=NAMES[node.func.attr]))
+
+
+def _changes_of_statement(node: ast.stmt) -> Changes:
+    if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
+        if isinstance(node.body[0], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+            yield "guard removed", ast.Pass()
+    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ()
+    is_kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)  # beyond the function
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if is_call or is_kept or isinstance(node, ast.AugAssign):
+        yield "statement removed", ast.Pass()
+    if isinstance(node, ast.AugAssign) and _other_operation(node.op) and not _is_text(node.value):
+        yield "arithmetic", _changed(node, op=_other_operation(node.op))
+    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        value = node.value
+        other = ast.Constant(None)
+        if isinstance(value, ast.Tuple) and len(value.elts) > 1:
+            other = _changed(value, elts=[value.elts[1], value.elts[0], *value.elts[2:]])
+        elif isinstance(value, (ast.Compare, ast.BoolOp)):
+            other = ast.UnaryOp(ast.Not(), value)
+        yield "return changed", _changed(node, value=other)
+
+
+def _changes(node: ast.AST) -> Changes:
+    if isinstance(node, ast.stmt):
+        yield from _changes_of_statement(node)
+    elif isinstance(node, ast.expr):
+        yield from _changes_of_expression(node)
+    if isinstance(node, ast.Call):
+        yield from _changes_of_call(node)
+
+
+# Mistakes that change no result.
+
+# Keyword arguments of names, of speed and of the platform's defaults.
+UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "daemon", "exist_ok", "autograph",
+          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize"}  # fmt: skip
+SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
+SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
+
+
+def _left_out(node: ast.AST) -> list[ast.AST]:
+    """Returns the parts of a node in which no mistake is put."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        annotations = [argument.annotation for argument in every if argument]
+        whole = [node] if node.name == "__repr__" else []
+        return [part for part in [*whole, *annotations, node.returns, *node.decorator_list] if part]
+    if isinstance(node, ast.ClassDef):
+        return node.decorator_list
+    if isinstance(node, ast.AnnAssign):
+        return [node.annotation]
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        unseen = [keyword for keyword in node.keywords if keyword.arg in UNSEEN]
+        return [node] if name in SAID else unseen
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return [node] if _left_out(node.value) == [node.value] else []
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        is_filler = isinstance(getattr(node.operand, "value", None), float)  # -1.0, where there is no score
+        return [node.operand] if is_filler else []
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
+        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
+    if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+        return [node]
+    return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
+
+
+def mistakes_in(file: str, text: str) -> list[Mistake]:
+    """Returns all mistakes that may be put into a file."""
+    content = text.encode()
+    starts = [0]
+    for line in content.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    mistakes = []
+    left_out = set()
+
+    def visit(node: ast.AST, function: str) -> None:
+        left_out.update(map(id, _left_out(node)))
+        if id(node) in left_out:
+            return
+        if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+            node.test.is_condition = True
+        for operator, changed in _changes(node):
+            begin = starts[node.lineno - 1] + node.col_offset
+            end = starts[node.end_lineno - 1] + node.end_col_offset
+            before = content[begin:end].decode()
+            after = ast.unparse(ast.fix_missing_locations(changed))
+            if isinstance(node, ast.expr):
+                after = f"({after})"
+            if not before.startswith("elif"):  # which cannot be left out
+                mistakes.append(Mistake(file, node.lineno, function, operator, begin, end, before, after))
+        name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else function
+        for child in ast.iter_child_nodes(node):
+            visit(child, name)
+
+    visit(ast.parse(text), "")
+    return mistakes
+
+
+def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
+    """Draws mistakes, every operator as likely as another, and each mistake once."""
+    by_operator = collections.defaultdict(list)
+    for mistake in mistakes:
+        by_operator[mistake.operator].append(mistake)
+    chosen = []
+    while by_operator and len(chosen) < count:
+        operator = draw.choice(sorted(by_operator))
+        candidates = by_operator[operator]
+        chosen.append(candidates.pop(draw.randrange(len(candidates))))
+        if not candidates:
+            del by_operator[operator]
+    return chosen
+
+
+# The nearest tests.
+
+
+class Words(NamedTuple):
+    """What a Python file says: the modules that it imports, and all its words."""
+
+    path: str
+    modules: set[str]
+    words: set[str]
+
+
+def read_words(root: pathlib.Path, pattern: str) -> list[Words]:
+    """Reads the files of a tree that fit a pattern."""
+    files = []
+    for path in sorted(root.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        modules = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                modules.add(node.module)
+                modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+        files.append(Words(path.relative_to(root).as_posix(), modules, set(re.findall(r"\w+", text))))
+    return files
+
+
+def module_of(path: str) -> str:
+    """Returns the dotted name of a file of a package."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[str]:
+    """Returns the test files that lie next to a mistake, the nearest first."""
+    module = module_of(mistake.file)
+    folder, _, stem = module.rpartition(".")
+    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
+    users = {module_of(file.path) for file in package if module in file.modules}
+    nearness = {}
+    for test in tests:
+        imports = module in test.modules
+        imports_user = bool(users & test.modules)
+        names = stem in pathlib.PurePath(test.path).stem
+        says = mistake.function in test.words
+        is_in_room = bool(rooms.intersection(pathlib.PurePath(test.path).parts))
+        nearness[test.path] = 4 * imports + 3 * says + 3 * names + 2 * imports_user + 2 * is_in_room
+    near = [path for path in nearness if nearness[path] >= 3]
+    return sorted(near, key=lambda path: -nearness[path])[:FILES]
+
+
+class Trial:
+    """A copy of a tree, in which tests run.
+
+    Args:
+      root: the tree; it is only read.
+      folder: an empty one.
+      limit: seconds that the test files of a mistake may take together without the mistake.
+      seconds_file: a JSON file that keeps the seconds of each test file, -1 where it fails or takes too long.
+    """
+
+    def __init__(self, root: pathlib.Path, folder: pathlib.Path, limit: float, seconds_file: pathlib.Path):
+        self.tree = folder / "tree"
+        self._limit = limit
+        self._seconds_file = seconds_file
+        self._seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
+        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+            if (root / name).is_file():
+                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.tree / name)
+
+    def tests_for(self, near: list[str]) -> list[str]:
+        """Returns the nearest files that pass without a mistake, as many as the limit allows, the quickest first."""
+        for path in near:
+            if path not in self._seconds:
+                begin = time.monotonic()
+                code = self._run([path], self._limit)
+                self._seconds[path] = time.monotonic() - begin if code == 0 else -1
+                self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
+        total = 0.0
+        chosen = []
+        for path in near:
+            seconds = self._seconds[path]
+            if seconds > 0 and total + seconds <= self._limit:
+                total += seconds
+                chosen.append(path)
+        chosen.sort(key=self._seconds.get)
+        return chosen
+
+    def outcome(self, mistake: Mistake, tests: list[str]) -> str:
+        """Returns "noticed", "survived", "slow" if tests took too long, or "untested" if there are no tests."""
+        if not tests:
+            return "untested"
+        path = self.tree / mistake.file
+        before = path.read_bytes()
+        path.write_bytes(before[: mistake.begin] + mistake.after.encode() + before[mistake.end :])
+        try:
+            code = self._run(tests, 3 * self._limit)
+        finally:
+            path.write_bytes(before)
+        if code is None:
+            return "slow"
+        return "survived" if code == 0 else "noticed"
+
+    def _run(self, tests: list[str], limit: float) -> int | None:
+        """Returns the exit code of pytest, or `None` if it took too long, in a process that ends with its children."""
+        # As a worker of pytest-xdist, whose settings `tests/conftest.py` makes quicker; the base's folder is shared.
+        base = self.tree.parent / "run/base"
+        shutil.rmtree(base.parent, ignore_errors=True)
+        base.parent.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(self.tree), "TMPDIR": str(base.parent)}
+        environment["PYTEST_XDIST_WORKER"] = "gw0"
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", f"--basetemp={base}", *tests]
+        process = subprocess.Popen(
+            command, cwd=self.tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, preexec_fn=_limit_process,
+        )  # fmt: skip
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _limit_process() -> None:
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+
+# Shares.
+
+
+def wilson(noticed: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Returns Wilson's interval of a share: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    if not count:
+        return 0.0, 1.0
+    share = noticed / count
+    middle = share + z * z / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return (middle - half) / scale, (middle + half) / scale
+
+
+# The command.
+
+
+def rooms_of(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    """Returns {room: its Python files}: the folders of `mural_tf`, and "search" and "lite" for the other packages."""
+    folders = {path.name: path for path in sorted((root / "mural_tf").glob("*")) if path.is_dir()}
+    folders.update(search=root / "mural_search", lite=root / "mural_lite")
+    files = {room: sorted(folder.rglob("*.py")) for room, folder in folders.items()}
+    return {room: paths for room, paths in files.items() if paths}
+
+
+def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, str]]:
+    """Returns {key of a mistake: its row} of an earlier call with the same seed."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
+    return {tuple(row[name] for name in KEY): row for row in rows}
+
+
+def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
+    """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes."""
+    earlier = read_rows(output, seed)
+    outcomes = []
+    for mistake in chosen:
+        row = earlier.get(tuple(str(getattr(mistake, name)) for name in KEY))
+        if row is None:
+            files = trial.tests_for(near(mistake))
+            begin = time.monotonic()
+            outcome = trial.outcome(mistake, files)
+            row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(files)}
+            row["seconds"] = f"{time.monotonic() - begin:.0f}"
+            is_new = not output.exists()
+            with output.open("a", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
+                if is_new:
+                    writer.writeheader()
+                writer.writerow(row)
+        outcomes.append(row["outcome"])
+        if row["outcome"] != "noticed":
+            before, after = (" ".join(row[name].split())[:200] for name in ("before", "after"))
+            print(f"{row['outcome']}: {row['file']}:{row['line']} {row['operator']}: {before} -> {after}", flush=True)
+    return outcomes
+
+
+def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True, help="of the draws")
+    parser.add_argument("--rooms", default="", help="folders of mural_tf, search, lite; with commas; empty: all")
+    parser.add_argument("--each", type=int, default=10, help="mistakes drawn in each room")
+    parser.add_argument("--seconds", type=float, default=90, help="for the tests of a mistake")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("mutants.csv"), help="a .csv file")
+    options = parser.parse_args(arguments)
+    rooms = rooms_of(root)
+    names = options.rooms.split(",") if options.rooms else list(rooms)
+    unknown = sorted(set(names) - set(rooms))
+    if unknown:
+        parser.error(f"unknown rooms {', '.join(unknown)}; known: {', '.join(rooms)}")
+    tests = read_words(root, "tests/**/test_*.py")
+    package = read_words(root, "mural_*/**/*.py")
+
+    def near(mistake):
+        return nearest(mistake, tests, package)
+
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(root, pathlib.Path(folder), options.seconds, options.output.with_suffix(".seconds.json"))
+        for name in names:
+            mistakes = []
+            for path in rooms[name]:
+                mistakes += mistakes_in(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+            chosen = drawn(mistakes, options.each, random.Random(f"{options.seed} {name}"))
+            outcomes = collections.Counter(try_room(trial, chosen, near, options.seed, options.output))
+            noticed = outcomes["noticed"]
+            low, high = wilson(noticed, noticed + outcomes["survived"])
+            share = f"{noticed} of {noticed + outcomes['survived']} noticed"
+            lines.append(
+                f"{name:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {outcomes['untested']} untested"
+            )
+            print(lines[-1], flush=True)
+    print("\n".join(["", f"seed {options.seed}, 95% by Wilson:", *lines]))
+
+
+if __name__ == "__main__":
+    main()
