@@ -81,11 +81,7 @@ def serve(
       UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
         does not fit the index.
     """
-    if not index and not immich:
-        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
-    index_folder = as_path(index)
-    if index and isinstance(index_folder, pathlib.Path):
-        check_place(index_folder)
+    check_served(index, export, immich)
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
     names = (*HERE, *(name.lower() for name in hosts)) if hosts or host in HERE else ()
     app = create_app(load_page(index, export, settings, immich), limits, hosts=names)
@@ -111,6 +107,19 @@ def run_options() -> dict[str, object]:
     return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
 
 
+def check_served(index: str | pathlib.Path, export: str | pathlib.Path = "", immich: str = "") -> None:
+    """Raises `UserError` if there is nothing to serve, without opening anything."""
+    if not index and not immich:
+        raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
+    if immich:
+        check_name(immich)
+    if not index and not export:
+        raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
+    folder = as_path(index)
+    if index and isinstance(folder, pathlib.Path):  # an index in a store is checked when it is opened
+        check_place(folder)
+
+
 def load_page(
     index: str | pathlib.Path,
     export: str | pathlib.Path = "",
@@ -121,10 +130,6 @@ def load_page(
 
     The index is opened before the model is loaded.
     """
-    if immich:
-        check_name(immich)
-    if not index and not export:
-        raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
     opened = None
     if index:
         opened = load_index(index)

@@ -12,7 +12,7 @@ from running_app import ask, running
 from search_data import ColorEmbedder, png
 
 from mural_search.server import immich
-from mural_search.server.app import create_app, load_page
+from mural_search.server.app import check_served, create_app
 from mural_search.server.immich import NAMES, check_name, immich_routes
 
 NAME = "ViT-B-16-SigLIP2__webli"
@@ -107,6 +107,6 @@ def test_names_are_immichs_and_have_its_dimensions():
 
 
 def test_mistakes_are_said_before_a_model_is_opened():
-    assert_refused(load_page, ["Nothing to serve"], "")
-    assert_refused(load_page, ["--immich needs a model: give --export=EXPORT"], "", immich=NAME)
-    assert_refused(load_page, ["did you mean LABSE-Vit-L-14?"], "", "no/model", immich="LABSE-ViT-L-14")
+    assert_refused(check_served, ["Nothing to serve"], "")
+    assert_refused(check_served, ["--immich needs a model: give --export=EXPORT"], "", immich=NAME)
+    assert_refused(check_served, ["did you mean LABSE-Vit-L-14?"], "", "no/model", immich="LABSE-ViT-L-14")
