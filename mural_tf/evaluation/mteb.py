@@ -21,10 +21,14 @@ from mural_lite.errors import UserError, install_extra
 from mural_lite.models import open_model
 
 try:
-    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
     from mteb.models.model_meta import ModelMeta, ScoringFunction
 except ImportError:
     raise UserError(f"mteb is missing: on Python 3.11 or later {install_extra('mteb')}.") from None
+
+
+# Names of the prompts of queries and documents, in the order in which Sentence-Transformers looks for them.
+PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 class MtebEncoder(AbsEncoder):
@@ -36,7 +40,8 @@ class MtebEncoder(AbsEncoder):
       device: ignored, TensorFlow chooses it.
       embedder: a model that is open already.
 
-    `similarity` is the cosine. mteb's instructions are not put before texts: no model here was trained with them.
+    `similarity` is the cosine. The model's own prompts precede texts as in Sentence-Transformers: by the task's name, by
+    its type, or for queries and documents. mteb's instructions do not: no model here was trained with them.
     """
 
     def __init__(
@@ -75,18 +80,28 @@ class MtebEncoder(AbsEncoder):
 
         Args:
           inputs: batches: "text" -> strings, "image" -> Pillow's pictures, or both.
-          task_metadata, hf_split, hf_subset, prompt_type: of the task; vectors do not depend on them.
+          task_metadata, prompt_type: of the task, which choose the prompt of texts.
+          hf_split, hf_subset: of the task; vectors do not depend on them.
           kwargs: mteb's options, such as batch_size, by which it has made the batches.
 
         Raises:
           UserError: batches with neither, such as sounds or videos.
         """
-        return np.concatenate([self._encode_batch(batch) for batch in inputs])
+        prompt = self._prompt(task_metadata, prompt_type)
+        return np.concatenate([self._encode_batch(batch, prompt) for batch in inputs])
 
-    def _encode_batch(self, batch: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    def _prompt(self, task_metadata: Any, prompt_type: Any) -> str | None:
+        """Returns the name of the prompt before the task's texts, `None` for the model's default."""
+        prompts = self.model.prompts
+        name = get_prompt_name(prompts, task_metadata, prompt_type)
+        if name is None and prompt_type is not None:
+            name = next((name for name in PROMPTS.get(prompt_type.value, ()) if name in prompts), None)
+        return name
+
+    def _encode_batch(self, batch: Mapping[str, Sequence[Any]], prompt: str | None) -> np.ndarray:
         vectors = []
         if "text" in batch:
-            vectors.append(self.model.encode_text(list(batch["text"]), progress=False))
+            vectors.append(self.model.encode_text(list(batch["text"]), progress=False, prompt=prompt))
         if "image" in batch:
             vectors.append(self.model.encode_image(list(batch["image"]), progress=False))
         if not vectors:

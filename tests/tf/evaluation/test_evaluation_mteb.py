@@ -1,6 +1,7 @@
 """mteb's own evaluation of an adapted model: its protocol, and retrieval of local pictures and texts, offline."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -16,8 +17,13 @@ class Colours:
 
     embedding_size = 3
     step = 5
+    prompts = {"query": "query: ", "passage": "passage: ", "STS": "same: "}
 
-    def encode_text(self, texts, progress=None):
+    def __init__(self):
+        self.asked = []  # prompts
+
+    def encode_text(self, texts, progress=None, prompt=None):
+        self.asked.append(prompt)
         return np.array([COLOURS[text.split()[-1]] for text in texts], np.float32) / 255
 
     def encode_image(self, images, progress=None):
@@ -37,8 +43,9 @@ def encoder(mteb):
     return MtebEncoder("workdirs/colours", embedder=Colours())
 
 
-def encode(encoder, *batches):
-    return encoder.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+def encode(encoder, *batches, task_type="Retrieval", prompt_type=None):
+    task = types.SimpleNamespace(name="Local", type=task_type)
+    return encoder.encode(batches, task_metadata=task, hf_split="test", hf_subset="default", prompt_type=prompt_type)
 
 
 def test_the_encoder_is_one_by_mtebs_own_protocol(encoder):
@@ -62,6 +69,19 @@ def test_batches_of_texts_images_or_both(encoder):
     np.testing.assert_allclose(np.asarray(encoder.similarity(texts, both)), texts @ both.T, rtol=1e-6)
     with pytest.raises(UserError, match="The task has audio: this model encodes texts and images"):
         encode(encoder, {"audio": [0]})
+
+
+def test_prompts_are_those_of_sentence_transformers(encoder):
+    from mteb.types import PromptType
+
+    for task_type, prompt_type, expected in (
+        ("Retrieval", PromptType.query, "query"),
+        ("Retrieval", PromptType.document, "passage"),
+        ("STS", None, "STS"),
+        ("BitextMining", None, None),
+    ):
+        encode(encoder, {"text": ["a red"]}, task_type=task_type, prompt_type=prompt_type)
+        assert encoder.model.asked[-1] == expected
 
 
 def test_mteb_measures_retrieval_of_local_pictures(mteb, encoder, monkeypatch, tmp_path):
