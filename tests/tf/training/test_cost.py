@@ -131,3 +131,18 @@ def test_a_batch_has_the_ids_of_both_texts_where_only_one_is_embedded():
     config = contract.toy_config("translation_distillation", method__pivot_weight=0.0, method__cached=True)
     specs = cost.batch_specs(contract.build(config), config, 4, 6)
     assert "text_a" not in specs and specs["text_a_id"].shape == specs["text_b_id"].shape == [6]
+
+
+def test_what_is_there_throughout_a_step_in_bytes():
+    config = contract.toy_config("align")
+    model = contract.build(config)
+    memory = cost.memory_of_replica(model, config, 1)
+    assert memory["weights"] == sum(variable.numpy().nbytes for variable in model.weights)
+    assert memory["gradients"] == sum(variable.numpy().nbytes for variable in model.trainable_variables)
+
+
+def test_texts_of_a_measured_batch_are_of_one_type_and_language():
+    config = contract.toy_config("mule")
+    batch = cost.batch_values(cost.batch_specs(contract.build(config), config, 4, 6))
+    assert not batch["caption_language_id"].numpy().any()
+    assert not batch["caption"]["input_type_ids"].numpy().any() and batch["caption"]["input_mask"].numpy().all()

@@ -75,3 +75,16 @@ def test_a_run_from_before_there_were_digests_gets_one(folder):
     config.vocabulary.sha256 = ""
     save_config(config, folder / "w/config.json")
     assert start(folder)[1].vocabulary.sha256 == recorded(folder) == digest(PIECES)
+
+
+def test_a_damaged_record_leaves_its_texts_out_of_the_vocabulary(tmp_path):
+    """And nothing else: training counts it, too."""
+    data = toy_data.write_toy_data(tmp_path / "data", count=8)
+    (path, *_) = sorted((tmp_path / "data/image_text").glob("train-*"))
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1  # in the first record
+    path.write_bytes(content)
+    config = toy_data.toy_config(data)
+    config.vocabulary.file = ""
+    open_workdir(tmp_path / "w", config)
+    assert len(prepare_tokenizer(config, tmp_path / "w").vocabulary) > 5

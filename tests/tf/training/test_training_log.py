@@ -217,6 +217,7 @@ def test_a_loss_of_exactly_zero_is_said_once(log, capsys):
 
 def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
     log.writes = False
+    log.on_train_begin()
     with log:
         log.on_epoch_begin(0)
         log.on_train_batch_end(9)
