@@ -47,7 +47,6 @@ TPUS = flags.DEFINE_list("tpus", [], "Slices; empty: the slices of each row.")
 TEXT = flags.DEFINE_string("text", "", "Write the optimised program of the last row here.")
 
 EVERY_GENERATION = ("v3-128", "v4-32", "v5litepod-64", "v5p-32", "v6e-64")
-COMMON = ("v5litepod-64",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Row:
     """
 
     configuration: str
-    tpus: tuple[str, ...] = COMMON
+    tpus: tuple[str, ...] = EVERY_GENERATION
     fields: dict = dataclasses.field(default_factory=dict)
     chunks: dict[str, int] = dataclasses.field(default_factory=dict)
     write_module: Callable[[str], None] | None = None
@@ -110,13 +109,13 @@ def _translation_distillation() -> dict:
 
 
 ROWS = {
-    "mural_base": Row("mural_base", EVERY_GENERATION, chunks={"v4-32": 2, "v5litepod-64": 2}),
-    "mural_large": Row("mural_large", ("v5litepod-64", "v5p-32"), chunks={"v5litepod-64": 8}),
+    "mural_base": Row("mural_base", chunks={"v4-32": 2, "v5litepod-64": 2}),
+    "mural_large": Row("mural_large", chunks={"v5litepod-64": 8}),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
-    "globetrotter_resnet18": Row("globetrotter_resnet18", ("v5litepod-32",)),  # 800 captions
-    # 450 pictures, which few numbers of replicas divide.
-    "mule": Row("mule", ("v5litepod-1",), chunks={"v5litepod-1": 5}),
+    "globetrotter_resnet18": Row("globetrotter_resnet18", ("v3-32", "v4-32", "v5litepod-32", "v5p-32", "v6e-32")),
+    # 450 pictures, which few numbers of replicas divide: the smallest slices of the others have 4 or 8.
+    "mule": Row("mule", ("v5litepod-1", "v6e-1"), chunks={"v5litepod-1": 5, "v6e-1": 5}),
     "labse_text": Row("labse_text"),
     "siglip_base": Row("mural_base:siglip", fields=_siglip_base()),
     "mural_labse": Row("mural_labse", write_module=_write_labse),

@@ -141,7 +141,7 @@ def is_plain(image: Image.Image) -> bool:
     """Whether the graph decodes an opened image as Pillow does, except for its orientation: JPEG, most of PNG."""
     if image.width * image.height > MAX_PIXELS:
         return False
-    # The graph shows the colour that a PNG without an alpha channel names as its transparent one.
+    # Graphs of earlier exports show the colour that a PNG without an alpha channel names as its transparent one.
     is_png = image.format == "PNG" and (image.mode in ("RGBA", "LA", "P") or "transparency" not in image.info)
     return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it, as phones write them
 

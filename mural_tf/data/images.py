@@ -68,14 +68,10 @@ def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
 
 
 def _decode_png(data: tf.Tensor) -> tf.Tensor:
-    image = tf.io.decode_png(data)  # [H, W, 1 to 4]: grey or RGB, and then alpha
-    shape = tf.shape(image)
-
-    def as_rgb():
-        colors = tf.cond(tf.equal(shape[2] % 2, 0), lambda: _on_white(image), lambda: image)
-        return tf.broadcast_to(colors, [shape[0], shape[1], 3])
-
-    return tf.cond(tf.equal(shape[2], 3), lambda: image, as_rgb)
+    # Asked for alpha, the decoder also gives it to files that call one colour transparent, by a chunk tRNS.
+    image = tf.io.decode_png(data, channels=4)
+    is_opaque = tf.reduce_all(tf.equal(image[..., 3], 255))
+    return tf.cond(is_opaque, lambda: image[..., :3], lambda: _on_white(image))
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:

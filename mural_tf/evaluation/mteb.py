@@ -40,8 +40,8 @@ class MtebEncoder(AbsEncoder):
       device: ignored, TensorFlow chooses it.
       embedder: a model that is open already.
 
-    `similarity` is the cosine. The model's own prompts precede texts as in Sentence-Transformers: by the task's name, by
-    its type, or for queries and documents. mteb's instructions do not: no model here was trained with them.
+    `similarity` is the cosine. The model's own prompts precede texts as in Sentence-Transformers: by the task's name or
+    type, or for queries and documents. mteb's instructions do not: no model here was trained with them.
     """
 
     def __init__(

@@ -136,6 +136,20 @@ def test_every_kind_of_png_becomes_rgb(mode, color, expected):
     np.testing.assert_array_equal(decoded, np.broadcast_to(np.array(expected, np.uint8), (4, 5, 3)))
 
 
+@pytest.mark.parametrize("mode, color", [("RGB", (10, 20, 30)), ("L", 77), ("P", 3)])
+def test_a_colour_that_a_png_calls_transparent_goes_on_white(mode, color):
+    """By a chunk tRNS; another colour of the same picture stays."""
+    image = Image.new(mode, (5, 4), color)
+    if mode == "P":
+        image.putpalette([40 * number % 256 for number in range(768)])
+    image.putpixel((2, 1), 0 if mode != "RGB" else (0, 0, 0))
+    expected = np.full((4, 5, 3), 255)
+    expected[1, 2] = image.convert("RGB").getpixel((2, 1))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", transparency=color)
+    np.testing.assert_array_equal(decode_image(tf.constant(buffer.getvalue())).numpy(), expected)
+
+
 def test_junk_does_not_decode():
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_image(tf.constant(b"junk"))
