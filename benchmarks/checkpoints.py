@@ -1,4 +1,4 @@
-"""Encoding with imported towers and with PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
+"""Encoding with imported towers and with PyTorch's, on the same processor: SigLIP 2, XLM-RoBERTa, ModernBERT, NaFlex.
 
     python -m benchmarks.checkpoints --pytorch=/path/to/venv/bin/python
 
@@ -10,6 +10,8 @@ Random weights at full size but for tables of 32,000 pieces, which take memory a
                      batch to its longest
     captions_sorted  eight batches; PyTorch's are sorted by length, ours are as they come
     captions_77      PyTorch pads to 77, as open_clip does
+    modernbert       ModernBERT of mmBERT base's sizes on the captions; PyTorch pads each batch to its longest
+    naflex           SigLIP 2 NaFlex base's image tower, 256 patches of each picture
 
 Both run in float32, as exports and imported models do, and in bfloat16. Sides take turns in processes of their own;
 printed are medians of the rounds' ratios.
@@ -28,9 +30,11 @@ import numpy as np
 
 from benchmarks.against_transformers import Side, caption_lengths, seconds, spread
 
-CASES = ("images", "texts", "captions", "captions_sorted", "captions_77")
+CASES = ("images", "texts", "captions", "captions_sorted", "captions_77", "modernbert", "naflex")
+MMBERT = dict(layers=22, heads=12, feed_forward_size=1152)  # of base; hidden_size is 768
 SETTINGS = ("float32", "bfloat16")
 BATCH, ROWS = 32, 32_000
+SIDE = 272  # pixels of NaFlex's prepared pictures
 
 
 def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -53,6 +57,13 @@ def pictures() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3)).astype(np.float32) / 127.5 - 1
 
 
+def patched_pictures() -> np.ndarray:
+    """Returns square pictures of 16 x 16 patches, as `data/patches.py` prepares them: black, with their size within."""
+    images = np.zeros((BATCH, SIDE, SIDE, 3), np.float32)
+    images[:, -16, -16:-14, 0] = 16 / 255
+    return images
+
+
 class Ours:
     """Towers as the importers build them, in graphs as an `Embedder`'s."""
 
@@ -72,7 +83,14 @@ class Ours:
         config.text_tower.update(dict(norm="after", activation="gelu", epsilon=1e-5, attention="masked"))
         config.text_tower.update(dict(pooling="mean", max_length=77))
         packed = build_text_encoder(config.text_tower, ROWS)
+        config.text_tower.update(dict(name="modernbert", pooling="mean", max_length=512, activation="gelu", **MMBERT))
+        modern = build_text_encoder(config.text_tower, ROWS)
+        config.image_tower.update(dict(name="naflex", patches=256, image_size=SIDE, resize=SIDE, resize_mode="patches"))
+        config.image_tower.update(dict(normalization="symmetric", frozen=True, cached=True))
+        naflex = build_image_encoder(config.image_tower)
         self._tf = tf
+        self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
+        self._naflex = tf.function(lambda x: naflex(x, training=False))
         self._images = tf.function(lambda x: image(x, training=False))
         self._texts = tf.function(lambda tokens: text(tokens, training=False), reduce_retracing=True)
         self._captions = tf.function(lambda tokens: encode_by_length(packed, tokens, 4, False), reduce_retracing=True)
@@ -82,7 +100,10 @@ class Ours:
         if case == "images":
             shown = self._tf.constant(pictures())
             return lambda: self._images(shown).numpy()
-        encode = self._texts if case == "texts" else self._captions
+        if case == "naflex":
+            shown = self._tf.constant(patched_pictures())
+            return lambda: self._naflex(shown).numpy()
+        encode = {"texts": self._texts, "modernbert": self._modern}.get(case, self._captions)
         batches = []
         for ids, mask in rows_of(case, "ours"):
             tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
@@ -91,17 +112,30 @@ class Ours:
 
 
 class PyTorch:
-    """transformers' `SiglipModel` and `XLMRobertaModel`."""
+    """transformers' `SiglipModel`, `XLMRobertaModel`, `ModernBertModel` and `Siglip2VisionModel`."""
 
     def __init__(self, setting: str):
         import torch
-        from transformers import SiglipConfig, SiglipModel, XLMRobertaConfig, XLMRobertaModel
+        from transformers import (
+            ModernBertConfig,
+            ModernBertModel,
+            Siglip2VisionConfig,
+            Siglip2VisionModel,
+            SiglipConfig,
+            SiglipModel,
+            XLMRobertaConfig,
+            XLMRobertaModel,
+        )
 
         self._torch, self._dtype = torch, getattr(torch, setting)
         siglip = SiglipConfig(text_config=dict(vocab_size=ROWS), vision_config=dict(image_size=224))
         roberta = XLMRobertaConfig(vocab_size=ROWS, max_position_embeddings=514, type_vocab_size=1)
         self._siglip = SiglipModel(siglip).to(self._dtype).eval()
         self._roberta = XLMRobertaModel(roberta, add_pooling_layer=False).to(self._dtype).eval()
+        sizes = dict(num_hidden_layers=22, num_attention_heads=12, intermediate_size=1152, hidden_size=768)
+        modern = ModernBertConfig(vocab_size=ROWS, pad_token_id=0, bos_token_id=2, eos_token_id=1, **sizes)
+        self._modern = ModernBertModel(modern).to(self._dtype).eval()
+        self._naflex = Siglip2VisionModel(Siglip2VisionConfig()).to(self._dtype).eval()
 
     def run(self, case: str):
         """As of `Ours`."""
@@ -109,6 +143,13 @@ class PyTorch:
         if case == "images":
             shown = torch.from_numpy(pictures()).permute(0, 3, 1, 2).contiguous().to(self._dtype)
             encode = [lambda: self._siglip.get_image_features(pixel_values=shown)]
+        elif case == "naflex":
+            patches = dict(
+                pixel_values=torch.zeros(BATCH, 256, 768, dtype=self._dtype),
+                pixel_attention_mask=torch.ones(BATCH, 256, dtype=torch.int32),
+                spatial_shapes=torch.full((BATCH, 2), 16),
+            )
+            encode = [lambda: self._naflex(**patches).pooler_output]
         else:
             batches = [tuple(map(torch.from_numpy, batch)) for batch in rows_of(case, "PyTorch")]
             encode = [self._encoder(case, ids.long(), mask.long()) for ids, mask in batches]
@@ -123,8 +164,10 @@ class PyTorch:
         if case == "texts":
             return lambda: self._siglip.get_text_features(input_ids=ids)
 
+        model = self._modern if case == "modernbert" else self._roberta
+
         def mean():
-            states = self._roberta(input_ids=ids, attention_mask=mask).last_hidden_state
+            states = model(input_ids=ids, attention_mask=mask).last_hidden_state
             is_token = mask.unsqueeze(-1).to(states.dtype)
             return (states * is_token).sum(1) / is_token.sum(1)
 
