@@ -103,8 +103,8 @@ def export_lite(
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 
     Args:
-      workdir: a trained model. Recall is measured on its data (`data.directory`, `evaluation.split`). Without data, for a
-        model without images, and with `precision`, only cosines are measured.
+      workdir: a trained model. Recall is measured on its data (`data.directory`, `evaluation.split`). Without data, for
+        a model without images, and with `precision`, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
       precision: of both encoders, one of `KINDS`; "": the best for each encoder.
