@@ -54,7 +54,7 @@ NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
     # 1,600 answer immich, 2,000 keep an index's model closed
-    "tokens": 357_000,
+    "tokens": 358_000,
     "lines of mural_lite": 6_500,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 9_900,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
     "lines of mural_tf": 37_600,  # the aim is 32,000; writing out and files of one idea add lines, not tokens

@@ -13,7 +13,8 @@
 - Several input pipelines each read every n-th file of the epoch's order, their `Share`; each has a place of its own.
 - A record that cannot be read or parsed is an item with a `problem` up to the last step, so that it has an offset.
 - There it is dropped and counted by its kind; above `data.max_skipped_fraction` of an epoch the pipeline fails.
-- An epoch ends with an empty item, `END_OF_EPOCH`; the next one begins with the files in another order.
+- An epoch ends with an empty item, `END_OF_EPOCH`; the next one begins with the files in another order, and its first
+  window fills while the last one is used.
 - Work is done in blocks, because in `tf.data` the call of a function costs more than its work here.
 - `scan` is `map` with a state that goes from block to block: the next block's `Begin`, or the tally of problems.
 - Inside a pipeline epoch and offset are one number, epoch · 2^40 + offset.
@@ -142,27 +143,32 @@ def endless_items(
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
     first_epoch = int(after[0])
-    first_window = tf.constant(max(int(after[1]), 0) // size, tf.int64)
     first_begin = tf.constant(after[3:], tf.int64)
 
-    def one_epoch(epoch):
+    first_offset = max(int(after[1]), 0)
+    used = first_epoch * EPOCH + int(after[1]) + 1
+
+    def windows_of_epoch(epoch):
+        """Returns (epoch · 2^40 + number, items of the window); the last one ends with the epoch's `END_OF_EPOCH`."""
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
         is_first = tf.equal(epoch, first_epoch)
         begin = tf.where(is_first, first_begin, 0)
-        window = tf.where(is_first, first_window, 0)
+        number = tf.where(is_first, np.int64(first_offset // size), 0)
         order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
         blocks = _blocks(reader, parse, order[share.pipeline :: share.pipelines], Begin.of(begin))
-        items = blocks.scan(begin, lambda begin, block: _placed(begin, block, copies, language_key, seeds, size))
-        items = items.unbatch().skip(window * size - begin[0])
-        windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
-        shuffled = data.shuffle_buffer > 0
-        items = windows.flat_map(lambda number, window: _of_window(number, window, size, seeds, shuffled))
-        end = tf.data.Dataset.from_tensors(("", _blank(items.element_spec[1], [], END_OF_EPOCH)))
-        used = tf.where(is_first, tf.constant(after[1] + 1, tf.int64), 0)
-        return items.concatenate(end).enumerate(epoch * EPOCH + window * size).skip(used - window * size)
 
-    return tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(one_epoch)
+        def place(begin, block):
+            return _placed(begin, block, copies, language_key, seeds, size, number * size)
+
+        blocks = blocks.scan(begin, place)
+        end = tf.data.Dataset.from_tensors(_blank(blocks.element_spec, [1], END_OF_EPOCH))
+        return blocks.concatenate(end).rebatch(size).enumerate(epoch * EPOCH + number)
+
+    windows = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(windows_of_epoch)
+    windows = windows.prefetch(1)  # the next one, also of the next epoch, fills while one is used
+    shuffled = data.shuffle_buffer > 0
+    return windows.flat_map(lambda number, window: _of_window(number, window, size, seed, used, shuffled))
 
 
 def positions(places: tf.Tensor) -> tf.Tensor:
@@ -205,11 +211,11 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
-def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int):
+def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
     """Returns where the next block begins, and the block's items in as many copies as `copies` says.
 
     The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
-    has if the rest of its bytes has items as the bytes read so far.
+    has if the rest of its bytes has items as the bytes read so far. Items before the epoch's item `first` are left out.
     """
     block = dict(block)
     group = block.pop("group")
@@ -233,7 +239,8 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
     in_epoch = tf.cast(after.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
     block["in_epoch"] = tf.fill([count], tf.cast(in_epoch, tf.int64))
-    return after.numbers(), block
+    left_out = tf.maximum(first - begin.items, 0)
+    return after.numbers(), {name: values[left_out:] for name, values in block.items()}
 
 
 def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
@@ -244,17 +251,40 @@ def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str
     return _rows(block, tf.repeat(tf.range(tf.size(draw)), counts))
 
 
-def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shuffled: bool) -> tf.data.Dataset:
-    """Returns the items of an epoch's window, each with the window's `begin`."""
+def _of_window(
+    number: tf.Tensor, window: dict[str, tf.Tensor], size: int, seed: int, used: int, shuffled: bool
+) -> tf.data.Dataset:
+    """Returns the items of a window in blocks, (places, (the window's `begin`, items)).
+
+    Args:
+      number: as `windows_of_epoch` numbers windows.
+      window: {name: [items]}. An `END_OF_EPOCH` stays at the end.
+      size: of windows.
+      seed: of the order.
+      used: items of places before this are left out.
+      shuffled: otherwise items keep their order.
+    """
     tf.compat.v1.set_random_seed(None)
     window = dict(window)
-    begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
-    items = tf.data.Dataset.zip(window)
+    begin = window.pop("begin")[0]
+    count = tf.size(window["problem"], tf.int64)
+    ends = tf.cast(tf.equal(window["problem"][-1], END_OF_EPOCH), tf.int64)
+    number_in_epoch = number % EPOCH
+    first = number - number_in_epoch + number_in_epoch * size
+    order = tf.data.Dataset.range(count - ends)
     if shuffled:
-        window_seed = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-        seed = tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
-        items = items.shuffle(size, seed, reshuffle_each_iteration=False)
-    return tf.data.Dataset.zip((begin.repeat(), items))
+        seeds = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
+        fold = tf.random.experimental.stateless_fold_in
+        window_seed = tf.where(number_in_epoch > 0, fold(seeds, number_in_epoch), seeds)
+        order_seed = tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
+        order = order.shuffle(size, order_seed, reshuffle_each_iteration=False)
+    order = order.concatenate(tf.data.Dataset.range(count - ends, count))
+    order = order.enumerate(first).skip(tf.maximum(used - first, 0)).batch(BLOCK)
+
+    def block(numbers, rows):
+        return numbers, (tf.fill(tf.shape(rows), begin), _rows(window, rows))
+
+    return order.map(block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
 def parser(read: Callable, takes_many: bool) -> Callable:
@@ -357,7 +387,7 @@ def usable_items(
     """Drops and counts items on which `decode` fails or that have a problem; fails once there are too many.
 
     Args:
-      items: of `endless_items`.
+      items: blocks of `endless_items`.
       decode: from (item, position) to the decoded item, as `Stream.decode`; `None`: items stay as they are.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of an epoch; see `_too_many`.
@@ -396,7 +426,7 @@ def usable_items(
         }
         return (tallies[-1], used + count), kept
 
-    blocks = items.batch(BLOCK).map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
+    blocks = items.map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
     no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
     return blocks.scan((no_tally, tf.constant(used, tf.int64)), keep_usable)
 
@@ -491,7 +521,7 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
     for name in files:
         for _, serialized in records.read_serialized(name, lambda *problem: lost.append(problem)):
             try:
-                if tf.size(_parse_one(parse, serialized)["problem"]):
+                if tf.reduce_any(tf.not_equal(_parse_one(parse, serialized)["problem"], NO_ITEM)):
                     return
             except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter of its message
                 failed += 1

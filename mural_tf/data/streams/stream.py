@@ -92,13 +92,13 @@ class Stream:
     def read(self, serialized: tf.Tensor) -> dict:
         """The items of a record, {name: [items, …]}, as batches take them; without pictures that have vectors.
 
-        A picture without a vector does not decode.
+        A picture without a vector does not decode. Pictures that no batch takes are left out, too.
         """
-        items = self.parse(serialized)
-        if self.pictures is None or "image" not in items:
+        items = dict(self.parse(serialized))
+        if self.pictures is not None or not self.with_pictures:
+            items.pop("image", None)
+        if self.pictures is None or "image_id" not in items:
             return items
-        items = dict(items)
-        del items["image"]
         ids = fingerprint(items["image_id"])[:, None]
         lacks_vector = tf.reduce_any(tf.equal(ids, self.pictures.without_vector[None, :]), axis=1)
         is_unreadable = lacks_vector & tf.equal(items["problem"], "")

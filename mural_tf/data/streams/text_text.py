@@ -32,7 +32,7 @@ from mural_tf.data.records import (
     parse_image_text,
     parse_text_pair,
 )
-from mural_tf.data.streams.epochs import SIDES, count_languages, stated_languages
+from mural_tf.data.streams.epochs import NO_ITEM, SIDES, count_languages, stated_languages
 from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint, is_one_of
 
@@ -72,7 +72,7 @@ class TextText(Stream):
             self.decode = self._draw
             self.without += ", in different languages (one of data.text_text_languages, if set)"
         self.without += "."
-        self.takes_many = source == FILES and pivot is None
+        self.takes_many = source == FILES
         if pivot is not None:
             pivots = pivots_of(settings.data, pivot)
             self.parse = with_pivot(self.parse, pivots)
@@ -114,7 +114,8 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
     """Returns the parser of those pairs of `parse` with a side in one of the languages `pivots`, which is `text_a`.
 
-    The two sides differ in language; where both are pivots the pair stays as it is.
+    The two sides differ in language; where both are pivots the pair stays as it is. The other pairs have the problem
+    `NO_ITEM`, so that a record is an item still, where `parse` takes many.
     """
 
     def parse_with_pivot(serialized):
@@ -128,7 +129,8 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
             b = items[f"{name}_b"]
             swapped[f"{name}_a"] = tf.where(a_is_pivot, a, b)
             swapped[f"{name}_b"] = tf.where(a_is_pivot, b, a)
-        return {name: tf.boolean_mask(values, kept) for name, values in swapped.items()}
+        swapped["problem"] = tf.where(kept, swapped["problem"], NO_ITEM)
+        return swapped
 
     return parse_with_pivot
 

@@ -4,6 +4,7 @@ import ast
 import collections
 import pathlib
 import tempfile
+import time
 
 import contract
 import numpy as np
@@ -26,6 +27,7 @@ from mural_tf.data.streams.epochs import (
     _too_many,
     check_first_item,
     count_languages,
+    endless_items,
     one_pass,
     parser,
     start_of,
@@ -34,6 +36,7 @@ from mural_tf.data.streams.epochs import (
 )
 from mural_tf.data.streams.image_groups import group_parser
 from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.stream import Texts
 from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions
 from mural_tf.data.streams.triples import parse_triples
 from mural_tf.text.language_words import WordTokenizer, build_words
@@ -215,6 +218,41 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     assert abs(in_epoch - 128) < 40
 
 
+@pytest.mark.parametrize("window,taken", [(8, 2), (100, 1)])
+def test_the_next_epoch_fills_while_the_last_window_is_used(tmp_path, window, taken):
+    """So that training does not wait at the end of an epoch of 12 records."""
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, count=12))
+    config.data.shuffle_buffer = window
+    parsed = []
+
+    def parse(serialized):
+        count = tf.py_function(lambda: parsed.append(1) or 1, [], tf.int64)
+        with tf.control_dependencies([count]):
+            return {name: values[:1] for name, values in parse_image_text(serialized).items()}
+
+    files = records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
+    items = endless_items(files, parse, config.data, 5, start_of(0))
+    iterator = iter(records.untuned(items))  # which puts no prefetching in
+    for _ in range(taken):
+        places, _ = next(iterator)
+    assert places[0] == window * (taken - 1)
+    until = time.monotonic() + 60
+    while len(parsed) < 24 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(parsed) >= 24
+
+
+def test_captions_keep_no_pictures_in_memory(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+    files = records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
+    record = tf.constant(next(serialized for _, serialized in records.read_serialized(files[0], None)))
+    kept = {}
+    for name in ("captions", "image_text"):
+        stream = pipeline.stream_of(name, config, Texts(toy_data.toy_tokenizer(), "longest"))
+        kept[name] = stream.read(record).keys()
+    assert kept["image_text"] - kept["captions"] == {"image"}
+
+
 def looked_at(problems, bound):
     """The usable items of epochs of records with these problems, "" where there is none, as `usable_items` has them."""
     epoch = [*problems, END_OF_EPOCH]
@@ -222,7 +260,7 @@ def looked_at(problems, bound):
     items["in_epoch"] = np.full(len(epoch), len(problems))
     places = np.arange(len(epoch)) + np.arange(100)[:, None] * EPOCH  # of a hundred epochs
     items = {name: np.tile(values, 100) for name, values in items.items()}
-    items = tf.data.Dataset.from_tensor_slices((places.ravel(), (np.full(places.size, ""), items)))
+    items = tf.data.Dataset.from_tensor_slices((places.ravel(), (np.full(places.size, ""), items))).batch(32)
     return records.untuned(usable_items(items, None, "image_text", bound)).as_numpy_iterator()
 
 
