@@ -51,7 +51,7 @@ BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in
 SCATTERED = 64  # vectors read at a time that may lie far from each other: each maps a hundred kilobytes around it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
-DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 2.4, WORDS: 6.0}
+DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 5.0, WORDS: 16.0}
 USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
 
 
