@@ -27,10 +27,14 @@ def assert_snapshot(name, text, **words):
     assert not difference, f"{difference}\n(WRITE_SNAPSHOTS=1 writes what is now.)"
 
 
-def refusal_of(call, *arguments):
-    """Returns the whole message of a call that is refused."""
-    try:
-        call(*arguments)
-    except UserError as error:
-        return str(error)
-    raise AssertionError("The call is not refused.")
+def assert_refusals(name, calls, *arguments, **words):
+    """Compares with a snapshot the whole message of each call that is refused, {name: call}."""
+    lines = []
+    for call_name, call in calls.items():
+        try:
+            call(*arguments)
+            message = "is not refused"
+        except UserError as error:
+            message = str(error)
+        lines.append(f"{call_name}\n    {message}")
+    assert_snapshot(name, "\n".join(lines), **words)

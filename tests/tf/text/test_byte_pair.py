@@ -6,7 +6,6 @@ import tensorflow as tf
 from tokenizers.pre_tokenizers import ByteLevel
 
 from mural_lite.config import base_config
-from mural_lite.errors import UserError
 from mural_tf.text import build_tokenizer
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters, ended
@@ -66,17 +65,6 @@ def test_pieces_are_those_of_the_definition_and_join_to_the_text(vocabulary):
         assert decoded(tokenizer, ids.numpy()) == f" {word}"
 
 
-def test_rows_begin_and_end_as_word_pieces_do(vocabulary):
-    tokenizer = BytePairTokenizer(vocabulary, max_length=6)
-    tokens = tokenizer(tf.constant(["red", "", "the red heart is far too long"]))
-    assert tokens["input_word_ids"].shape == (3, 6)
-    assert tokens["input_word_ids"].numpy()[:, 0].tolist() == [2, 2, 2]
-    assert tokens["input_word_ids"].numpy()[0].tolist() == [2, vocabulary.index("Ġred"), 3, 0, 0, 0]
-    assert tokens["input_mask"].numpy().sum(axis=1).tolist() == [3, 2, 6]
-    assert int(tokens["input_word_ids"][2, 5]) == 3
-    assert tokenizer(tf.constant([], tf.string), pad="longest")["input_word_ids"].shape[0] == 0
-
-
 def test_any_bytes_are_answered_and_long_words_end(vocabulary):
     tokenizer = BytePairTokenizer(vocabulary, max_length=64)
     found = tokenizer.tokenize(tf.constant([b"\xff\xfe", "x" * 1000, "[SEP] [MASK]"]))
@@ -103,7 +91,3 @@ def test_the_configuration_picks_it(vocabulary, tmp_path):
     config.vocabulary.builder = "byte_pair"
     tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt")
     assert isinstance(tokenizer, BytePairTokenizer) and tokenizer.special_ids == [0, 1, 2, 3, 4]
-    with pytest.raises(UserError, match="lacks 256 of the 256 bytes"):
-        BytePairTokenizer([*RESERVED_TOKENS, "word"])
-    with pytest.raises(UserError, match="no room"):
-        build_vocabulary(TEXTS, 260, builder="byte_pair")

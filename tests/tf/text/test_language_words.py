@@ -1,5 +1,8 @@
 """Words of several languages as ids: vocabularies, tags, the likeliest language, padding."""
 
+import math
+import random
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,12 +50,24 @@ def test_without_a_tag_the_likeliest_language(tokenizer):
     assert len(found[4]) == 4  # "<", "b", ">", "a": no tag without a space
 
 
-def test_any_text_is_answered(tokenizer):
-    texts = tf.constant(["", "  ", b"\xff\xfe", "<en> ", "a red dog a red dog"])
-    tokens = tokenizer(texts)
-    assert tokens["input_mask"].numpy().sum(axis=1).tolist() == [1, 1, 1, 1, 4]
-    assert lines(tokenizer, tokens)[3] == ["en\t[UNK]"]
-    assert np.all(tokens["input_word_ids"].numpy()[:, 0] > 0)
+def test_the_likeliest_language_is_that_of_the_formula():
+    """log(1 / (r + 1)) of the r-th word of a language, and a word that is not there a tenth of the rarest's 1 / n."""
+    draw = random.Random(0)
+    counts = {"en": 3, "de": 12, "ja": 40}  # words of each language, from frequent to rare
+    ranked = {name: draw.sample([f"w{n}" for n in range(60)], count) for name, count in counts.items()}
+    vocabulary = ["[PAD]", *(f"{name}\t[UNK]" for name in counts)]
+    vocabulary += [f"{name}\t{word}" for name, words in ranked.items() for word in words]
+    texts = [draw.choices([f"w{n}" for n in range(70)], k=draw.randint(0, 9)) for _ in range(2000)]
+    found = WordTokenizer(vocabulary, tuple(counts)).likeliest_languages(tf.ragged.constant(texts, dtype=tf.string))
+    checked = set()
+    for text, language in zip(texts, found.numpy()):
+        odds = []  # the probability's inverse, an integer
+        for words in ranked.values():
+            odds.append(math.prod(words.index(word) + 2 if word in words else 400 for word in text))
+        if odds.count(min(odds)) == 1:  # sums of logarithms do not tell equal ones apart
+            assert language == odds.index(min(odds)), text
+            checked.add(language)
+    assert checked == {0, 1, 2}
 
 
 def test_of_a_very_long_text_the_first_bytes_are_read(tokenizer):

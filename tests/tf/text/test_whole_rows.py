@@ -1,0 +1,102 @@
+"""All that small tokenizers of every kind answer, whole: tests/snapshots/tokenizers/."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from snapshots import assert_snapshot
+from test_language_words import LANGUAGES
+from test_language_words import TEXTS as TRAINING
+from test_sentence_pieces import BPE, BPE_SETTINGS, SETTINGS, UNIGRAM, clip, gpt2, table, tokenizer, with_table
+from test_tokenizer import PIECES
+
+from mural_lite.errors import UserError
+from mural_tf.text.byte_pair import BytePairTokenizer
+from mural_tf.text.byte_words import byte_characters
+from mural_tf.text.language_words import WordTokenizer, build_words
+from mural_tf.text.tokens import TOKENS
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+WITHOUT_SPACE = SETTINGS | dict(add_dummy_prefix=False)
+MOVED = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[2:],
+         ["<mask>", 0.0, "control"], ["unused", 0.0, "unused"]]  # fmt: skip
+CHINESE = [*PIECES, "##日"]
+# Languages of unequal numbers of words; "chat" and "pain" are words of both, of other ranks.
+WORDS = [*TRAINING, *[("en", "chat pain red")] * 3, *[("de", "pain rot")] * 4, ("de", "chat")]
+
+
+def bytes_and_merges(**options):
+    pieces = [
+        "[UNK]",
+        "[PAD]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *byte_characters(),
+        "Ġr",
+        "ed",
+        "Ġred",
+        "aa",
+        "Ġc",
+    ]
+    return BytePairTokenizer(pieces, **options)
+
+
+def words(**options):
+    vocabulary = build_words(WORDS, LANGUAGES, 22, True, False)
+    return WordTokenizer(vocabulary, LANGUAGES, lower_case=True, **options)
+
+
+KINDS = {
+    "word_pieces": lambda **more: WordPieceTokenizer(PIECES, **more),
+    "word_pieces_uncased": lambda **more: WordPieceTokenizer(PIECES, lower_case=True, strip_accents=True, **more),
+    "word_pieces_of_whole_chinese": lambda **more: WordPieceTokenizer(CHINESE, cleaning=("whole_chinese",), **more),
+    "byte_pairs": bytes_and_merges,
+    "words": words,
+    "unigram_siglip": lambda **more: tokenizer(settings=with_table(table()), **more),
+    "unigram_xlm_roberta": lambda **more: tokenizer(MOVED, layout="xlm_roberta", **more),
+    "bpe_siglip2": lambda **more: tokenizer(BPE, BPE_SETTINGS, "siglip2", cleaning=("lower_ascii",), **more),
+    "bpe_of_three_names": lambda **more: tokenizer(BPE, BPE_SETTINGS, "<bos> <eos> <pad>", **more),
+    "clip": clip,
+    "gpt2_words": gpt2,
+    "gpt4o_words": lambda **more: gpt2("gpt4o_words", **more),
+}
+TEXTS = [
+    "", " ", "the cat", "redder, cats日", "日日 red", "the bat's ÉTÉ e\u0301", "ein Hund", "<de> red pain", "<xx> ein",
+    "chat pain", "a\x00b\u200bc\u200dd\u00ade\u2028f\u3000g", b"\xff the \xe0\xb8", "THE </s> [SEP] <mask> unused",
+    "c a t " * 4, "aa" * 40, "ก" * 9, "is  2 345!", "I'll GO\r\n\n a", "a1b22 ３", "  two \t\u3000the",
+    "don't STOP's HELLOworld", "\n the\r\n/a ... cat's",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_of_a_tokenizer(kind):
+    made = KINDS[kind](max_length=8, prompt="")
+    lines = [f"{name} = {getattr(made, name)}" for name in ("vocabulary_size", "unknown_id", "room")]
+    if kind == "words":
+        lines.append(f"vocabulary = {made.vocabulary}")
+    for name in ("special_ids", "mask_id"):
+        try:
+            lines.append(f"{name} = {getattr(made, name)}")
+        except (UserError, AttributeError) as error:
+            lines.append(f"{name}: {error}")
+    if not kind.startswith("gpt"):
+        settings, content = made.for_lite()
+        lines.append(f"for_lite = {json.dumps(settings)}, {len(content)} bytes")
+    for text, ids in zip(TEXTS, made.tokenize(tf.constant(TEXTS)).to_list()):
+        lines.append(f"{text!r}\n    {ids}")
+    for texts in (TEXTS, TEXTS[:3], []):
+        texts = tf.constant(texts, tf.string)
+        whole = [made(texts)[name].numpy() for name in TOKENS]
+        longest = [made(texts, "longest")[name].numpy() for name in TOKENS]
+        lines.append(f"rows {whole[0].shape}, longest {longest[0].shape}, {[row.dtype.name for row in longest]}")
+        lines += ["    " + " ".join(str(row.tolist()) for row in rows) for rows in zip(*whole)]
+        for row, cut in zip(whole, longest):
+            np.testing.assert_array_equal(cut, row[:, : cut.shape[1]])
+    with_prompt = made.with_prompt("the red ")
+    assert made.prompt == "" and with_prompt.prompt == "the red "
+    lines.append(f"with a prompt: {with_prompt(tf.constant(['cat']))['input_word_ids'].numpy().tolist()}")
+    function = tf.function(made.__call__, [tf.TensorSpec([None], tf.string)], autograph=False).get_concrete_function()
+    lines.append(f"in a graph: {[function.structured_outputs[name].shape.as_list() for name in TOKENS]}")
+    assert_snapshot(f"tokenizers/{kind}", "\n".join(lines))
