@@ -38,3 +38,32 @@ def assert_refusals(name, calls, *arguments, **words):
             message = str(error)
         lines.append(f"{call_name}\n    {message}")
     assert_snapshot(name, "\n".join(lines), **words)
+
+
+def assert_answers(name, calls):
+    """Compares with a snapshot what small functions answer: {function: the arguments of each call, as tuples}."""
+    lines = []
+    for function, every in calls.items():
+        lines.append(function.__qualname__)
+        for arguments in every:
+            try:
+                answer = _shown(function(*arguments))
+            except Exception as error:  # noqa: BLE001 - a refusal is an answer, too
+                is_ours = type(error).__module__.startswith("mural")  # Python's messages change
+                answer = f"{type(error).__name__}{f': {error}' if is_ours else ''}"
+            lines.append(f"    {', '.join(map(_shown, arguments))[:160]} -> {answer}")
+    assert_snapshot(name, "\n".join(lines))
+
+
+def _shown(value):
+    """A value as text, alike on every machine: sets in order, numbers in six digits."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_shown, value)))}}}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        parts = ", ".join(map(_shown, value))
+        return f"({parts})" if type(value) is tuple else f"[{parts}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_shown(key)}: {_shown(one)}' for key, one in value.items())}}}"
+    return repr(value)

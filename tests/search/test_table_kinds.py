@@ -10,10 +10,8 @@ import table_data
 from refusals import assert_refused
 from table_data import HATS, NAMES, assert_table, columns, folder_of, found, parquet, pictures, rows, text, workbook
 
-from mural_search.items import amount, group_marks
 from mural_search.tables import table_columns
 from mural_search.tables.product_table import TableRequest, inspect_table
-from mural_search.tables.table_rows import find_names
 
 SHEET = [["sku", "photo", "title"], *([f"A{i}", NAMES[i], HATS[i]] for i in range(4))]
 IDS = "A0 A1 A2 A3"
@@ -174,31 +172,6 @@ def test_links_lead_where_the_user_says(tmp_path):
     assert_refused(found, [words], inspect_table(TableRequest(str(table), language="en")), tmp_path)
     entries, _ = found(inspect_table(TableRequest(str(table), str(tmp_path), language="en")), tmp_path)
     assert len(entries) == 4
-
-
-@pytest.mark.parametrize("values, numbers", [
-    (["349.000 ₫", "12.000.000 ₫", "75.000 ₫"], [349e3, 12e6, 75e3]),
-    (["Rp 129.000", "Rp12.450.000", "Rp. 500"], [129e3, 1245e4, 500]),
-    (["1.299 €", "349 €", "1.299,50 €"], [1299, 349, 1299.5]), (["1.299", "2.5"], [1.299, 2.5]),
-    (["0.125", "1.250"], [0.125, 1.25]), (["1,234", "12,5"], [1.234, 12.5]), (["1,234", "12,345.5"], [1234, 12345.5]),
-    (["CHF 1’299.50", "−3", "-$5", "US$1,299.00"], [1299.5, -3, -5, 1299]),
-    (["₹1,29,999", "₫1.250.000", "1 299,00", "12,-"], [129999, 125e4, 1299, 12]),
-    (["١٢٩٩", "١٬٢٩٩", "١٢٫٥"], [1299, 1299, 12.5]), (["129.000 – 299.000 ₫", "10 - 20 EUR"], [129e3, 10]),
-    (["129.000, 139.000", "75.000"], [None, 75e3]), (["1.2.3", "A-1", "2026-05"], [None, None, 2026 + 4 / 12]),
-])  # fmt: skip
-def test_the_marks_of_a_number_mean_the_same_in_a_column(values, numbers):
-    groups = group_marks(values)
-    read = [amount(value, groups) for value in values]
-    assert [number is None for number in read] == [number is None for number in numbers]
-    assert [*filter(None, read)] == pytest.approx([*filter(None, numbers)])
-
-
-def test_names_of_columns_are_unlike_the_rows_below():
-    title, head, first = ["Export of May", ""], ["image", "title"], ["p0.jpg", "hat 1"]
-    assert find_names([title, head, first]) == (2, head)
-    assert find_names([head, ["", "hat 0"], ["x-1", "hat 2"], first]) == (1, head)
-    assert find_names([first, head]) == (0, ["1", "2"]) and find_names([title, first]) == (1, ["1", "2"])
-    assert find_names([head, ["a", "b"]]) == (1, head) and find_names([]) == (0, [])
 
 
 def test_short_titles_and_titles_in_another_script():

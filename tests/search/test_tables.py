@@ -37,7 +37,7 @@ from table_data import (
 from benchmarks import damage
 from mural_lite.errors import UserError
 from mural_search.tables import own_tables, table_columns
-from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses, plain_text
+from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import RowTally, read
 
 
@@ -364,7 +364,6 @@ def test_names_of_files_are_captions_where_they_are_words(tmp_path):
     folder = folder_of(*names, **{"UN LEÓN_txt": "a lion"})(tmp_path)
     entries, _ = found(inspect_table(TableRequest(str(folder), captions="names", language="en")), tmp_path)
     assert [text for entry in entries for _, text in entry.captions] == ["a lion", "red hat", "犬"]
-    assert [own_tables._words_of_name(stem) for stem in ("x1", "PXL_20260501_1", "a b")] == [""] * 3
 
 
 @pytest.mark.parametrize("form", ["folder", "table"])
@@ -379,23 +378,10 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
 
 
 def test_names_of_columns():
-    names = ("title_alt", "image_id", "is_new", "title_max", "name", "pt-BR", "caption_deu")
-    divided = map(table_columns.split_language, names)
-    assert [language for _, language in divided] == ["", "id", "", "", "", "pt-BR", "de"]
     for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():  # of a product
         row = {"ID": "7", "Description": "A long text " * 9, name: "a hat", "Images": "p0.jpg"}
         chosen = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
         assert dict(chosen.captions) == {name: ""}
-
-
-@pytest.mark.parametrize("text, plain", [
-    ("<p>A <b>f</b>ine hat &amp; more</p><p>yes", "A fine hat & more yes"), ("a < b > c &c", "a < b > c &c"),
-    ("I <3 hats; <5 EUR>", "I <3 hats; <5 EUR>"), ("x<br/>y<style>p {}</style><!-- no -->z", "x y z"),
-    ("<a href='http://x.example'>hat</a>", "hat"), ("R&D", "R&D"), ("<hat>", "<hat>"),
-    (r"<p>a</p>\nb [1]", "a b [1]"), (r"C:\new [note]", r"C:\new [note]"),
-])  # fmt: skip
-def test_html_is_read_as_text(text, plain):
-    assert plain_text(text) == plain
 
 
 class FakeDetector:
