@@ -6,6 +6,9 @@
 import difflib
 import os
 import pathlib
+import re
+
+import numpy as np
 
 from mural_lite.errors import UserError
 
@@ -55,6 +58,11 @@ def assert_answers(name, calls):
     assert_snapshot(name, "\n".join(lines))
 
 
+def given(*every):
+    """Calls with one argument each."""
+    return [(argument,) for argument in every]
+
+
 def _shown(value):
     """A value as text, alike on every machine: sets in order, numbers in six digits."""
     if isinstance(value, (set, frozenset)):
@@ -66,4 +74,6 @@ def _shown(value):
         return f"({parts})" if type(value) is tuple else f"[{parts}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_shown(key)}: {_shown(one)}' for key, one in value.items())}}}"
-    return repr(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{_shown(value.tolist())}"
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))

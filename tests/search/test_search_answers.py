@@ -2,7 +2,7 @@
 
 import pathlib
 
-from snapshots import assert_answers
+from snapshots import assert_answers, given
 
 from mural_search import fields, items, words, words_inside
 from mural_search.items import Item
@@ -12,11 +12,6 @@ from mural_search.tables.table_rows import Row
 
 PATH = pathlib.Path("t.csv")
 FOLDER = str(pathlib.Path("/data/shop"))
-
-
-def given(*every):
-    """Each as the only argument."""
-    return [(one,) for one in every]
 
 
 def rows(*every):
