@@ -9,6 +9,7 @@ import pathlib
 import re
 
 import numpy as np
+import pytest
 
 from mural_lite.errors import UserError
 
@@ -30,17 +31,21 @@ def assert_snapshot(name, text, **words):
     assert not difference, f"{difference}\n(WRITE_SNAPSHOTS=1 writes what is now.)"
 
 
-def assert_refusals(name, calls, *arguments, **words):
-    """Compares with a snapshot the whole message of each call that is refused, {name: call}."""
+def assert_refusals(name, calls, folder):
+    """Compares with a snapshot the whole message of each call that is refused, {name: call}, in a folder of its own."""
     lines = []
-    for call_name, call in calls.items():
-        try:
-            call(*arguments)
-            message = "is not refused"
-        except UserError as error:
-            message = str(error)
+    for number, (call_name, call) in enumerate(calls.items()):
+        own = folder / str(number)
+        own.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(own)
+            try:
+                call(own)
+                message = "is not refused"
+            except UserError as error:
+                message = str(error).replace(str(own), "{folder}")
         lines.append(f"{call_name}\n    {message}")
-    assert_snapshot(name, "\n".join(lines), **words)
+    assert_snapshot(name, "\n".join(lines))
 
 
 def assert_answers(name, calls):
@@ -74,6 +79,8 @@ def _shown(value):
         return f"({parts})" if type(value) is tuple else f"[{parts}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_shown(key)}: {_shown(one)}' for key, one in value.items())}}}"
+    if isinstance(value, np.generic):
+        return _shown(value.item())
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{_shown(value.tolist())}"
     return re.sub(" at 0x[0-9a-f]+", "", repr(value))

@@ -156,4 +156,4 @@ REFUSALS = {
 
 
 def test_refusals(tmp_path):
-    assert_refusals("refusals_of_texts", REFUSALS, tmp_path, folder=tmp_path)
+    assert_refusals("refusals_of_texts", REFUSALS, tmp_path)
