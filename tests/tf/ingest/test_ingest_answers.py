@@ -83,9 +83,11 @@ CALLS = {
         '{"src_lang": "en", "trg_lang": "xx", "caption_tokenized": "a", "translation_tokenized": "b"}',
         '{"src_lang": "iw", "trg_lang": "deu", "caption_tokenized": "a", "translation_tokenized": "b", "rec_num": 7}',
         "[]", "{", "{}"),
-    translated_captions.translation_key: given("A Red-Hat, 12 of 3.5!", "a red hat # of # #", "", "ÄÖ", "12"),
+    translated_captions.translation_key: given("A Red-Hat, 12 of 3.5!", "a red hat # of # #", "", "ÄÖ", "12",
+    'The "U.S." team, 1990-95', "the `` u.s. '' team , ## - ##"),
     lambda text: list(translated_captions.keys_of(text)): given(Text("A 1", "en", "", ""), Text("A 1", "de", "", "")),
-    filters.count_unigrams: given("", "a b", "赤い風船 x", "กข", "a,b  c", "ແລະ", "ខ្មែរ", "བོད", "မြန်", "豈"),
+    filters.count_unigrams: given("", "a b", "개가 달린다", "Tokyo 東京 tower", "赤い風船 x", "กข", "a,b  c", "ແລະ", "ខ្មែរ",
+    "བོད", "မြန်", "豈"),
     filters.is_near: [(np.array(values, np.uint64), value, distance) for values in ([], [0,
     2**64 - 1]) for value in (0, 1, 3, 2**63 + 2**40, 2**64 - 2)
         for distance in (0, 1)],
