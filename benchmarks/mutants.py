@@ -163,7 +163,8 @@ def _changes(node: ast.AST) -> Changes:
 
 # Keyword arguments of names, of speed and of the platform's defaults.
 UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "daemon", "exist_ok", "autograph",
-          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize"}  # fmt: skip
+          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize",
+          "show_progress"}  # fmt: skip
 SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
 SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
 

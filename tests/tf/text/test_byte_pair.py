@@ -5,8 +5,6 @@ import pytest
 import tensorflow as tf
 from tokenizers.pre_tokenizers import ByteLevel
 
-from mural_lite.config import base_config
-from mural_tf.text import build_tokenizer
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters, ended
 from mural_tf.text.learning import build_vocabulary
@@ -83,11 +81,3 @@ def test_a_saved_model_carries_it(vocabulary, tmp_path):
     texts = tf.constant(["the red heart", "", "кот"])
     expected, found = module.tokenizer(texts), tf.saved_model.load(str(tmp_path / "saved")).run(texts)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
-
-
-def test_the_configuration_picks_it(vocabulary, tmp_path):
-    save_vocabulary(vocabulary, tmp_path / "vocabulary.txt")
-    config = base_config()
-    config.vocabulary.builder = "byte_pair"
-    tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt")
-    assert isinstance(tokenizer, BytePairTokenizer) and tokenizer.special_ids == [0, 1, 2, 3, 4]

@@ -32,6 +32,7 @@ def test_vocabulary_is_by_language_and_frequency(tokenizer):
     assert tokenizer.vocabulary[4:8] == ["en\ta", "en\tdog", "en\theart", "en\tred"]  # "a" occurs twice
     assert tokenizer.vocabulary[8] == "de\tein"
     assert len(build_words(TEXTS, LANGUAGES, 10, True, False)) == 1 + 3 + 3 * 2  # two words for each language
+    assert build_words(TEXTS, (), 100, True, False) == ["[PAD]"]
 
 
 def test_tags_choose_the_language(tokenizer):

@@ -276,6 +276,7 @@ def test_the_table_of_characters_is_carried(tmp_path):
 
 def test_pieces_of_a_thousand_characters_are_taken(tmp_path):
     build_tokenizer(config_of(""), write_lines(tmp_path / "a.txt", [*UNIGRAM, ["a" * 1000, -1.0, "normal"]]))
+    WordPieceTokenizer([*RESERVED_TOKENS, "a" * 1000])
 
 
 def write_lines(path, pieces):

@@ -1,6 +1,7 @@
 """The in-graph tokenizer against hand-derived rows and a naive Python oracle."""
 
 import random
+import types
 import unicodedata
 
 import numpy as np
@@ -194,3 +195,16 @@ def test_saved_model_carries_the_vocabulary(tmp_path):
     np.testing.assert_array_equal(
         tf.saved_model.load(str(tmp_path / "saved")).tokenize(texts)["input_word_ids"], expected
     )
+
+
+def test_a_tokenizer_has_a_table_of_its_own_in_each_process():
+    here = tokenizer(max_length=8)
+    assert here.on_device_in_scope() is here
+    elsewhere = here.with_prompt("cat ")
+    elsewhere._table = types.SimpleNamespace(resource_handle=tf.constant(0))
+    assert elsewhere.on_device_in_scope() is elsewhere
+    for device in ("/job:worker/task:1", "/job:localhost/replica:0/task:1", "/job:worker/task:0"):
+        elsewhere._table = types.SimpleNamespace(resource_handle=types.SimpleNamespace(device=device))
+        other = elsewhere.on_device_in_scope()
+        assert other._table is not elsewhere._table
+        np.testing.assert_array_equal(other(["s"])["input_word_ids"], here(["cat s"])["input_word_ids"])

@@ -86,6 +86,9 @@ def test_counts_of_many_texts_are_those_of_all(monkeypatch):
     # After "c" the counts are 5, 2, 1: words up to 2 are forgotten. "b" comes back with 2 + 1; 5, 3, 11, 11 keep none
     # of 11 or less.
     assert (bounded.counts, bounded.error) == ({}, 11)
+    assert words_module.count_words(["a b"], max_words=1) == {}
+    with pytest.raises(ValueError, match="max_words is 0; expected at least 1."):
+        words_module.BoundedCounts(0)
 
 
 def test_pieces_that_could_never_be_used_are_left_out():

@@ -11,16 +11,20 @@ from test_language_words import TEXTS as TRAINING
 from test_sentence_pieces import BPE, BPE_SETTINGS, SETTINGS, UNIGRAM, clip, gpt2, table, tokenizer, with_table
 from test_tokenizer import PIECES
 
+from mural_lite.config import base_config
 from mural_lite.errors import UserError
+from mural_tf.text import build_tokenizer
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.language_words import WordTokenizer, build_words
+from mural_tf.text.piece_models import model_of
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 WITHOUT_SPACE = SETTINGS | dict(add_dummy_prefix=False)
 MOVED = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[2:],
          ["<mask>", 0.0, "control"], ["unused", 0.0, "unused"]]  # fmt: skip
+UNKNOWN_FIRST = [UNIGRAM[2], *UNIGRAM[:2], *UNIGRAM[3:]]
 CHINESE = [*PIECES, "##日"]
 # Languages of unequal numbers of words; "chat" and "pain" are words of both, of other ranks.
 WORDS = [*TRAINING, *[("en", "chat pain red")] * 3, *[("de", "pain rot")] * 4, ("de", "chat")]
@@ -94,9 +98,38 @@ def test_all_of_a_tokenizer(kind):
         lines += ["    " + " ".join(str(row.tolist()) for row in rows) for rows in zip(*whole)]
         for row, cut in zip(whole, longest):
             np.testing.assert_array_equal(cut, row[:, : cut.shape[1]])
+    some = made.tokenize(tf.constant(TEXTS[:3])).merge_dims(1, 2)
+    for name, row in made.pack(some, tf.constant(8)).items():
+        np.testing.assert_array_equal(row, made(tf.constant(TEXTS[:3]))[name])
     with_prompt = made.with_prompt("the red ")
     assert made.prompt == "" and with_prompt.prompt == "the red "
     lines.append(f"with a prompt: {with_prompt(tf.constant(['cat']))['input_word_ids'].numpy().tolist()}")
     function = tf.function(made.__call__, [tf.TensorSpec([None], tf.string)], autograph=False).get_concrete_function()
     lines.append(f"in a graph: {[function.structured_outputs[name].shape.as_list() for name in TOKENS]}")
     assert_snapshot(f"tokenizers/{kind}", "\n".join(lines))
+
+
+CONFIGURED = {  # of `vocabulary`, and what the file holds
+    "uncased": (dict(lower_case=True, prompt="a "), PIECES),
+    "without_accents": (dict(strip_accents=True, cleaning=("whole_chinese",)), PIECES),
+    "byte_pairs": (dict(builder="byte_pair"), bytes_and_merges().vocabulary),
+    "words": (dict(builder="sentence_pieces", lower_case=True), words().vocabulary),
+    "siglip": (dict(builder="sentence_pieces", layout="siglip", prompt="b ", cleaning=("lower_ascii",)), None),
+    "xlm_roberta": (dict(builder="sentence_pieces", layout="xlm_roberta", size=16), None),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_configuration_decides_all_of_a_tokenizer(tmp_path, name):
+    """Model files begin with the unknown piece here, which "xlm_roberta" moves, and "siglip" does not."""
+    vocabulary, lines = CONFIGURED[name]
+    config = base_config()
+    config.text_tower.update(dict(max_length=9, **(dict(name="words", languages=LANGUAGES) if name == "words" else {})))
+    config.vocabulary.update(vocabulary)
+    path = tmp_path / "vocabulary.txt"
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode() if lines else model_of(UNKNOWN_FIRST, SETTINGS))
+    made = build_tokenizer(config, path)
+    about = [type(made).__name__, made.max_length, made.lower_case, made.strip_accents, made.prompt]
+    about += [getattr(made, "cleaning", None), getattr(made, "_whole_chinese", None), made.vocabulary_size]
+    rows = made(tf.constant(["THE cat É 日日"]))["input_word_ids"].numpy().tolist()
+    assert_snapshot(f"tokenizers/configured_{name}", f"{about}\n{made.vocabulary[:5]}\n{rows}")
