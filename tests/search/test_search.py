@@ -1,7 +1,6 @@
 """Sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -15,7 +14,6 @@ from mural_lite import text_files
 from mural_lite.progress import announcing
 from mural_lite.record_format import TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_search import changes, collect
-from mural_search import runs as commands
 from mural_search.collect import Unreadable
 from mural_search.index import Index, index_in_memory, load_index
 from mural_search.items import IMAGES, TEXTS, Item
@@ -288,33 +286,6 @@ def test_images_and_texts_find_each_other(shared, data):
     caption = search(texts, ColorEmbedder(), [Query("ding red.png")], 1)[0].hits[0]
     assert caption.name == "ding red.png" and abs(caption.score - 1) < 1e-6
     assert texts.read_image(caption.row) == png(COLORS["red.png"])  # a caption knows its image
-
-
-def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
-    folder, _, _, index = shared
-    for module in ("mural_search.runs", "mural_lite.models"):
-        monkeypatch.setattr(f"{module}.open_model", lambda path, **_: ColorEmbedder())
-    commands.index([str(folder)], str(index), model=str(tmp_path))
-    printed = capsys.readouterr()
-    assert "4 images in" in printed.out and "2 could not be read: see" in printed.err
-    commands.query(str(index), [Query("red")], model=str(tmp_path), top=2)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["1", "+1.000", "red.png", "[exact]"] in lines
-    assert ["2", "+0.800", "a/orange.PNG", "[picture]"] in lines and len(lines) == 3
-    commands.query(str(index), [Query("red")], model=str(tmp_path), html=str(tmp_path / "p.html"), json="-")
-    answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
-    assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
-    assert (tmp_path / "p.html").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("queries, options, message", [
-    ([Query(" ")], {}, "query is empty"), ([], {}, "Nothing asked"), ([Query("red")], {"top": 0}, "top must be at"),
-    ([Query(image="missing.png")], {}, "missing.png is not there, or is a folder"),
-    ([Query("red")], {"html": "missing/p.html"}, "The folder of --html"),
-])  # fmt: skip
-def test_mistakes_are_reported_before_the_model_is_loaded(shared, tmp_path, monkeypatch, queries, options, message):
-    monkeypatch.setattr(commands, "open_model", lambda path, **_: pytest.fail("loaded the model first"))
-    assert_refused(commands.query, [message], str(shared[1]), queries, **options)
 
 
 def test_texts_are_asked_by_a_model_of_the_same_texts(shared):
