@@ -3,12 +3,14 @@
 
 from pathlib import Path
 
+import numpy as np
 from snapshots import assert_answers
 
-from mural_search import fields, items, words, words_inside
+from mural_search import catalogue, fields, items, noise_level, queries, ranking, results, words, words_inside
 from mural_search.items import Item
 from mural_search.server import addresses, labels, marks, settings, shop
 from mural_search.tables import own_tables, product_table, table_columns, table_pictures, table_rows
+from mural_search.tables.products import Entry
 from mural_search.tables.table_rows import Row
 
 NAMES = ("a.xmp", "a.jpg.xmp", "a.jpg.json", "a.jpg.supplemental-metadata.json", "b.jpg.supplemental-me.json",
@@ -61,6 +63,26 @@ def colors(color):
 
 def captions(texts):
     return words_inside.captions_of(texts, Path("IMG_1.jpg"))
+
+
+def examples(captions_of, held_out=None):
+    """The example queries of entries, name -> {language: text}; of products named before the first "#"."""
+    entries = []
+    for name, texts in captions_of.items():
+        captions = {caption: (0, False) for caption in texts.items()}
+        entries.append(Entry(name.partition("#")[0] if "#" in name else "", name, None, captions))
+    asked = catalogue._examples(entries, None if held_out is None else lambda: held_out)
+    return [(query.language, query.text, query.right) for query in asked]
+
+
+def best(found, count=3):
+    """The order in which two ways' lists, {way: {row: value}}, are fused, and where rows were found."""
+    lists = {
+        way: ranking._entries(np.array(list(values)), np.array(list(values.values()))) for way, values in found.items()
+    }
+    ranked = ranking.Ranked(np.arange(count), lists, frozenset([9]), {"pictures": 0.1, "texts": 0.2}, {"pictures": 8})
+    rows = ranked.fused(ranking.DEFAULT_WEIGHTS).rows.tolist()
+    return rows, [ranked.found_by(row) for row in rows]
 
 
 def test_answers():

@@ -200,14 +200,6 @@ def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head
     assert asked == [["red"]] * times and result.hits[0].name == "p0"
 
 
-def test_weights_are_given_by_way_and_mistakes_are_one_line():
-    weights = ranking.parse_weights(["pictures=4", "words=0"])
-    assert weights == {**ranking.DEFAULT_WEIGHTS, "pictures": 4.0, "words": 0.0}
-    for text in ("picture=4", "pictures", "pictures=-1", "pictures=nan", "pictures=inf", "all=1", "="):
-        message = f"--weights={text}: expected weights from 0 on"
-        assert_refused(lambda given=text: ranking.parse_weights([given]), [message])
-
-
 def test_what_is_found_whole_comes_before_the_best_of_all_ways():
     best = {row: (row + 1, 0.9 - row / 100) for row in range(5)}
     lists = {"pictures": {**best, 7: (6, 0.01)}, "texts": {**best, 7: (6, 0.01)}}
