@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters, ended
 from mural_tf.text.learning import build_vocabulary
-from mural_tf.text.vocabulary_file import RESERVED_TOKENS, save_vocabulary
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 
 TEXTS = [
     "the red heart",
@@ -69,15 +69,3 @@ def test_any_bytes_are_answered_and_long_words_end(vocabulary):
     ids = found.flat_values.numpy()
     assert np.all(ids >= len(RESERVED_TOKENS)) and np.all(ids < 320)
     assert decoded(tokenizer, found[1][0].numpy()) == " " + "x" * 1000 and LONGEST_WORD < 1000
-
-
-def test_a_saved_model_carries_it(vocabulary, tmp_path):
-    save_vocabulary(vocabulary, tmp_path / "vocabulary.txt")
-    module = tf.Module()
-    module.tokenizer = BytePairTokenizer.load(tmp_path / "vocabulary.txt", max_length=8)
-    strings = [tf.TensorSpec([None], tf.string)]
-    module.run = tf.function(lambda t: module.tokenizer(t), strings, autograph=False)
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    texts = tf.constant(["the red heart", "", "кот"])
-    expected, found = module.tokenizer(texts), tf.saved_model.load(str(tmp_path / "saved")).run(texts)
-    assert all(np.array_equal(expected[name], found[name]) for name in expected)

@@ -89,26 +89,6 @@ def test_unigram_by_hand():
     assert named(UNIGRAM, found[4]) == ["▁the", "c", "at"]
 
 
-def test_bytes_stand_for_unknown_characters_and_spaces_are_kept():
-    found = ids(tokenizer(BPE, BPE_SETTINGS, "siglip2"), "the", " the  the", "é", b"\xff")
-    assert named(BPE, found[0]) == ["t", "he"] and named(BPE, found[1]) == ["▁the", "▁", "▁the"]
-    assert named(BPE, found[2]) == ["<0xC3>", "<0xA9>"]
-    assert named(BPE, found[3]) == ["<0xEF>", "<0xBF>", "<0xBD>"]  # U+FFFD
-
-
-def test_xlm_roberta_moves_the_ids_of_a_model_file(tmp_path):
-    pieces = [["<unk>", 0.0, "unknown"], ["<s>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[3:]]
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(model_of(pieces, SETTINGS))
-    lines = read_lines(tmp_path / "sentencepiece.bpe.model", fairseq=True)
-    ours, _ = parse_lines(lines, "")
-    assert [piece[0] for piece in ours[:4]] == ["<s>", "<pad>", "</s>", "<unk>"] and ours[-1][0] == "<mask>"
-    object_ = SentencePieceTokenizer(lines, layout="xlm_roberta", max_length=4)
-    place = next(i for i, piece in enumerate(pieces) if piece[0] == "▁the")
-    tokens = object_(tf.constant(["the", "the the the the"]))
-    assert tokens["input_word_ids"].numpy().tolist() == [[0, place + 1, 2, 1], [0, place + 1, place + 1, 2]]
-    assert tokens["input_mask"].numpy().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-
-
 @pytest.mark.parametrize("pieces, settings", [(UNIGRAM, SETTINGS), (BPE, BPE_SETTINGS)])
 def test_a_model_file_tokenizer_json_and_lines_are_the_same_vocabulary(tmp_path, pieces, settings):
     lines = lines_of(pieces, settings)
@@ -152,15 +132,6 @@ def gpt2(words="gpt2_words", **options):
     lines = byte_pair_lines(ids, merges, {"<|endoftext|>": "unknown"}, str, "merges.txt")
     layout = "<|endoftext|> <|endoftext|> <|endoftext|>"
     return SentencePieceTokenizer(lines, layout=layout, cleaning=(words,), **options)
-
-
-def test_words_begin_with_their_space_or_end_with_their_mark():
-    texts = tf.constant(["the bat", "", "cat"])
-    assert tokenizer().tokenize(texts).to_list() == [[[11], [3, 5, 13]], [], [[12]]]
-    made = clip()
-    names = [piece for piece, *_ in map(json.loads, made.vocabulary)]
-    t_end, t, h, e_end, a, c, ba = map(names.index, (ended("t</w>"), "t", "h", ended("e</w>"), "a", "c", "ba"))
-    assert made.tokenize(texts).to_list() == [[[t, h, e_end], [ba, t_end]], [], [[c, a, t_end]]]
 
 
 def test_lines_of_byte_pairs():
@@ -220,20 +191,6 @@ def test_a_configuration_names_it_and_the_digest_is_of_its_lines(tmp_path):
         build_tokenizer(config_of(path, sha256="0" * 64), path)
     with pytest.raises(UserError, match="14 pieces and vocabulary.size=9 rows"):
         build_tokenizer(config_of(path, size=9), path)
-
-
-def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
-    (tmp_path / "vocabulary.txt").write_text("".join(line + "\n" for line in lines_of(UNIGRAM)))
-    config = config_of("")
-    module = tf.Module()
-    module.tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt", as_asset=True)
-    module.ids = tf.function(lambda texts: module.tokenizer(texts), [tf.TensorSpec([None], tf.string)])
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    loaded = tf.saved_model.load(str(tmp_path / "saved"))
-    texts = tf.constant(["the cat", "", "bat</s>"])
-    for name, values in module.tokenizer(texts).items():
-        np.testing.assert_array_equal(loaded.ids(texts)[name], values)
-    assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
 
 
 def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0", other=0):

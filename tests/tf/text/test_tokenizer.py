@@ -94,25 +94,6 @@ def test_long_words_in_scripts_without_spaces_are_divided():
     assert row("ก" * 41) == ["[CLS]", "ก", *["##กก"] * 20, "[SEP]"]
 
 
-def test_unknown_characters_cost_one_piece_not_the_word():
-    assert row("catŋs 😀") == ["[CLS]", "cat", "[UNK]", "##s", "[UNK]", "[SEP]"]
-
-
-def test_case_and_accents_are_separate_options():
-    assert row("CAT É") == ["[CLS]", "c".replace("c", "[UNK]"), "[UNK]", "[UNK]", "É", "[SEP]"]
-    assert row("CAT É", lower_case=True) == ["[CLS]", "cat", "é", "[SEP]"]
-    assert row("CAT É", lower_case=True, strip_accents=True) == ["[CLS]", "cat", "e", "[SEP]"]
-    assert row("É", strip_accents=True)[1] == "[UNK]"  # a capital E, which is not a piece
-    # Sinhala "ki" is a letter and a vowel sign of category Mn: lower-casing must keep the sign.
-    assert row("කි", lower_case=True) == ["[CLS]", "ක", "##ි", "[SEP]"]
-    assert row("කි", strip_accents=True) == ["[CLS]", "ක", "[SEP]"]
-
-
-def test_spaces_joiners_and_control_characters():
-    assert row("cat\u00a0cat\u3000cat\u200bcat\x00cat\u2028cat") == ["[CLS]", *["cat"] * 6, "[SEP]"]
-    assert row("c\u200da\u00adt\u200c") == ["[CLS]", "cat", "[SEP]"]  # joiners and soft hyphens vanish
-
-
 @pytest.mark.parametrize(
     "text",
     [b"", b"\xff\xfe\x00\x80abc", b"\xe0\xb8", "a" * 100_000, "\u0e01" * 33_000, " " * 100_000, b"\xff" * 100_000],
@@ -176,25 +157,6 @@ def test_eager_and_dataset_agree():
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(2)
     dataset = dataset.map(tf.autograph.experimental.do_not_convert(object_))
     np.testing.assert_array_equal(tf.concat([batch["input_word_ids"] for batch in dataset], 0), eager)
-
-
-def test_saved_model_carries_the_vocabulary(tmp_path):
-    (tmp_path / "source").mkdir()
-    path = tmp_path / "source" / "vocabulary.txt"
-    tokenizer().save(path)
-    loaded = WordPieceTokenizer.load(path, max_length=8)
-    assert loaded.vocabulary == PIECES and loaded.vocabulary_size == len(PIECES)
-    texts = tf.constant(["redder cats", "日 é ŋ"])
-    expected = loaded(texts)["input_word_ids"].numpy()
-    np.testing.assert_array_equal(tokenizer(max_length=8)(texts)["input_word_ids"], expected)
-    module = tf.Module()
-    module.tokenizer = loaded
-    module.tokenize = tf.function(loaded.__call__, [tf.TensorSpec([None], tf.string)], autograph=False)
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    path.unlink()  # the asset is a copy
-    np.testing.assert_array_equal(
-        tf.saved_model.load(str(tmp_path / "saved")).tokenize(texts)["input_word_ids"], expected
-    )
 
 
 def test_a_tokenizer_has_a_table_of_its_own_in_each_process():

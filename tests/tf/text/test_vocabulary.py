@@ -38,19 +38,6 @@ def test_same_texts_give_the_same_vocabulary_from_a_generator_in_any_order():
     assert build_vocabulary(sample_texts(seed=1), 200) != first
 
 
-def test_training_words_need_few_pieces_and_no_unknown():
-    texts = sample_texts()
-    pieces = build_vocabulary(texts, 400)
-    tokenizer = WordPieceTokenizer(pieces)
-    ids = tokenizer.tokenize(texts)
-    words = ids.bounding_shape(out_type="int64")
-    assert words[0] == len(texts)
-    flat = ids.flat_values.numpy()
-    assert not (flat == pieces.index("[UNK]")).any()
-    characters = sum(len(text.replace(" ", "")) for text in texts)
-    assert len(flat) < 0.5 * characters  # a vocabulary of characters alone needs one piece for each
-
-
 @pytest.mark.parametrize("size, builder", [(60, "tokenizers"), (150, "tokenizers"), (300, "byte_pair")])
 def test_learned_vocabularies(size, builder):
     pieces = build_vocabulary(sample_texts(), size, builder)
@@ -104,12 +91,6 @@ def test_count_words_matches_splitting_by_hand():
     assert counts == collections.Counter(expected)
     assert count_words(["ÉTÉ Été"], lower_case=True) == {"été": 2}
     assert count_words(["ÉTÉ Été"], lower_case=True, strip_accents=True) == {"ete": 2}
-
-
-def test_the_most_frequent_words_are_kept():
-    counts = {"bbb": 9, "qqq": 1, "aaa": 9}
-    assert learning._most_frequent(counts, 2) == [("aaa", 9), ("bbb", 9)]
-    assert "qqq" in learning.learn_vocabulary(counts, 60)
 
 
 def test_rare_characters_are_cut_when_the_alphabet_is_limited():

@@ -68,7 +68,8 @@ KINDS = {
 }
 TEXTS = [
     "", " ", "the cat", "redder, cats日", "日日 red", "the bat's ÉTÉ e\u0301", "ein Hund", "<de> red pain", "<xx> ein",
-    "chat pain", "a\x00b\u200bc\u200dd\u00ade\u2028f\u3000g", b"\xff the \xe0\xb8", "THE </s> [SEP] <mask> unused",
+    "chat pain", "කි කි",
+    "a\x00b\u200bc\u200dd\u00ade\u2028f\u3000g", b"\xff the \xe0\xb8", "THE </s> [SEP] <mask> unused",
     "c a t " * 4, "aa" * 40, "ก" * 9, "is  2 345!", "I'll GO\r\n\n a", "a1b22 ３", "  two \t\u3000the",
     "don't STOP's HELLOworld", "\n the\r\n/a ... cat's",
 ]  # fmt: skip
@@ -104,8 +105,10 @@ def test_all_of_a_tokenizer(kind):
     with_prompt = made.with_prompt("the red ")
     assert made.prompt == "" and with_prompt.prompt == "the red "
     lines.append(f"with a prompt: {with_prompt(tf.constant(['cat']))['input_word_ids'].numpy().tolist()}")
-    function = tf.function(made.__call__, [tf.TensorSpec([None], tf.string)], autograph=False).get_concrete_function()
-    lines.append(f"in a graph: {[function.structured_outputs[name].shape.as_list() for name in TOKENS]}")
+    if kind in ("word_pieces", "words", "unigram_siglip"):
+        strings = tf.TensorSpec([None], tf.string)
+        outputs = tf.function(made.__call__, [strings], autograph=False).get_concrete_function().structured_outputs
+        lines.append(f"in a graph: {[outputs[name].shape.as_list() for name in TOKENS]}")
     assert_snapshot(f"tokenizers/{kind}", "\n".join(lines))
 
 
@@ -133,3 +136,15 @@ def test_a_configuration_decides_all_of_a_tokenizer(tmp_path, name):
     about += [getattr(made, "cleaning", None), getattr(made, "_whole_chinese", None), made.vocabulary_size]
     rows = made(tf.constant(["THE cat É 日日"]))["input_word_ids"].numpy().tolist()
     assert_snapshot(f"tokenizers/configured_{name}", f"{about}\n{made.vocabulary[:5]}\n{rows}")
+
+    if name in ("uncased", "byte_pairs", "words", "siglip"):
+        module = tf.Module()
+        module.tokenizer = build_tokenizer(config, path, as_asset=True)
+        module.rows = tf.function(module.tokenizer.__call__, [tf.TensorSpec([None], tf.string)], autograph=False)
+        tf.saved_model.save(module, str(tmp_path / "saved"))
+        content = path.read_bytes()
+        path.unlink()  # the asset is a copy
+        loaded = tf.saved_model.load(str(tmp_path / "saved"))
+        assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == content
+        for tensor, values in made(tf.constant(TEXTS)).items():
+            np.testing.assert_array_equal(loaded.rows(tf.constant(TEXTS))[tensor], values)
