@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -317,3 +318,20 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
     assert load_index(made).noise.levels == {"texts": 0.5}
+
+
+def test_pictures_are_read_by_threads_and_texts_are_not(tmp_path, monkeypatch):
+    """A picture waits for its disk or its store."""
+    readers = set()
+
+    def read_entry(*arguments, real=changes.read_entry, **options):
+        readers.add(threading.current_thread() is threading.main_thread())
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(changes, "read_entry", read_entry)
+    sync(tmp_path / "images", ColorEmbedder(), items_of(3))
+    assert readers == {False}
+    readers.clear()
+    texts = ((Item(f"text {n}"), f"text {n}") for n in range(3))
+    sync(tmp_path / "texts", ColorEmbedder(), texts, kind=TEXTS)
+    assert readers == {True}
