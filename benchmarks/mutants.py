@@ -166,7 +166,9 @@ UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "dae
           "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize",
           "show_progress"}  # fmt: skip
 SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
-SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
+# Calls that print, or that only save time and memory.
+SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush",
+        "release_pages", "freeze", "setswitchinterval"}  # fmt: skip
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
