@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from snapshots import assert_answers
+from snapshots import assert_answers, assert_signatures
 
+import mural_lite
 from mural_lite import (
     beam,
     config_file,
@@ -124,3 +125,7 @@ def short_lines(monkeypatch):
 
 def test_answers():
     assert_answers("answers_of_lite", globals())
+
+
+def test_defaults():
+    assert_signatures(mural_lite)

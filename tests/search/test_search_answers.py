@@ -4,8 +4,9 @@
 from pathlib import Path
 
 import numpy as np
-from snapshots import assert_answers
+from snapshots import assert_answers, assert_signatures
 
+import mural_search
 from mural_search import catalogue, fields, items, noise_level, queries, ranking, results, words, words_inside
 from mural_search.items import Item
 from mural_search.server import addresses, labels, marks, settings, shop
@@ -87,3 +88,7 @@ def best(found, count=3):
 
 def test_answers():
     assert_answers("answers_of_search", globals())
+
+
+def test_defaults():
+    assert_signatures(mural_search)

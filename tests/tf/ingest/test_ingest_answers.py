@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from snapshots import assert_answers
+from snapshots import assert_answers, assert_signatures
 
+import mural_tf.ingest
 from mural_lite.text_files import Part, Unit
 from mural_tf.ingest import build_vocabulary, convert, decide, filters, source, translated_captions
 from mural_tf.ingest.convert import KINDS
@@ -59,3 +60,7 @@ def keys_of(text):
 
 def test_answers():
     assert_answers("answers_of_ingest", globals())
+
+
+def test_defaults():
+    assert_signatures(mural_tf.ingest)

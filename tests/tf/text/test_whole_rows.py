@@ -18,8 +18,12 @@ from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.text.piece_models import model_of
+from mural_tf.text.sentence_pieces import SentencePieceTokenizer
+from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import TOKENS
+from mural_tf.text.vocabulary_file import NAME
 from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.text.words import WHOLE_CHINESE
 
 WITHOUT_SPACE = SETTINGS | dict(add_dummy_prefix=False)
 MOVED = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[2:],
@@ -55,7 +59,7 @@ def words(**options):
 KINDS = {
     "word_pieces": lambda **more: WordPieceTokenizer(PIECES, **more),
     "word_pieces_uncased": lambda **more: WordPieceTokenizer(PIECES, lower_case=True, strip_accents=True, **more),
-    "word_pieces_of_whole_chinese": lambda **more: WordPieceTokenizer(CHINESE, cleaning=("whole_chinese",), **more),
+    "word_pieces_of_whole_chinese": lambda **more: WordPieceTokenizer(CHINESE, cleaning=(WHOLE_CHINESE,), **more),
     "byte_pairs": bytes_and_merges,
     "words": words,
     "unigram_siglip": lambda **more: tokenizer(settings=with_table(table()), **more),
@@ -79,6 +83,7 @@ TEXTS = [
 def test_all_of_a_tokenizer(kind):
     made = KINDS[kind](max_length=8, prompt="")
     lines = [f"{name} = {getattr(made, name)}" for name in ("vocabulary_size", "unknown_id", "room")]
+    lines.append(str([one.__name__ for one in (SentencePieceTokenizer, Tokenizer) if isinstance(made, one)]))
     if kind == "words":
         lines.append(f"vocabulary = {made.vocabulary}")
     for name in ("special_ids", "mask_id"):
@@ -114,7 +119,7 @@ def test_all_of_a_tokenizer(kind):
 
 CONFIGURED = {  # of `vocabulary`, and what the file holds
     "uncased": (dict(lower_case=True, prompt="a "), PIECES),
-    "without_accents": (dict(strip_accents=True, cleaning=("whole_chinese",)), PIECES),
+    "without_accents": (dict(strip_accents=True, cleaning=(WHOLE_CHINESE,)), PIECES),
     "byte_pairs": (dict(builder="byte_pair"), bytes_and_merges().vocabulary),
     "words": (dict(builder="sentence_pieces", lower_case=True), words().vocabulary),
     "siglip": (dict(builder="sentence_pieces", layout="siglip", prompt="b ", cleaning=("lower_ascii",)), None),
@@ -129,7 +134,7 @@ def test_a_configuration_decides_all_of_a_tokenizer(tmp_path, name):
     config = base_config()
     config.text_tower.update(dict(max_length=9, **(dict(name="words", languages=LANGUAGES) if name == "words" else {})))
     config.vocabulary.update(vocabulary)
-    path = tmp_path / "vocabulary.txt"
+    path = tmp_path / NAME
     path.write_bytes("".join(f"{line}\n" for line in lines).encode() if lines else model_of(UNKNOWN_FIRST, SETTINGS))
     made = build_tokenizer(config, path)
     about = [type(made).__name__, made.max_length, made.lower_case, made.strip_accents, made.prompt]
