@@ -45,7 +45,7 @@ def assert_refusals(name, calls, folder):
             try:
                 call(own)
                 message = "is not refused"
-            except UserError as error:
+            except (UserError, ValueError) as error:
                 message = str(error).replace(str(own), "{folder}")
         lines.append(f"{call_name}\n    {message}")
     assert_snapshot(name, "\n".join(lines))

@@ -326,17 +326,6 @@ def test_the_user_says_otherwise(tmp_path, monkeypatch, name):
     assert_table(f"tables_asked/{name}", make, tmp_path, **{"language": "en", "max_skipped_fraction": 0.9, **asked})
 
 
-@pytest.mark.parametrize("title, texts", [
-    ("vegan", ("si", "no")), ("Einheit", ("kg", "ml")), ("mercado", ("it", "de")), ("stock", ("se", "no")),
-])  # fmt: skip
-def test_pairs_of_letters_are_no_languages(tmp_path, title, texts):
-    """Sinhala and Norwegian, Kongo and Malayalam, or yes and no, units and countries."""
-    make = columns(["image", "caption", title], NAMES, HATS, texts * 2)
-    entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)), language="en")), tmp_path)
-    assert {language for entry in entries for language, _ in entry.captions} == {"en"}
-    assert [entry.texts()[title] for entry in entries] == [*texts * 2]
-
-
 def test_what_entries_hold(tmp_path):
     """A product's digest changes with its own rows, and rows of one product tell each other their fields."""
     variations, _ = found(inspect_table(TableRequest(str(WOO_TABLE(tmp_path)), language="fr")), tmp_path)
