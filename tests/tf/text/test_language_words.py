@@ -3,7 +3,6 @@
 import math
 import random
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -43,14 +42,6 @@ def test_tags_choose_the_language(tokenizer):
     assert tokenizer(tf.constant(["<en> a dog"]), pad="longest")["input_word_ids"].shape == (1, 2)
 
 
-def test_without_a_tag_the_likeliest_language(tokenizer):
-    texts = ["a dog", "ein rotes dog", "赤いハート", "<xx> ein Hund", "<b>a dog"]
-    found = lines(tokenizer, tokenizer(tf.constant(texts)))
-    assert [row[0].split("\t")[0] for row in found] == ["en", "de", "ja", "de", "en"]
-    assert found[3] == ["de\tein", "de\thund"]  # a tag of another language is not a word
-    assert len(found[4]) == 4  # "<", "b", ">", "a": no tag without a space
-
-
 def test_the_likeliest_language_is_that_of_the_formula():
     """log(1 / (r + 1)) of the r-th word of a language, and a word that is not there a tenth of the rarest's 1 / n."""
     draw = random.Random(0)
@@ -74,14 +65,3 @@ def test_the_likeliest_language_is_that_of_the_formula():
 def test_of_a_very_long_text_the_first_bytes_are_read(tokenizer):
     rows = lines(tokenizer, tokenizer(tf.constant([" " * count + "a" for count in (MAX_BYTES - 1, MAX_BYTES)])))
     assert rows == [["en\ta"], ["en\t[UNK]"]]
-
-
-def test_file_and_packing_agree(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "vocabulary.txt")
-    options = dict(max_length=4, lower_case=True, vocabulary_file=tmp_path / "vocabulary.txt")
-    other = WordTokenizer(tokenizer.vocabulary, LANGUAGES, **options)
-    texts = tf.constant(["<de> ein Hund", "a dog"])
-    for name, value in tokenizer(texts).items():
-        np.testing.assert_array_equal(value, other(texts)[name])
-        packed = tokenizer.pack(tokenizer.tokenize(texts).merge_dims(1, 2), 4)
-        np.testing.assert_array_equal(value, packed[name])
