@@ -116,15 +116,6 @@ def test_that_nothing_fits_is_said_in_one_plain_line(nothing_fits, said):
     assert said[1:-1] in page and page.count("<p>") == 1 + bool(said)  # the last one is about the model
 
 
-@pytest.mark.parametrize("found_by, word", [
-    ({}, ""), ({"pictures": 3}, "picture"), ({"texts": 1, "pictures": 2}, "meaning"),
-    ({"texts": 1, "words": 1}, "words"), ({"texts": 1, "words": 4, "exact": 1}, "exact"),
-    ({"words": 3, "texts": 2}, "meaning"),
-])  # fmt: skip
-def test_one_word_for_why_a_thing_was_found(found_by, word):
-    assert Hit(1, 0.5, "a", found_by=found_by).why == word
-
-
 SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",
              "\udcff", "<script>alert(1)</script>\"'&", "</title><img src=x>"]  # fmt: skip
 

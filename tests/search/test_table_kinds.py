@@ -1,7 +1,6 @@
 """Kinds of tables that were once lost in silence, in the forms that pandas, NumPy, `datasets` and openpyxl write."""
 
 import base64
-import gzip
 import json
 
 import pytest
@@ -182,19 +181,3 @@ def test_short_titles_and_titles_in_another_script():
     assert guess.describe() == "guessed: en 100%" and guess("アイスクリーム") == "ja" and guess("мороженое") == "ru"
     norwegian = table_columns.Guess(["rød jakke", "blå bukse", "grønn lue", "hvit kjole"])  # Danish as well
     assert norwegian.describe().endswith(", not sure: --language=de says it")
-
-
-def test_packed_tars(tmp_path):
-    """webdataset packs shards, too."""
-    from test_tables import download
-
-    folder = download(tmp_path)
-    tar = folder / "00000.tar"
-    (folder / "00000.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
-    tar.unlink()
-    entries, _ = found(inspect_table(TableRequest(str(folder))), tmp_path)
-    assert [entry.name for entry in entries] == ["000000000", "000000001", "000000002"]
-    addresses = [f"https://x.example/{i}" for i in range(3)]
-    table = columns(["url", "title"], addresses, HATS, names=())(tmp_path)
-    entries, _ = found(inspect_table(TableRequest(str(table), str(folder), language="en")), tmp_path)
-    assert len(entries) == 3

@@ -63,8 +63,16 @@ def download(folder):
     return folder / "in"
 
 
-def of_download(folder):
-    download(folder)
+def packed_download(folder):
+    """webdataset packs shards, too."""
+    tar = download(folder) / "00000.tar"
+    (folder / "in/00000.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    return folder / "in"
+
+
+def of_download(folder, make=download):
+    make(folder)
     addresses = [f"https://x.example/{i}" for i in range(4)]
     return columns(["url", "title"], addresses, HATS, names=())(folder)
 
@@ -199,6 +207,7 @@ TABLES = {
     "from the shell's folder": elsewhere("tables", "photos/{name}"),
     "odd pictures": odd_pictures,
     "img2dataset": download,
+    "img2dataset, packed": packed_download,
     # products
     "WooCommerce": rows(WOO_HEAD, *WOO),
     "a number of two products": rows(WOO_HEAD, WOO[0], ["20", "simple", "W0", "Manteau", "1", "", CDN("p3.jpg"), ""],
@@ -315,6 +324,7 @@ ASKED = {  # what makes a table, and what the user says of it
     "an unknown encoding": (JAPANESE, {"encoding": "shift-jess"}),
     "names as captions of a table": (WIDE_TABLE, {"captions": "names"}),
     "pictures of a download": (of_download, {"images": "in"}),
+    "pictures of packed tars": (lambda folder: of_download(folder, packed_download), {"images": "in"}),
     "no folder of pictures": (WIDE_TABLE, {"images": "nowhere"}),
 }
 
