@@ -163,9 +163,12 @@ def _changes(node: ast.AST) -> Changes:
 
 # Keyword arguments of names, of speed and of the platform's defaults.
 UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "daemon", "exist_ok", "autograph",
-          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize"}  # fmt: skip
+          "newline", "total", "desc", "indent", "ensure_ascii", "reduce_retracing", "maxsize",
+          "show_progress"}  # fmt: skip
 SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
-SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush"}
+# Calls that print, or that only save time and memory.
+SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush",
+        "release_pages", "freeze", "setswitchinterval"}  # fmt: skip
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
@@ -281,14 +284,17 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
     folder, _, stem = module.rpartition(".")
     rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
     users = {module_of(file.path) for file in package if module in file.modules}
+    their_users = {module_of(file.path) for file in package if users & file.modules} - users
     nearness = {}
     for test in tests:
         imports = module in test.modules
         imports_user = bool(users & test.modules)
+        imports_their_user = bool(their_users & test.modules)
         names = stem in pathlib.PurePath(test.path).stem
         says = mistake.function in test.words
         is_in_room = bool(rooms.intersection(pathlib.PurePath(test.path).parts))
         nearness[test.path] = 4 * imports + 3 * says + 3 * names + 2 * imports_user + 2 * is_in_room
+        nearness[test.path] += imports_their_user
     near = [path for path in nearness if nearness[path] >= 3]
     return sorted(near, key=lambda path: -nearness[path])[:FILES]
 

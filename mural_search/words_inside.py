@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import pathlib
 import re
@@ -350,7 +351,7 @@ def _date(text: str) -> str:
     match = re.match(r"([12]\d{3})(?:[-:]?(\d\d)(?:[-:]?(\d\d))?)?(?!\d)", text)
     if not match:
         return ""
-    parts = [part for part in match.groups("00") if part != "00"]
+    parts = list(itertools.takewhile(lambda part: part != "00", match.groups("00")))
     try:
         datetime.date(*map(int, [*parts, 1, 1][:3]))
     except ValueError:

@@ -3,6 +3,8 @@
 import html.parser
 import re
 
+from snapshots import assert_snapshot
+
 EMPTY = ("meta", "img", "br", "link", "input", "path")
 
 
@@ -46,3 +48,16 @@ class Page(html.parser.HTMLParser):
 
     def all(self, *names):
         return [attributes for name, attributes in self.tags if name in names]
+
+
+def assert_page(name, answer, status=200):
+    """Compares with a snapshot a page that was answered, (status, HTML, headers)."""
+    assert (answer[0], answer[2].get_content_type()) == (status, "text/html"), answer
+    assert_html(name, Page(answer[1].decode(), is_served=True))
+
+
+def assert_html(name, page, **words):
+    """Compares a page with a snapshot, without its style, its script and the bytes of its pictures."""
+    source = re.sub(r"(?s)<(style|script)>.*?</", r"<\1>…</", page.source)
+    source = re.sub("'sha256-[^']+'", "'sha256-…'", source)
+    assert_snapshot(f"pages/{name}", re.sub('"data:image/[^"]+"', '"data:…"', source), **words)

@@ -8,7 +8,10 @@ import zipfile
 
 import pytest
 import smooth_pictures
+from snapshots import assert_snapshot
 
+from mural_lite.errors import UserError
+from mural_search.tables.product_table import TableRequest, inspect_table
 from mural_search.tables.products import RowTally, read
 
 HATS = [f"red hat {i}" for i in range(4)]
@@ -128,3 +131,26 @@ def found(understood, folder):
     assert tally.read == tally.written + tally.skipped.total + tally.left_out.total
     assert all(entry.file is None or entry.file.is_file() for entry in entries)
     return entries, "; ".join([*tally.skipped.lines(), *tally.left_out.lines()])
+
+
+def assert_table(name, make, folder, **asked):
+    """Compares with a snapshot all that is said of a table and read of it, or why it is refused."""
+    lines = []
+    try:
+        inspected = inspect_table(TableRequest(str(make(folder)), **asked))
+        lines += [inspected.describe(), ""]
+        entries, others = found(inspected, folder)
+    except UserError as error:
+        entries, others = [], f"refused: {error}"
+    numbers = {smooth_pictures.image_bytes(n, 12, 10, kind): n for n in range(4) for kind in ("JPEG", "PNG")}
+    for entry in entries:
+        place = entry.file and entry.file.relative_to(folder)
+        if place and place.parts[0] == "kept":  # named by its content, which depends on Pillow
+            place = f"picture {numbers[entry.file.read_bytes()]} out of the table"
+            entry.name = entry.name.replace(entry.file.name, "its hash")
+        lines.append(f"{entry.name!r} of product {entry.product!r}: {place}")
+        for (language, text), (number, is_guessed) in entry.captions.items():
+            lines.append(f"    {language}: {text!r}, row {number}{' (guessed)' * is_guessed}")
+        lines += [f"    {field} = {text!r}" for field, text in entry.texts().items()]
+    lines.append(others)
+    assert_snapshot(re.sub(r"[^\w/]+", "_", name), "\n".join(lines), folder=folder)

@@ -142,7 +142,7 @@ def load_page(
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
+        return socket.create_server(address, family=family)
     except OSError as error:
         reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # Python adds the address
         raise UserError(f"Cannot listen on {host}:{port}: {reason}. Try --port={port + 1}.") from None

@@ -458,7 +458,7 @@ def _script(text: str) -> str:
     if text.isascii():
         return "LATIN" if any(map(str.isalpha, text)) else ""
     scripts = [unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha()]
-    return max(set(scripts), key=scripts.count, default="")
+    return max(dict.fromkeys(scripts), key=scripts.count, default="")  # the first of equally many
 
 
 def language_named(name: str) -> str:

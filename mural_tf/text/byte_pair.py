@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mural_lite.errors import UserError
-from mural_tf.text.byte_words import byte_characters
+from mural_tf.text.byte_words import byte_characters, codes_of
 from mural_tf.text.piece_models import BYTE_PAIR_SETTINGS, model_of
 from mural_tf.text.sentence_pieces import PieceModel
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
@@ -72,10 +72,9 @@ class BytePairTokenizer(WordPieceTokenizer):
     def _ids_of_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """string [U] -> int32 [U, (pieces)]."""
         data = tf.strings.bytes_split(tf.strings.join([" ", words]))  # [U, (bytes)]
-        codes = tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0]
-        characters = tf.gather(tf.constant(byte_characters()), tf.cast(codes, tf.int32))
+        characters = tf.gather(tf.constant(byte_characters()), codes_of(data.flat_values))
         owners = data.value_rowids()
-        offsets = tf.range(tf.size(codes, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
+        offsets = tf.range(tf.size(characters, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
         begins = tf.equal(offsets % LONGEST_WORD, 0)
         parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins, tf.int64)) - 1)
         ids = self._merges.divide(tf.strings.reduce_join(parts, axis=1))  # [P, (pieces)]

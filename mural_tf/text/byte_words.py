@@ -48,6 +48,11 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
+def codes_of(data: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of single bytes, string [N] -> int32 [N]."""
+    return tf.cast(tf.io.decode_raw(data, tf.uint8, fixed_length=1)[:, 0], tf.int32)
+
+
 def ended(piece: str) -> str:
     """Returns a piece of CLIP's files, "red</w>", in this alphabet."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
@@ -65,7 +70,7 @@ def clip_words(texts: tf.Tensor) -> tf.Tensor:
     """Returns the words of texts, string [B] in UTF-8 and in lower case, in bytes: string [B] without spaces."""
     words = tf.strings.split(tf.strings.regex_replace(texts, _CLIP_WORDS, r"\1 "))  # [B, (words)]
     data = tf.strings.bytes_split(words.flat_values)  # [W, (bytes)]
-    codes = tf.cast(tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0], tf.int32)
+    codes = codes_of(data.flat_values)
     limits = data.row_limits()[:, tf.newaxis]
     marks = tf.ones_like(limits[:, 0], tf.int32)
     is_last = tf.scatter_nd(limits - 1, marks, tf.shape(codes, tf.int64))
@@ -91,10 +96,10 @@ def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
     expression = _of_all_scripts(expression.replace(_REST, r"\s+"))
     texts = tf.strings.regex_replace(texts, expression, SEPARATOR + rb"\0" + SEPARATOR)
     data = tf.strings.bytes_split(texts)  # [B, (bytes)]
-    codes = tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0]
     alphabet = byte_characters()
     alphabet[BARRIER[0]] = ""
-    return tf.strings.reduce_join(data.with_values(tf.gather(tf.constant(alphabet), tf.cast(codes, tf.int32))), axis=1)
+    characters = tf.gather(tf.constant(alphabet), codes_of(data.flat_values))
+    return tf.strings.reduce_join(data.with_values(characters), axis=1)
 
 
 def _of_all_scripts(expression: str) -> str:

@@ -20,7 +20,7 @@ def problem_of(table: bytes) -> str:
     if not table:
         return ""
     size = int.from_bytes(table[:4], "little")
-    if len(table) < 8 or size % 4 or not 4 <= size < len(table) - 4:
+    if size % 4 or not 4 <= size < len(table) - 4:
         return f"its trie is said to have {size} of {len(table)} bytes"
     units = np.frombuffer(table, "<u4", size // 4, offset=4)
     replacements = table[4 + size :]

@@ -105,7 +105,7 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=special, continuing_subword_prefix=SUFFIX_INDICATOR, show_progress=False
     )
-    return _train(tokenizers, tokenizers.models.WordPiece(unk_token="[UNK]"), trainer, words)
+    return _train(tokenizers, tokenizers.models.WordPiece(), trainer, words)
 
 
 def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:

@@ -235,6 +235,8 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
             pieces.append([piece, float(score), types.get(piece, "normal" if is_of_text else "control")])
         settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
+    except UserError:
+        raise  # which says more
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _refusal(path, "its JSON is not a tokenizer's") from None
 

@@ -225,7 +225,7 @@ class SentencePieceTokenizer(Tokenizer):
         With a layout that `marks_ends`, it ends with its mark.
         """
         ids = self._ids(tf.convert_to_tensor(texts, tf.string))
-        size = tf.shape(ids.flat_values, tf.int64)[:1]
+        size = tf.shape(ids.flat_values, tf.int64)
         begins = tf.gather(self._marks_word, ids.flat_values)
         if self.layout.marks_ends:
             begins = tf.roll(begins, shift=1, axis=0)  # the next piece begins a word

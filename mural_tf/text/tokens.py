@@ -29,7 +29,7 @@ def framed_rows(
     begin: Sequence[int], ids: tf.RaggedTensor, end: int, pad: int, length: int | tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
     """Returns the three tensors of rows `begin`, ids, `end` and padding; arguments as of `fill_rows`."""
-    column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
+    column = tf.ones([ids.nrows(), 1], tf.int32)
     rows = tf.concat([*(begin_id * column for begin_id in begin), ids, end * column], axis=1)  # [B, (T)]
     word_ids, mask = fill_rows(rows, pad, length)
     return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}

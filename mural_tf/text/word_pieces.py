@@ -120,7 +120,7 @@ class WordPieceTokenizer(Tokenizer):
         texts = tf.strings.substr(texts, 0, self.max_bytes)
         texts = clean_text(texts, self.lower_case, self.strip_accents)
         # A character that the cut divides is read as U+FFFD.
-        texts = tf.where(is_cut, tf.strings.regex_replace(texts, "\ufffd$", "", replace_global=False), texts)
+        texts = tf.where(is_cut, tf.strings.regex_replace(texts, "\ufffd$", ""), texts)
         return self._pieces(tf.strings.substr(texts, 0, self._max_characters, unit="UTF8_CHAR"))
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:

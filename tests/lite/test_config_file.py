@@ -33,16 +33,3 @@ def test_another_value_is_refused(branch, field, value):
 def test_two_fields_become_one(branch, field):
     first, second = JOINED[branch, field]
     assert parse_config(stored(**{branch: {first: 0.5, second: 3}}), "config.json")[branch][field] == (0.5, 3)
-
-
-@pytest.mark.parametrize("pooler,size,expected", [(False, 0, 0), (False, 512, 0), (True, 0, 768), (True, 512, 512)])
-def test_a_pooler_is_as_wide_as_the_tower_or_as_it_was_said(pooler, size, expected):
-    config = parse_config(stored(text_tower=dict(pooler=pooler, pooler_size=size)), "config.json")
-    assert config.text_tower.pooler_size == expected and "pooler" not in config.text_tower
-
-
-@pytest.mark.parametrize("languages,with_names,expected", [("all", True, "all"), ("core", False, "core_names")])
-def test_the_build_of_the_emoji_benchmark_keeps_its_name(languages, with_names, expected):
-    values = stored(data=dict(emoji_languages=languages, emoji_locale_names=with_names, emoji_held_out_names=True))
-    del values["data"]["emoji"]
-    assert parse_config(values, "config.json").data.emoji == expected

@@ -8,7 +8,7 @@ import pytest
 
 from mural_lite import files
 from mural_lite.errors import UserError
-from mural_lite.files import atomic_file, json_field, read_json, remove_partial, sync, whole_folder
+from mural_lite.files import atomic_file, read_json, remove_partial, sync, whole_folder
 
 
 def contents(folder):
@@ -109,44 +109,6 @@ def test_a_disk_that_fails_is_reported_and_one_that_cannot_sync_folders_is_not(t
     with pytest.raises(OSError), atomic_file(tmp_path / "file") as partial:
         partial.write_text("x")
     assert not list(tmp_path.iterdir())
-
-
-VALUES = {"a": {"b": 1, "c": {"d": "x"}}, "yes": True, "x": 0.5, "list": ["a", "b"], "mixed": ["a", 1], "none": None}
-
-
-@pytest.mark.parametrize("name, kind, value", [
-    ("a.b", int, 1),
-    ("a.b", float, 1),
-    ("a.c.d", str, "x"),
-    ("yes", bool, True),
-    ("x", float, 0.5),
-    ("list", list[str], ["a", "b"]),
-    ("mixed", list, ["a", 1]),
-    ("a.c", dict[str, str], {"d": "x"}),
-    ("a.z", str, "default"),
-    ("z.z", str, "default"),
-])  # fmt: skip
-def test_fields_of_json(name, kind, value):
-    assert json_field(VALUES, name, kind, "file", "default") == value
-
-
-@pytest.mark.parametrize("name, kind, message", [
-    ("a.b", str, "file: a.b is 1, expected a text: "),
-    ("a.b", bool, "file: a.b is 1, expected true or false: "),
-    ("yes", int, "file: yes is True, expected a whole number: "),
-    ("yes", float, "file: yes is True, expected a number: "),
-    ("x", int, "file: x is 0.5, expected a whole number: "),
-    ("list", dict, r"file: list is \['a', 'b'\], expected an object: "),
-    ("mixed", list[str], r"file: mixed is \['a', 1\], expected a list of texts: "),
-    ("a", dict[str, int], "file: a is .*, expected an object of whole numbers: "),
-    ("none", str, "file: none is None, expected a text: "),
-    ("x.y", int, "file: x is 0.5, expected an object: "),
-    ("a.z", float, "file has no a.z: expected a number: "),
-])  # fmt: skip
-def test_fields_of_another_kind_are_one_line(name, kind, message):
-    with pytest.raises(UserError, match=message) as error:
-        json_field(VALUES, name, kind, "file")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text, message", [("[1]", "holds a list"), ("{", "not valid JSON"), ("\xff", "not valid JSON"),

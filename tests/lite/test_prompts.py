@@ -8,7 +8,6 @@ from toy_data import toy_tokenizer
 from toy_export import toy_model
 
 import mural_tf
-from mural_lite.config import prompts_of
 from mural_lite.errors import UserError
 from mural_search import ranking
 from mural_search.queries import Query, encode_queries
@@ -85,11 +84,3 @@ def test_search_asks_with_the_prompt_of_questions(models, eager):
     assert np.abs(found - bare.encode_text([QUERY + "w1 w2"])).max() < 1e-6
     assert ranking.prompt_of(prompted, ranking.CAPTIONS) == {"prompt": "passage"}
     assert ranking.prompt_of(bare, ranking.QUESTIONS) == {}
-
-
-def test_what_is_no_prompt_is_said(models):
-    config = models[0].config.copy_and_resolve_references()
-    for entry in ("query", "=query: "):
-        config.vocabulary.prompts = (entry,)
-        with pytest.raises(UserError, match="expected NAME=TEXT, such as 'query=query: '"):
-            prompts_of(config)

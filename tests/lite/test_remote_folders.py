@@ -90,6 +90,11 @@ def test_what_says_that_others_are_complete_comes_after_them(folders):
     write(local, "ckpt-9.data-00000-of-00001")
     mirror.push()
     assert log[2:] == ["ckpt-9.data-00000-of-00001", "ckpt-9.index"]
+    log.clear()
+    for name in ("ckpt-9.data-00000-of-00001", "ckpt-9.index", "metrics.jsonl", "checkpoints/checkpoint"):
+        (local / name).unlink()
+    mirror.push()  # what says that others are complete goes before them
+    assert log == ["-checkpoints/checkpoint", "-ckpt-9.index", "-metrics.jsonl", "-ckpt-9.data-00000-of-00001"]
 
 
 def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):

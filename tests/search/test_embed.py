@@ -299,6 +299,10 @@ def exported(tmp_path_factory):
 
 def test_ids_fields_and_vectors_leave_and_become_an_index_again(exported, tmp_path):
     index, path = exported
+    matrix = path.parent / "index/vectors.npy"
+    stamp = matrix.stat().st_mtime_ns
+    load_index(path.parent / "index")
+    assert matrix.stat().st_mtime_ns == stamp  # an item without a picture is no damage, for which it is made again
     ((rows, vectors),) = read_rows(path)
     assert list(map(embed.to_item, rows)) == [dataclasses.replace(item, digest="") for item in index.table]
     np.testing.assert_array_equal(vectors, index.embeddings)

@@ -5,13 +5,12 @@ import zlib
 
 import numpy as np
 import pytest
-from refusals import assert_refused
 from search_data import png, ranked, unit, with_captions
 
 from mural_search import noise_level
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import IMAGES, Filter, Item
-from mural_search.noise_level import SHARES, NoiseLevel, from_meta, measure_noise, noise_like
+from mural_search.noise_level import SHARES, NoiseLevel, measure_noise, noise_like
 from mural_search.queries import Query, search
 from mural_search.results import to_json
 
@@ -111,12 +110,3 @@ def test_images_and_filtered_answers_are_not_judged(tmp_path):
     ):  # fmt: skip
         (result,) = search(index, model, [query], 2, **options)
         assert result.nothing_fits == lacking == ("nothing_fits" in to_json(index, [result])), (query, options)
-
-
-def test_a_noise_level_is_for_indexes_of_about_its_size():
-    values = {"count": 300, "levels": {"texts": 0.25}}
-    assert from_meta(values, 300) == NoiseLevel(300, {"texts": 0.25})
-    assert [from_meta(values, count) is None for count in (269, 270, 330, 331)] == [True, False, False, True]
-    for damaged in ({}, {"levels": {}}, {"count": 300, "levels": [1]}, {"count": "x", "levels": {}},
-                    {"count": 3, "levels": {"texts": None}}):  # fmt: skip
-        assert_refused(from_meta, ["The noise level is damaged", "delete the index and make it again"], damaged, 300)

@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -268,27 +269,12 @@ def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
     table.write_text("\n".join([*TABLE, "yellow.png"]), encoding="utf-8")
-    commands.index([], str(made), fields=["brand"])
-    assert "5 images in" in capsys.readouterr().out and load_index(made).fields_wanted == ("brand",)
+    assert len(commands.index([], str(made), fields=["brand"])) == 5 and load_index(made).fields_wanted == ("brand",)
     table.write_text("\n".join(TABLE), encoding="utf-8")
     commands.index([], str(made))
     assert "1 of them are no longer in the sources; --prune removes them." in capsys.readouterr().out
     assert load_index(made).fields_wanted == ("brand",)  # stays
     assert_refused(commands.index, ["is not an index"], [], str(table.parent))
-
-
-def test_removed_items_are_not_found(made, capsys):
-    for options, said, count in (({"dry_run": True}, "would be", 4), ({}, "are", 3)):
-        commands.remove(str(made), ["red.png"], **options)
-        assert capsys.readouterr().out.splitlines()[0] == f"1 of 4 images {said} removed from {made}."
-        assert len(load_index(made)) == count
-    assert names(load_index(made), "red", Filter("brand", "acme")) == ["blue.png"]
-    commands.remove(str(made), [], parse_filters(["brand=zeta"]))
-    assert names(load_index(made)) == ["violet.png", "blue.png"]
-    for asked, words in (([["blue.png", "red.png"]], "no 'red.png'"), ([["blue.png", "violet.png"]], "be removed: "),
-                         ([[]], "Nothing to remove"), ([["a"], [Filter("a", "b")]], "not both")):  # fmt: skip
-        assert_refused(commands.remove, [words], str(made), *asked)
-    assert len(load_index(made)) == 2
 
 
 def test_a_noise_level_is_dropped_when_a_tenth_of_the_index_is_other(tmp_path):
@@ -332,3 +318,20 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
     assert load_index(made).noise.levels == {"texts": 0.5}
+
+
+def test_pictures_are_read_by_threads_and_texts_are_not(tmp_path, monkeypatch):
+    """A picture waits for its disk or its store."""
+    readers = set()
+
+    def read_entry(*arguments, real=changes.read_entry, **options):
+        readers.add(threading.current_thread() is threading.main_thread())
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(changes, "read_entry", read_entry)
+    sync(tmp_path / "images", ColorEmbedder(), items_of(3))
+    assert readers == {False}
+    readers.clear()
+    texts = ((Item(f"text {n}"), f"text {n}") for n in range(3))
+    sync(tmp_path / "texts", ColorEmbedder(), texts, kind=TEXTS)
+    assert readers == {True}

@@ -8,8 +8,9 @@ import sqlite3
 
 import numpy as np
 import pytest
-from refusals import assert_refused
+from refusals import assert_refused, given
 from search_data import COLORS, ColorEmbedder, png
+from snapshots import assert_refusals
 
 from mural_lite import tfrecord
 from mural_lite.errors import UserError
@@ -169,28 +170,30 @@ def of_a_program(folder, **columns):
     return folder
 
 
-REFUSED = [
-    (lambda place, index: search(index, ColorEmbedder(), [Query(image=f"{place}/red.png")], rank="words"),
-        ["rank=words is for sentences; an image is compared with pictures"]),
-    (lambda place, index: check_queries([Query(image=f"{place}/no.png")], 1), ["no.png cannot be used: "]),
-    (lambda place, index: check_filters(index, parse_filters(["price>99"])), ["has price>99: price is 0 € to 11 €."]),
-    (lambda place, index: check_filters(index, parse_filters(["code=A"])), ["has code=A: code is of many values."]),
-    (lambda place, index: read_queries(place / "none.tsv"), ["none.tsv are not there", "language[TAB]text"]),
-    (lambda place, index: read_queries(place / "empty.tsv"), ["empty.tsv holds no queries"]),
-    (lambda place, index: Index([], np.zeros((0, 3)), index.model), ["as many items as vectors", "got 0, 0"]),
-    (lambda place, index: Index([Item("a")], np.zeros((2, 3)), index.model), ["got 1, 2"]),
-    (lambda place, index: Index.build(place / "new", ColorEmbedder(), [place / "red.png"], dtype="float64"),
-        ["Unknown dtype 'float64'; known: float32, float16"]),
-    (lambda place, index: collect.list_files("videos", ["a"]), ["Unknown kind 'videos'; known: images, texts"]),
-    (lambda place, index: sync("s3://a/b", ColorEmbedder(), []), ["an index is made on this machine"]),
-    (lambda place, index: sync(place / "new", ColorEmbedder(), []), ["No images."]),
-    (lambda place, index: database.fingerprint_of(npy(np.full((2, 3), np.nan)), {}), ["its model: vectors [2, 3]"]),
-    (lambda place, index: read_image(Item("a", f"{place}/a.tfrecord", 0)), ["holds something else than tf.train.Ex"]),
-    (lambda place, index: read_image(Item("a")), ["'a' is a text without an image"]),
-    (lambda place, index: embed.read(of_a_program(place / "v")), ["does not say which model made its vectors"]),
-    (lambda place, index: list(embed.read(of_a_program(place / "v", fields="["))[2]), ["holds columns that `embed`"]),
-    (lambda place, index: answer(index, None, Question("  ")), ["The sentence is empty"]),
-]  # fmt: skip
+REFUSED = {
+    "words of an image": lambda place, index: search(
+        index, ColorEmbedder(), [Query(image=f"{place}/red.png")], rank="words"
+    ),
+    "an image that is none": lambda place, index: check_queries([Query(image=f"{place}/no.png")], 1),
+    "a filter that nothing passes": lambda place, index: check_filters(index, parse_filters(["price>99"])),
+    "a value that nothing has": lambda place, index: check_filters(index, parse_filters(["code=A"])),
+    "no file of queries": lambda place, index: read_queries(place / "none.tsv"),
+    "no queries": lambda place, index: read_queries(place / "empty.tsv"),
+    "no items": lambda place, index: Index([], np.zeros((0, 3)), index.model),
+    "fewer items than vectors": lambda place, index: Index([Item("a")], np.zeros((2, 3)), index.model),
+    "another dtype": lambda place, index: Index.build(
+        place / "new", ColorEmbedder(), [place / "red.png"], dtype="float64"
+    ),
+    "another kind": lambda place, index: collect.list_files("videos", ["a"]),
+    "an index in a store": lambda place, index: sync("s3://a/b", ColorEmbedder(), []),
+    "no sources": lambda place, index: sync(place / "new", ColorEmbedder(), []),
+    "vectors that are no numbers": lambda place, index: database.fingerprint_of(npy(np.full((2, 3), np.nan)), {}),
+    "a record of another kind": lambda place, index: read_image(Item("a", f"{place}/a.tfrecord", 0)),
+    "no picture": lambda place, index: read_image(Item("a")),
+    "vectors without a model": lambda place, index: embed.read(of_a_program(place / "v")),
+    "columns of another program": lambda place, index: list(embed.read(of_a_program(place / "v", fields="["))[2]),
+    "an empty question": lambda place, index: answer(index, None, Question("  ")),
+}
 
 
 def npy(array):
@@ -199,16 +202,16 @@ def npy(array):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("call, said", REFUSED)
-def test_mistakes_have_their_line(tmp_path, call, said):
-    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
-    (tmp_path / "no.png").write_bytes(b"no")
-    (tmp_path / "empty.tsv").write_text("\n")
-    (tmp_path / "a.tfrecord").write_bytes(tfrecord.framed(b"\xff no example"))
+def test_mistakes_have_their_line(tmp_path):
     items = [Item(f"{n}", fields={"price": f"{n} €", "code": f"C{n}"}) for n in range(12)]
     items += [Item(f"x{n}", fields={"code": f"D{n}"}) for n in range(60)]
     index = Index(items, np.tile(np.eye(3, dtype=np.float32), (24, 1)), take_fingerprint(ColorEmbedder()))
-    assert_refused(call, said, tmp_path, index, errors=(UserError, ValueError))
+
+    def prepared(call):
+        files = {"red.png": png((250, 0, 0)), "no.png": b"no", "empty.tsv": b"\n"}
+        return given({**files, "a.tfrecord": tfrecord.framed(b"\xff no example")}, lambda place: call(place, index))
+
+    assert_refusals("refusals_of_search", {name: prepared(call) for name, call in REFUSED.items()}, tmp_path)
 
 
 def test_a_transaction_is_whole_or_not_there():

@@ -184,16 +184,6 @@ def test_an_index_keeps_its_noise_level_and_words_need_neither_model_nor_tensorf
     assert done.returncode == 0, done.stderr
 
 
-def test_many_questions_with_answers_are_counted_by_language(index, capsys):
-    asked = [Query("frog", "en", right=("p/3.png",))] * 4 + [Query("AB-12/3", "de", right=("no",))] * 3
-    commands.show(index, search(index, TwoHeads(), asked, 3))
-    assert capsys.readouterr().out.splitlines() == [
-        "de           right first 0, among the 3 shown 0 of 3 queries",
-        "en           right first 4, among the 3 shown 4 of 4 queries",
-        "all          right first 4, among the 3 shown 4 of 7 queries",
-    ]
-
-
 @pytest.mark.parametrize("embedder, head, times", [(ColorEmbedder(), "", 1), (TwoHeads(), "text_text", 2)])
 def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head, times, monkeypatch):
     colours, asked = ["red", "green", "blue"], []
@@ -208,14 +198,6 @@ def test_a_head_for_pictures_and_captions_encodes_a_question_once(embedder, head
         monkeypatch.setattr(kind, "encode_text", encode)
     (result,) = search(made, embedder, [Query("red", "en")], 3)
     assert asked == [["red"]] * times and result.hits[0].name == "p0"
-
-
-def test_weights_are_given_by_way_and_mistakes_are_one_line():
-    weights = ranking.parse_weights(["pictures=4", "words=0"])
-    assert weights == {**ranking.DEFAULT_WEIGHTS, "pictures": 4.0, "words": 0.0}
-    for text in ("picture=4", "pictures", "pictures=-1", "pictures=nan", "pictures=inf", "all=1", "="):
-        message = f"--weights={text}: expected weights from 0 on"
-        assert_refused(lambda given=text: ranking.parse_weights([given]), [message])
 
 
 def test_what_is_found_whole_comes_before_the_best_of_all_ways():

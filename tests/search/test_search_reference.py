@@ -340,12 +340,17 @@ def test_products_are_within_their_bounds_and_the_best_are_candidates(dtype, mon
     assert (lower <= products).all() and (products <= upper).all()
     # Rounding moves a number by half a step at most, a 254th of the row's largest: of 48 such, far less than this.
     assert np.delete(upper - lower, 8).max() < 0.05
-    for among in (None, np.arange(0, 3000, 2), np.arange(100)):
-        chosen = made.candidates(vector, 20, among)
-        assert among is None or np.isin(chosen, among).all()
-        assert len(chosen) < 200
+    every = np.arange(3000)
+    for among in (every, every[::2], every[: 3000 // 8 + 1]):
+        least = np.sort(lower[among])[-20]
+        chosen = made.candidates(vector, 20, None if among is every else among)
+        assert chosen.tolist() == among[upper[among] >= least].tolist() and 20 <= len(chosen) < 200
         for got, wanted in zip(exact(vector[None], vectors, 20, chosen), exact(vector[None], vectors, 20, among)):
             np.testing.assert_allclose(got, wanted, atol=1e-6)
+    few = every[: 3000 // 8]  # an eighth is compared as it is, as are no more rows than are wanted
+    assert made.candidates(vector, 20, few) is few and made.candidates(vector, 3000) is None
+    many = every[: 3000 // 8 + 1]
+    assert made.candidates(vector, len(many), many) is many
     if dtype == np.float32:  # rows that are no numbers are candidates
         vectors[3, 2], vectors[4, 0] = np.nan, np.inf
         assert {3, 4} <= set(codes.Codes(vectors).candidates(vector, 5).tolist())

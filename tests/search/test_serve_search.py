@@ -14,12 +14,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import numpy as np
 import pytest
 from odd_pictures import png_of_size
-from page_reader import Page
+from page_reader import Page, assert_page
 from PIL import Image
 from refusals import assert_refused
 from running_app import ask as ask_server
 from running_app import running
 from search_data import ColorEmbedder, png, shop, unit, with_captions, write_folder
+from snapshots import assert_snapshot
 
 from mural_lite.errors import UserError
 from mural_search import changes, collect, queries
@@ -78,27 +79,25 @@ def names(answer):
     return [hit["name"] for hit in found["hits"]]
 
 
-def test_the_page_begins_with_everything_and_with_examples_without_stray_signs(ask):
-    page = read(ask("/search"))
-    assert "My <b>" in page.text and "4 pictures." in page.text and len(page.all("img")) == 4
-    assert {"class": "chip", "dir": "auto", "href": "search?sentence=a+red+spot"} in page.all("a")
+PAGES = {
+    "start": "/search",
+    "an_answer": "/search?sentence=rot&filter=brand%3Dacme&offset=1",
+    "like_a_row": "/search?like=2",
+    "no_answer_of_two_filters": "/search?filter=brand%3Dacme&filter=price%3C5",
+    "no_answer_of_one_filter": "/search?filter=brand%3Dnone",
+    "an_item": "/search?sentence=rot&filter=brand%3Dacme&item=0",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages(ask, name):
+    assert_page(name, ask(PAGES[name]))
+
+
+def test_ends_of_a_range_become_filters(ask):
     assert ask("/")[0] == 302
-    # Ends of a range become filters.
     status, _, headers = ask("/search?sentence=rot&from.price=3&to.price=+7&to.year=&offset=20")
     assert (status, headers["Location"]) == (302, "search?sentence=rot&filter=price%3E%3D3&filter=price%3C%3D7")
-
-
-def test_the_page_of_an_answer_narrows_it_and_says_what_to_relax(ask):
-    page = read(ask("/search?sentence=rot&filter=brand%3Dacme&offset=1"))
-    assert "The closest of 2 pictures to “rot” come first." in page.text and "✓ acme 2" in page.text
-    assert [image["src"] for image in page.all("img")] == [f"search/picture/1?side=240&of={STATE}"]
-    assert page.all("input")[0] == {"type": "hidden", "name": "filter", "value": "brand=acme"}  # of the next question
-    assert page.all("input")[1]["value"] == "rot" and "search?filter=brand%3Dacme&like=1" in hrefs(page)
-    assert [link["href"] for link in page.all("a")].count("search?sentence=rot") == 2  # without the filter
-    page = read(ask("/search?filter=brand%3Dacme&filter=price%3C5"))
-    assert "No item has a field “price”." in page.text and "(0)" not in page.text
-    assert "Without price<5 (2)" in page.text
-    assert "Nothing fits brand=none." in read(ask("/search?filter=brand%3Dnone")).text
     answer = ask("/search/answer?sentence=rot&filter=brand%3Dacme&filter=price%3C5")[1]
     assert answer["matching"] == 0 and answer["relax"] == {"brand=acme": 0, "price<5": 2}
     assert ask("/search/answer?k=1&facets=1")[1]["facets"] == {"brand": {"values": {"acme": 2}}}
@@ -113,29 +112,15 @@ def test_fields_of_too_many_items_are_those_of_all(ask, index, monkeypatch):
     assert [list(map(str, filters)) for filters in counted] == [["brand=acme"], []]
 
 
-def test_an_item_has_a_page_of_its_own_with_all_fields_and_a_way_back(ask):
-    page = read(ask("/search?sentence=rot&filter=brand%3Dacme&item=0"))
-    assert [image["src"] for image in page.all("img")] == [f"search/picture/0?of={STATE}"]
-    assert page.all("a")[1]["href"] == "search?sentence=rot&filter=brand%3Dacme" and "brand acme" in page.text
-    assert "search?filter=brand%3Dacme" in hrefs(page) and "search?like=0&filter=brand%3Dacme" not in hrefs(page)
-
-
-@pytest.mark.parametrize("options, shown, hidden", [
-    ({}, ["come first.", "violet.png"], ["Nothing fits"]),
-    ({"nothing_fits": True}, ["Nothing fits “rot”.", "Show the closest"], ["violet.png"]),
-    ({"nothing_fits": True, "closest": True}, ["violet.png"], ["Nothing fits"]),
-])  # fmt: skip
-def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, options, shown, hidden):
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_nonsense_shows_nothing_but_a_way_to_the_closest(ask, monkeypatch, is_asked_for):
     def surely(*arguments, **named):
-        lacking = options.get("nothing_fits", False)
-        return [dataclasses.replace(one, nothing_fits=lacking) for one in search(*arguments, **named)]
+        return [dataclasses.replace(one, nothing_fits=True) for one in search(*arguments, **named)]
 
     monkeypatch.setattr(answers, "search", surely)
-    page = read(ask(f"/search?sentence=rot{'&closest=1' * bool(options.get('closest'))}"))
-    assert all(words in page.text for words in shown) and not any(words in page.text for words in hidden)
-    assert ask("/search/answer?sentence=rot")[1].get("nothing_fits", False) == options.get("nothing_fits", False)
-    is_hidden = options.get("nothing_fits") and not options.get("closest")  # the closest are asked for each time
-    assert {to for to in hrefs(page) if "closest" in to} == ({"search?sentence=rot&closest=1"} if is_hidden else set())
+    name = f"nothing_fits{'_but_the_closest' * is_asked_for}"
+    assert_page(name, ask(f"/search?sentence=rot{'&closest=1' * is_asked_for}"))
+    assert ask("/search/answer?sentence=rot")[1]["nothing_fits"]
 
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -164,8 +149,7 @@ def test_the_page_of_texts(tmp_path):
         hits = ask("/search/answer?sentence=red")[1]["hits"]
         shown = [(hit["caption"], hit["language"], hit["has_image"]) for hit in hits]
         assert shown == [("rot", "de", False), ("أحمر/x", "ar", False)]
-        page = read(ask("/search?sentence=red"))
-        assert {"class": "caption", "dir": "auto", "lang": "ar"} in page.all("span") and not page.all("img")
+        assert_page("texts", ask("/search?sentence=red"))
         assert ask("/search/picture/0")[0] == 404
 
 
@@ -349,23 +333,23 @@ WRONG = [
     "least_precision=0.5", "sentence=red&sort=colour", "language=%3Cb%3E", "sentence=red&like=1", "like=99", "like=-1",
     "like=x", "like=1&k=" + "9" * 5000, "sentence=++", "sentence=red&k=0",
 ]  # fmt: skip
-OTHERS = {"/search?k=3": 400, "/search?offset=-1": 400, "/search?item=99": 400, "/search?item=x": 400,
-          "/search/picture/0?side=300": 400, "/search/picture/99": 404, "/search/picture/..%2F..%2Fetc": 404,
-          "/search/picture/-1": 404, "/search/facets": 404}  # fmt: skip
+OTHERS = [
+    "/search/answer?sentence=red&page=2", "/search?k=3", "/search?offset=-1", "/search?item=99", "/search?item=x",
+    "/search/picture/0?side=300", "/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/picture/-1",
+    "/search/facets",
+]  # fmt: skip
 
 
 def test_wrong_questions_get_an_error(ask):
-    for path, status in {**{f"/search/answer?{query}": 400 for query in WRONG}, **OTHERS}.items():
-        got, answer, _ = ask(path)
-        assert got == status and answer["error"], path
     letters = "/search/answer?sentence=" + "%E0%A4%A8" * 2000
     assert ask(letters)[0] == 200  # as long as is taken, in nine bytes each
-    unknown = "/search/answer?sentence=red&page=2", "Unknown parameter 'page'; expected sentence, like, k, offset, "
-    longer = (letters + "x", "2001 characters; at most 2000"), (letters + "x" * 5000, "7000 characters; at most 2000")
-    for path, words in (*longer, unknown):
-        assert words in ask(path)[1]["error"]
-    page = read(ask("/search?filter=brand", headers={"Accept": "text/html"}), 400)  # a page for browsers
-    assert "The filter 'brand' is not of the form" in page.text
+    asked = [f"/search/answer?{query}" for query in WRONG]
+    lines = []
+    for path in [*asked, *OTHERS, letters + "x", letters + "x" * 5000]:
+        status, answer, _ = ask(path)
+        lines.append(f"{path[:80]}{'…' * (len(path) > 80)}\n    {status}: {answer['error']}")
+    assert_snapshot("errors_of_questions", "\n".join(lines))
+    assert_page("a_wrong_question", ask("/search?filter=brand", headers={"Accept": "text/html"}), 400)
 
 
 def test_a_model_that_is_gone_is_said():

@@ -12,7 +12,7 @@ from mural_lite.text_files import is_text
 from mural_search import words_inside
 from mural_search.items import amount
 from mural_search.tables.product_table import TableRequest, inspect_table
-from mural_search.words_inside import WordsInside, captions_of, fields_of, read_texts, sidecars_of
+from mural_search.words_inside import WordsInside, captions_of, fields_of, read_texts
 
 SPACES = {
     "dc": "http://purl.org/dc/elements/1.1/", "photoshop": "http://ns.adobe.com/photoshop/1.0/",
@@ -162,52 +162,6 @@ def test_a_text_that_iptc_cuts_is_no_further_one(tmp_path):
     assert texts_in(path) == [title]
 
 
-COMMENTS = {
-    "ascii": b"ASCII\0\0\0a comment", "none": b"\0" * 8 + b"a comment",
-    "little": b"UNICODE\0" + "a comment".encode("utf-16-le"), "big": b"UNICODE\0" + "a comment".encode("utf-16-be"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
-def test_comments_name_their_encoding(tmp_path, comment):
-    assert texts_in(picture(tmp_path / "a.jpg", exif=exif(comment=comment))) == ["a comment"]
-
-
-@pytest.mark.parametrize("text", [
-    "OLYMPUS DIGITAL CAMERA", "SONY DSC", "KONICA MINOLTA DIGITAL CAMERA", "Digital Camera", "SAMSUNG", "Default",
-    "Screenshot", "Exif_JPEG_PICTURE", "My beautiful picture", "Created with GIMP", "   ", "---", "2019", "untitled",
-    "DSC_0001", "DSC_0001.jpg", "ACME", "PhotoShow 3", '{"mirror":false}', "edf", "charset=Ascii", "x\ufffd",
-])  # fmt: skip
-def test_defaults_of_cameras_and_programs_are_no_captions(tmp_path, text):
-    data = exif(text, make="ACME", model="X", software="PhotoShow 3")
-    assert texts_in(picture(tmp_path / "DSC_0001.jpg", exif=data)) == []
-
-
-@pytest.mark.parametrize("text", ["My digital camera", "Screenshot of a map", "Sony", "Sunset", "DSC_0002 at sea"])
-def test_words_alike_are_captions(tmp_path, text):
-    is_written = text != "Sony"  # only the maker's name
-    assert texts_in(picture(tmp_path / "Sunset.jpg", exif=exif(text))) == [text] * is_written
-
-
-NAMES = {  # picture, file next to it: whether it is the picture's
-    "digikam": ("a.jpg", "a.jpg.xmp", True), "lightroom": ("a.jpg", "a.xmp", True), "upper": ("A.JPG", "A.XMP", True),
-    "another": ("a.jpg", "ab.xmp", False), "version": ("a.jpg", "a_01.jpg.xmp", False),
-    "old": ("a.jpg", "a.jpg.json", True), "new": ("a.jpg", "a.jpg.supplemental-metadata.json", True),
-    "cut": ("a.jpg", "a.jpg.suppl.json", True), "copy": ("a(1).jpg", "a.jpg(1).json", True),
-    "new copy": ("a(1).jpg", "a.jpg.supplemental-metadata(1).json", True),
-    "first": ("a.jpg", "a.jpg.supplemental-metadata(1).json", False), "edited": ("a-edited.jpg", "a.jpg.json", True),
-    "long": (f"{'x' * 43}.jpg", f"{'x' * 43}.jp.json", True), "longer": (f"{'x' * 47}.jpg", f"{'x' * 46}.json", True),
-    "short": ("abc.jpg", "ab.json", False), "stem": ("a.jpg", "a.json", False), "album": ("a.jpg", "b.json", False),
-    "other folder": ("x/a.jpg", "a.jpg.xmp", False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name, other, is_its_own", NAMES.values(), ids=NAMES)
-def test_names_of_sidecars(name, other, is_its_own):
-    picture, other = pathlib.Path("/P", name), pathlib.Path("/P", other)
-    assert sidecars_of(picture, {str(other).lower(): other}) == [other] * is_its_own
-
-
 TAKEOUT = {
     "title": "a.jpg", "description": "Am See", "photoTakenTime": {"timestamp": "1562322780"},
     "geoData": {"latitude": 47.3769, "longitude": 8.5417}, "people": [{"name": "Ann"}, {"name": "Bo"}],
@@ -264,15 +218,6 @@ def test_large_and_damaged_sidecars_are_counted(tmp_path, monkeypatch):
         problems = []
         assert captions_of(read_texts(path, [sidecar], problems), path)  # the picture's own
         assert [file for _, file in problems] == [str(sidecar)], name
-
-
-@pytest.mark.parametrize("text, date", [
-    ("2019:07:05 12:33:01", "2019-07-05"), ("2019-07-05T12:33:01+02:00", "2019-07-05"), ("20190705", "2019-07-05"),
-    ("1905", "1905"), ("1905-06", "1905-06"), ("19050000", "1905"), ("0000:00:00 00:00:00", ""), ("2019:13:41", ""),
-    ("    :  :     ", ""), ("yesterday", ""), ("201907", "2019-07"), ("20190705123301", ""),
-])  # fmt: skip
-def test_dates(text, date):
-    assert words_inside._date(text) == date
 
 
 # A folder as a table.

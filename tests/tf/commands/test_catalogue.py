@@ -17,6 +17,7 @@ from absl import flags
 from object_store import object_store, stored, upload
 from refusals import assert_refused
 from search_data import ColorEmbedder
+from snapshots import assert_snapshot
 from table_data import columns, found, parquet, pictures, rows, text
 
 from mural_lite import models
@@ -210,8 +211,7 @@ def test_mistakes_are_said_before_anything_is_loaded(tmp_path, monkeypatch, sour
 
 def test_a_dry_run_says_what_is_understood_and_a_second_process_is_told(tmp_path, source, capsys):
     assert search_for(TableRequest(str(wide(tmp_path, 0, 1, 2))), "", "", dry_run=True) is None
-    printed = capsys.readouterr().out
-    assert all(words in printed for words in ("captions: title_de (de), title_en (en)", "fields: brand", "--columns="))
+    assert_snapshot("catalogue_dry_run", capsys.readouterr().out, folder=tmp_path)
     (tmp_path / "out").mkdir()
     with exclusive_lock(tmp_path / "out/catalogue.lock"):
         asked = TableRequest(str(wide(tmp_path, 0))), tmp_path / "out", str(source)

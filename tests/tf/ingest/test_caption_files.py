@@ -1,7 +1,6 @@
 """Caption files in exactly the published formats, with their traps."""
 
 import gzip
-import io
 import json
 import random
 
@@ -14,7 +13,6 @@ from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
 from mural_tf.ingest.sources import wit
 from mural_tf.ingest.sources.captioned_sets import Multi30k
-from mural_tf.ingest.sources.translations import skip_lines
 
 WIT_COLUMNS = [
     "language", "page_url", "image_url", "page_title", "section_title", "hierarchical_section_title",
@@ -88,9 +86,6 @@ def test_parts_of_a_file_have_each_line_once(tmp_path, ending, cuts):
     whole = list(text_files.read_lines(path))
     parts = [text_files.Part(begin, end) for begin, end in zip(cuts, [*cuts[1:], None])]
     assert [line for part in parts for line in text_files.read_lines(path, text_files.refuse, part)] == whole
-    a, b = (text_files.buffered(io.BytesIO(b"1\n2\n3\n4\n5")) for _ in "ab")
-    assert skip_lines(a, 3) == 0 and a.read() == b"4\n5"
-    assert skip_lines(b, 7) == 2
 
 
 def test_damage_is_the_problem_of_one_part(tmp_path):

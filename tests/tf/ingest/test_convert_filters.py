@@ -17,9 +17,8 @@ from mural_tf.data import records
 from mural_tf.ingest import convert, rows
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.decide import TABLES, Decided, Look, Request, decide, path_of
-from mural_tf.ingest.filters import count_unigrams, is_near, perceptual_hash, usable_bytes
+from mural_tf.ingest.filters import is_near, perceptual_hash, usable_bytes
 from mural_tf.ingest.source import FILTERS, Filters, Settings, parse_source
-from mural_tf.ingest.translated_captions import translation_key
 
 
 def write_captions(folder, rows):
@@ -47,15 +46,6 @@ def test_sizes_of_images(tmp_path):
         "image whose shorter side is not above 200 pixels": 1,
         "image of an aspect ratio above 3": 2,
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("a red balloon", 3), ("  two  words ", 2), ("一只狗", 3), ("สุนัข", 5), ("Tokyo 東京 tower", 4),
-     ("", 0), ("개가 달린다", 2)],
-)  # fmt: skip
-def test_unigrams(text, count):
-    assert count_unigrams(text) == count
 
 
 def test_lengths_of_texts(tmp_path):
@@ -177,11 +167,6 @@ def test_text_pairs_translate_word_for_word_between_any_languages(tmp_path):
         ("en", "two dogs", "i:0"), ("fr", "deux chiens", "i:0"), ("de", "zwei Hunde", "i:0"),  # joins the group
         ("de", "ein Haus", ""), ("en", "2 dogs", "own"), ("de", "Zwei Hunde", "own"),
     ]  # fmt: skip
-
-
-def test_translation_key_survives_tokenising():
-    assert translation_key('The "U.S." team, 1990-95') == translation_key("the `` u.s. '' team , ## - ##")
-    assert translation_key("Hunde") != translation_key("Hund")
 
 
 def test_images_are_copied_unless_they_have_to_be_encoded():

@@ -19,10 +19,9 @@ from test_caption_files import WIT_COLUMNS, Problems, write_json
 from mural_lite import text_files
 from mural_lite.errors import UserError
 from mural_lite.img2dataset import read_samples
-from mural_lite.skipped import MISSING_SHARD, NOT_AN_EXAMPLE, Tally
+from mural_lite.skipped import MISSING_SHARD, NOT_AN_EXAMPLE
 from mural_tf.data import caption_files, records
 from mural_tf.ingest.sources import wit
-from mural_tf.ingest.translated_captions import parse_google_line
 
 DEEP = b"[" * 200_000
 HALF = json.dumps({"caption": "half of a pair \ud800"}).encode()
@@ -362,19 +361,6 @@ def test_odd_entries_of_karpathy(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"caption_tokenized": 5}, "not text"), ({"translation_tokenized": ["b"]}, "not text"),
-    ({"image_id": {"a": 1}}, "not text"), ({"caption_tokenized": "\ud800"}, "not text"), ({"src_lang": 5}, "language"),
-    ({"trg_lang": ["de"]}, "language"), ({"translation_tokenized": " "}, "empty text"),
-    (DEEP, "JSON object"), (b"[1]", "JSON object"), (b"null", "JSON object"),
-])  # fmt: skip
-def test_odd_lines_of_googles_translations(change, words):
-    line = dict(image_id="1_1", src_lang="en", trg_lang="iw", caption_tokenized="a", translation_tokenized="b")
-    assert parse_google_line(json.dumps(line)) == ("a", "en", "b", "he", "1_1")
-    with pytest.raises(ValueError, match=words):
-        parse_google_line(json.dumps({**line, **change}) if isinstance(change, dict) else change)
-
-
 def test_odd_records_of_our_own(tmp_path):
     def example(**features):
         feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)) for k, v in features.items()}
@@ -476,13 +462,6 @@ def test_zips_that_cannot_be_unpacked(tmp_path):
     output = run([f"opus:{tmp_path}/*.zip"], tmp_path / "out")
     assert len(pairs_in(output)) == 1
     assert reported(output) == {"zip that cannot be unpacked": 2, "file that is not a zip or is cut off": 1}
-
-
-def test_places_fit_into_a_report():
-    tally = Tally()
-    tally.skip("kind", "a\tb\nc\udcff" + "x" * 1000)
-    ((_, place),) = tally.places
-    assert place.startswith("a b c\\udcff") and len(place) < 600
 
 
 def test_sources_whose_names_are_no_utf8_are_used(tmp_path):

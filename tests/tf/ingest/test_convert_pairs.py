@@ -10,7 +10,6 @@ from convert_data import pairs_in, reported, run, write_moses
 
 from mural_lite.errors import UserError
 from mural_tf.data.records import TextPair
-from mural_tf.ingest.sources.translations import aligned_names
 
 
 def test_moses_zip(tmp_path):
@@ -65,20 +64,6 @@ def test_moses_zips_that_cannot_be_used_are_reported(tmp_path):
         "unknown language in de-xx": "/c.zip",
         "file that is not a zip or is cut off": "/d.zip",
     }
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["X.a-b.a", "X.a-b.b"], (("X.a-b.a", "X.a-b.b"), ("a", "b"), None)),
-        (["in/X.v1.en-zh-Hant.en", "in/X.v1.en-zh-Hant.zh-Hant"],
-         (("in/X.v1.en-zh-Hant.en", "in/X.v1.en-zh-Hant.zh-Hant"), ("en", "zh-Hant"), None)),
-        (["X.a-b.scores", "X.a-b.b", "X.a-b.a"], (("X.a-b.a", "X.a-b.b"), ("a", "b"), "X.a-b.scores")),
-        (["X.a-b.a", "Y.a-b.b", "README"], None),
-    ],
-)  # fmt: skip
-def test_aligned_names(names, expected):
-    assert aligned_names(names) == expected
 
 
 def test_tatoeba_test_and_its_exclusion(tmp_path):

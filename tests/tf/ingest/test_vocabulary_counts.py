@@ -1,8 +1,6 @@
 """Words counted by language in bounded memory, and vocabularies from converted and from published data."""
 
-import collections
 import math
-import random
 
 import pytest
 from convert_data import run, write_moses
@@ -17,7 +15,6 @@ from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.text import learning
 from mural_tf.text.vocabulary_file import load_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.text.words import BoundedCounts, count_words
 
 
 def test_temperature_by_hand(tmp_path):
@@ -33,28 +30,6 @@ def test_temperature_by_hand(tmp_path):
     # T = infinity: 4 words count as 100: times 25
     assert counts.combined(math.inf)[0] == {"a": 60, "the": 30, "x": 10 + 25, "ya": 75}
     assert counts.combined(2.0, most=3) == ({"a": 60, "the": 30, "x": 15}, 1)  # of x and ya, the alphabet decides
-
-
-def test_bounded_counts_are_never_too_small_and_keep_frequent_words():
-    draw = random.Random(0)
-    words = [f"w{n}" for n in range(20_000)]
-    weights = [1 / (n + 1) for n in range(20_000)]
-    counts, exact = BoundedCounts(max_words=2000), collections.Counter()
-    for _ in range(60):
-        batch = collections.Counter(draw.choices(words, weights, k=2000))
-        exact.update(batch)
-        counts.add(batch)
-        assert len(counts.counts) <= 2000
-    found, error = counts.counts, counts.error
-    assert error > 0
-    assert all(exact[word] <= count <= exact[word] + error for word, count in found.items())
-    assert {word for word, count in exact.items() if count > error} <= found.keys()
-    assert [word for word, _ in found.most_common(50)] == [word for word, _ in exact.most_common(50)]
-
-
-def test_count_words_with_a_bound():
-    texts = ["often often often"] * 100 + [f"rare{n}" for n in range(500)]
-    assert count_words(texts, max_words=50)["often"] == 300
 
 
 def sources_of_every_kind(tmp_path):

@@ -1,19 +1,25 @@
 """Sentence pieces on small models that are made here: ids by hand, rows of each family, files, refusals."""
 
 import base64
+import functools
 import gc
 import json
+import string
+import unicodedata
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from drawn_texts import drawn_texts
+from snapshots import assert_snapshot
 
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
-from mural_tf.text import build_tokenizer
-from mural_tf.text.byte_words import ended
-from mural_tf.text.piece_models import model_of, parse_lines, read_lines
-from mural_tf.text.sentence_pieces import SentencePieceTokenizer
+from mural_tf.text import build_tokenizer, piece_models
+from mural_tf.text.byte_words import byte_characters, ended
+from mural_tf.text.character_maps import problem_of
+from mural_tf.text.piece_models import byte_pair_lines, model_of, parse_lines, read_lines
+from mural_tf.text.sentence_pieces import CLEANING, SentencePieceTokenizer
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -83,45 +89,6 @@ def test_unigram_by_hand():
     assert named(UNIGRAM, found[4]) == ["▁the", "c", "at"]
 
 
-def test_bytes_stand_for_unknown_characters_and_spaces_are_kept():
-    found = ids(tokenizer(BPE, BPE_SETTINGS, "siglip2"), "the", " the  the", "é", b"\xff")
-    assert named(BPE, found[0]) == ["t", "he"] and named(BPE, found[1]) == ["▁the", "▁", "▁the"]
-    assert named(BPE, found[2]) == ["<0xC3>", "<0xA9>"]
-    assert named(BPE, found[3]) == ["<0xEF>", "<0xBF>", "<0xBD>"]  # U+FFFD
-
-
-def test_control_pieces_are_not_found_in_texts():
-    assert not {0, 1} & set(sum(ids(tokenizer(), "</s>", "the<pad>cat", "<unk>"), []))
-
-
-@pytest.mark.parametrize("layout, end, pad", [("siglip", 1, 1), ("siglip2", 1, 0)])
-def test_siglip_rows_are_always_full(layout, end, pad):
-    object_ = tokenizer(layout=layout, max_length=5)
-    for padding in ("max_length", "longest"):
-        tokens = object_(tf.constant(["the cat", "", "the " * 9]), pad=padding)
-        assert tokens["input_word_ids"].numpy().tolist() == [
-            [11, 12, end, pad, pad], [end, pad, pad, pad, pad], [11, 11, 11, 11, end]
-        ]  # fmt: skip
-        assert tokens["input_mask"].numpy().min() == 1 and tokens["input_type_ids"].numpy().max() == 0
-    assert object_.room == 4 and object_(tf.constant([], tf.string))["input_word_ids"].shape[0] == 0
-
-
-def test_xlm_roberta_moves_the_ids_of_a_model_file(tmp_path):
-    pieces = [["<unk>", 0.0, "unknown"], ["<s>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[3:]]
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(model_of(pieces, SETTINGS))
-    lines = read_lines(tmp_path / "sentencepiece.bpe.model", fairseq=True)
-    ours, _ = parse_lines(lines, "")
-    assert [piece[0] for piece in ours[:4]] == ["<s>", "<pad>", "</s>", "<unk>"] and ours[-1][0] == "<mask>"
-    object_ = SentencePieceTokenizer(lines, layout="xlm_roberta", max_length=4)
-    place = next(i for i, piece in enumerate(pieces) if piece[0] == "▁the")
-    tokens = object_(tf.constant(["the", "the the the the"]))
-    assert tokens["input_word_ids"].numpy().tolist() == [[0, place + 1, 2, 1], [0, place + 1, place + 1, 2]]
-    assert tokens["input_mask"].numpy().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-    assert object_(tf.constant(["the"]), pad="longest")["input_word_ids"].shape[1] == 3
-    assert object_.mask_id == len(pieces) + 1 and object_.unknown_id == 3
-    assert object_.special_ids == [0, 1, 2, 3, object_.mask_id]
-
-
 @pytest.mark.parametrize("pieces, settings", [(UNIGRAM, SETTINGS), (BPE, BPE_SETTINGS)])
 def test_a_model_file_tokenizer_json_and_lines_are_the_same_vocabulary(tmp_path, pieces, settings):
     lines = lines_of(pieces, settings)
@@ -150,36 +117,50 @@ def test_a_tokenizer_outlives_another_of_the_same_model():
     assert ids(second, "the") == [[11]] and ids(tokenizer(), "the") == [[11]]
 
 
-def test_words_begin_with_their_space_or_end_with_their_mark():
-    texts = tf.constant(["the bat", "", "cat"])
-    assert tokenizer().tokenize(texts).to_list() == [[[11], [3, 5, 13]], [], [[12]]]
-    names = ["<|startoftext|>", "<|endoftext|>"]
+def clip(**options):
     letters = [[letter, -9.0, "normal"] for word in "thebac" for letter in (word, ended(f"{word}</w>"))]
+    names = ["<|startoftext|>", "<|endoftext|>"]
     pieces = [*([name, 0.0, "control"] for name in names), CONTROLS[2], *letters, ["ba", -1.0, "normal"]]
     settings = SETTINGS | dict(add_dummy_prefix=False, escape_whitespaces=False)
-    clip = tokenizer(pieces, settings, "clip", cleaning=("clip_words",))
-    names = [piece[0] for piece in pieces]
-    t_end, t, h, e_end, a, c, ba = map(names.index, (ended("t</w>"), "t", "h", ended("e</w>"), "a", "c", "ba"))
-    assert clip.tokenize(texts).to_list() == [[[t, h, e_end], [ba, t_end]], [], [[c, a, t_end]]]
+    return tokenizer(pieces, settings, "clip", cleaning=("clip_words",), **options)
 
 
-@pytest.mark.parametrize(
-    "steps, text, expected",
-    [
-        ((), "ΟΔΟΣ A", "ΟΔΟΣ A"),
-        (("lower_ascii",), "МОСКВА A", "МОСКВА a"),
-        (("lower_unicode",), "ΟΔΟΣ İ", "οδος i̇"),
-        (("lower_characters",), "ΟΔΟΣ İ", "οδοσ i̇"),
-        (("no_punctuation",), "a-b, «c» `~|\\]", "ab «c» "),
-        (("single_spaces",), "\u3000 a\t\x0b\x1f\u2028b \n", "a b"),
-        (("lower_unicode", "no_punctuation", "single_spaces"), " A - B!", "a b"),
-    ],
-)
-def test_cleaning(steps, text, expected):
-    settings = SETTINGS | dict(remove_extra_whitespaces=False, add_dummy_prefix=False)
-    letters = [*CONTROLS, *[[letter, -1.0, "normal"] for letter in sorted({*"ΟΔΣοδσςМСКВАО«»abciİ\u0307▁A"})]]
-    found = ids(tokenizer(letters, settings, cleaning=steps), text)
-    assert "".join(named(letters, found[0])) == expected.replace(" ", "▁")
+def gpt2(words="gpt2_words", **options):
+    """Byte pairs of GPT-2: "Ġ" is the space, "ÿ" the separator."""
+    ids = {piece: i for i, piece in enumerate(["<|endoftext|>", *byte_characters(), "th", "the", "Ġc", "at"])}
+    merges = ["t h", ["th", "e"], "Ġ c", "a t"]
+    lines = byte_pair_lines(ids, merges, {"<|endoftext|>": "unknown"}, str, "merges.txt")
+    layout = "<|endoftext|> <|endoftext|> <|endoftext|>"
+    return SentencePieceTokenizer(lines, layout=layout, cleaning=(words,), **options)
+
+
+def test_lines_of_byte_pairs():
+    """A piece of several characters that no merge makes is not of texts; a merged piece scores minus its rank."""
+    ids = {"x": 0, "a": 1, "b": 2, "ab": 3, "aba": 4, "<s>": 5, "far": 6}
+    lines = byte_pair_lines(ids, ["a b", ["ab", "a"]], {"<s>": "control", "x": "unknown"}, str.upper, "merges.txt")
+    assert parse_lines(lines, "")[0] == [
+        ["X", 0.0, "unknown"], ["A", 0.0, "normal"], ["B", 0.0, "normal"], ["AB", 0.0, "normal"],
+        ["ABA", -1.0, "normal"], ["<S>", 0.0, "control"], ["FAR", 0.0, "control"],
+    ]  # fmt: skip
+
+
+ORACLES = {  # of steps that Python has, too
+    "lower_ascii": lambda text: text.encode().lower().decode(),
+    "lower_unicode": str.lower,
+    "lower_characters": lambda text: "".join(map(str.lower, text)),
+    "spaces_for_underscores": lambda text: text.replace("_", " "),
+    "no_punctuation": lambda text: text.translate(dict.fromkeys(map(ord, string.punctuation))),
+    "single_spaces": lambda text: " ".join(text.split()),
+    "composed": functools.partial(unicodedata.normalize, "NFC"),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_steps_of_cleaning_are_pythons(name):
+    texts = ["", "_ΟΔΟΣ ΣΑΣ_", "e\u0301 \u1100\u1161 Å", " \t\x0b\x1f\u2028\u3000a\r\n", *drawn_texts(300)]
+    texts += [unicodedata.normalize("NFD", text) for text in texts]
+    found = [text.decode() for text in CLEANING[name](tf.constant(texts)).numpy()]
+    assert found == [ORACLES[name](text) for text in texts]
 
 
 @pytest.mark.parametrize("pieces, settings", [(UNIGRAM, SETTINGS), (BPE, BPE_SETTINGS)])
@@ -212,20 +193,6 @@ def test_a_configuration_names_it_and_the_digest_is_of_its_lines(tmp_path):
         build_tokenizer(config_of(path, size=9), path)
 
 
-def test_a_saved_model_has_the_same_ids_and_the_file(tmp_path):
-    (tmp_path / "vocabulary.txt").write_text("".join(line + "\n" for line in lines_of(UNIGRAM)))
-    config = config_of("")
-    module = tf.Module()
-    module.tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt", as_asset=True)
-    module.ids = tf.function(lambda texts: module.tokenizer(texts), [tf.TensorSpec([None], tf.string)])
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    loaded = tf.saved_model.load(str(tmp_path / "saved"))
-    texts = tf.constant(["the cat", "", "bat</s>"])
-    for name, values in module.tokenizer(texts).items():
-        np.testing.assert_array_equal(loaded.ids(texts)[name], values)
-    assert (tmp_path / "saved/assets/vocabulary.txt").read_bytes() == (tmp_path / "vocabulary.txt").read_bytes()
-
-
 def table(size=2048, root=256 << 10, letter=(352 << 10) | 0x161, leaf=0x80000000, replacements=b"b\0", other=0):
     """A table of normalisation that makes b of a: a trie of 512 units, by hand.
 
@@ -241,6 +208,18 @@ def with_table(data):
     return {**SETTINGS, "charsmap": base64.b64encode(data).decode()}
 
 
+STEPS = (256 << 10) | 0x61  # a unit of the letter "a" whose children lie at 353 ^ 256 = 97
+
+
+@pytest.mark.parametrize("units", [
+    {}, {"root": (1 << 10) | 0x200}, {"letter": 0, "other": 0}, {"letter": (97 << 10) | 0x61}, {"other": STEPS + 1},
+    {"root": (255 << 10) | 0x161, "leaf": 0x80000001}, {"leaf": 0x80000001, "replacements": b"bb\0"},
+], ids=str)  # fmt: skip
+def test_correct_tables_of_characters(units):
+    """Steps of 256, no letters, a letter that leads back, a second letter, the last replacement."""
+    assert problem_of(table(**units)) == "" == problem_of(b"")
+
+
 def test_the_table_of_characters_is_carried(tmp_path):
     text = tokenizer_json(
         UNIGRAM, normalizer=dict(type="Precompiled", precompiled_charsmap=with_table(table())["charsmap"])
@@ -254,6 +233,7 @@ def test_the_table_of_characters_is_carried(tmp_path):
 
 def test_pieces_of_a_thousand_characters_are_taken(tmp_path):
     build_tokenizer(config_of(""), write_lines(tmp_path / "a.txt", [*UNIGRAM, ["a" * 1000, -1.0, "normal"]]))
+    WordPieceTokenizer([*RESERVED_TOKENS, "a" * 1000])
 
 
 def write_lines(path, pieces):
@@ -268,3 +248,57 @@ def test_a_piece_of_two_merges_scores_as_the_first(tmp_path):
     (tmp_path / "tokenizer.json").write_text(tokenizer_json(BPE, True, vocab=vocabulary, merges=merges))
     scores = {piece: score for piece, score, _ in parse_lines(read_lines(tmp_path / "tokenizer.json"), "")[0]}
     assert [scores[piece] for piece in ("▁the", "he", "▁t")] == [0.0, -1.0, -2.0]
+
+
+FLAGS = [name for name, value_type in piece_models.SETTINGS.items() if value_type is bool]
+
+
+def test_model_files_keep_every_setting_and_have_sentencepieces_defaults():
+    for name in FLAGS:
+        for model in ("unigram", "bpe"):
+            settings = SETTINGS | {"model": model, name: not SETTINGS[name]}
+            assert piece_models.read_model(model_of(UNIGRAM, settings), "") == (UNIGRAM, settings)
+    assert piece_models.read_model(b"\n\x03\n\x01a", "") == ([["a", 0.0, "normal"]], SETTINGS)
+    types = [["a", 1.5, name] for name in piece_models.TYPES]
+    assert piece_models.read_model(model_of(types, SETTINGS), "")[0] == types
+
+
+def test_fairseqs_ids_are_of_model_files_that_begin_with_the_unknown_piece(tmp_path):
+    path = write_lines(tmp_path / "lines.txt", UNIGRAM)
+    assert read_lines(path, fairseq=True) == lines_of(UNIGRAM)
+    path.write_bytes(model_of(UNIGRAM, SETTINGS))
+    assert parse_lines(read_lines(path, fairseq=True), "") == (UNIGRAM, SETTINGS)  # it begins with <pad>
+    path.write_bytes(b"\r\n".join(line.encode() for line in lines_of(UNIGRAM)))
+    assert read_lines(path) == lines_of(UNIGRAM)
+
+
+MORE_TOKENS = [dict(id=2, content="<unk>"), dict(id=15, content="new"), dict(id=14, content="old", special=True)]
+TAB = {"<unk>": 0, "\t": 1, "a": 2, "b": 3, "ab": 4, "far": 5, "<0x00>": 6}
+BEFORE = {  # parts of tokenizer.json
+    "nothing": {},
+    "spaces": dict(normalizer=dict(type="Replace", pattern={"Regex": " {2,}"})),
+    "any white space": dict(normalizer=dict(type="Replace", pattern={"Regex": "\\s+"})),
+    "words": dict(pre_tokenizer=dict(type="WhitespaceSplit")),
+    "a prefix": dict(normalizer=dict(type="Prepend", prepend="▁")),
+    "an old prefix": dict(pre_tokenizer=dict(type="Metaspace")),
+    "an old prefix, said": dict(pre_tokenizer=dict(type="Metaspace", add_prefix_space=True)),
+    "no old prefix": dict(pre_tokenizer=dict(type="Metaspace", add_prefix_space=False)),
+    "no prefix": dict(pre_tokenizer=dict(type="Metaspace", prepend_scheme="never", add_prefix_space=True)),
+    "first": dict(pre_tokenizer=dict(type="Metaspace", prepend_scheme="first")),
+    "others": dict(normalizer=dict(type="Sequence", normalizers=[dict(type="Strip"), dict(type="Sequence", normalizers=[
+        dict(type="Lowercase"), dict(type="Prepend")]), dict(type="Replace", pattern={"String": " "})]),
+        pre_tokenizer=dict(type="Sequence", pretokenizers=[dict(type="Split"), dict(type="WhitespaceSplit")])),
+    "an empty table": dict(normalizer=dict(type="Precompiled", precompiled_charsmap=None)),
+    "added tokens": dict(added_tokens=MORE_TOKENS),
+    "no type": dict(model=dict(vocab=TAB, merges=["a b"], byte_fallback=True, unk_token="<unk>")),
+}  # fmt: skip
+
+
+def test_parts_of_tokenizer_json():
+    lines = []
+    for name, parts in BEFORE.items():
+        model = dict(type="Unigram", vocab=[piece[:2] for piece in UNIGRAM], unk_id=2)
+        pieces, settings = piece_models._read_json(json.dumps({"model": model, **parts}).encode(), "tokenizer.json")
+        own = [entry for entry in pieces if entry not in UNIGRAM]
+        lines.append(f"{name}: {len(pieces)} pieces, own {own}\n    {settings}")
+    assert_snapshot("tokenizer_json", "\n".join(lines))

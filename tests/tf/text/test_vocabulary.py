@@ -5,8 +5,10 @@ import hashlib
 import random
 
 import pytest
+from snapshots import assert_snapshot
 
-from mural_tf.text import learning as vocabulary_module
+from mural_tf.text import learning
+from mural_tf.text import words as words_module
 from mural_tf.text.learning import build_vocabulary, count_words
 from mural_tf.text.vocabulary_file import (
     RESERVED_TOKENS,
@@ -29,15 +31,6 @@ def sample_texts(count=800, seed=0):
     return [" ".join(draw.choices(draw.choice(lexicon), weights, k=draw.randint(1, 6))) for _ in range(count)]
 
 
-@pytest.mark.parametrize("size", (60, 150, 300))
-def test_size_is_an_upper_bound_and_reserved_pieces_come_first(size):
-    pieces = build_vocabulary(sample_texts(), size)
-    assert len(pieces) <= size
-    assert len(pieces) > 0.8 * size  # there are plenty of candidates
-    assert len(set(pieces)) == len(pieces)
-    assert tuple(pieces[:5]) == RESERVED_TOKENS
-
-
 def test_same_texts_give_the_same_vocabulary_from_a_generator_in_any_order():
     texts = sample_texts()
     first = build_vocabulary(texts, 200)
@@ -45,23 +38,44 @@ def test_same_texts_give_the_same_vocabulary_from_a_generator_in_any_order():
     assert build_vocabulary(sample_texts(seed=1), 200) != first
 
 
-def test_training_words_need_few_pieces_and_no_unknown():
-    texts = sample_texts()
-    pieces = build_vocabulary(texts, 400)
-    tokenizer = WordPieceTokenizer(pieces)
-    ids = tokenizer.tokenize(texts)
-    words = ids.bounding_shape(out_type="int64")
-    assert words[0] == len(texts)
-    flat = ids.flat_values.numpy()
-    assert not (flat == pieces.index("[UNK]")).any()
-    characters = sum(len(text.replace(" ", "")) for text in texts)
-    assert len(flat) < 0.5 * characters  # a vocabulary of characters alone needs one piece for each
+@pytest.mark.parametrize("size, builder", [(60, "tokenizers"), (150, "tokenizers"), (300, "byte_pair")])
+def test_learned_vocabularies(size, builder):
+    pieces = build_vocabulary(sample_texts(), size, builder)
+    assert_snapshot(f"vocabularies/{builder}_{size}", "\n".join(map(repr, pieces)))
 
 
-def test_frequent_words_become_pieces():
-    texts = ["the red circle"] * 50 + ["the blue square"] * 50 + ["zig"]
-    pieces = build_vocabulary(texts, 60)
-    assert {"the", "red", "circle", "blue", "square"} <= set(pieces)
+def test_words_are_given_to_the_learner_as_often_as_they_occur(monkeypatch):
+    words = [("a", 2001), ("b", 1000), ("c", 1)]
+    lines = [line.split(" ") for line in learning._written_out(words)]
+    assert lines == [["a"] * 1000, ["a"] * 1000, ["a"], ["b"] * 1000, ["c"]]
+    monkeypatch.setattr(learning, "_train", lambda tokenizers, model, trainer, words: words)
+    counts = {"b": 10, "a": 30}
+    for most, expected in ((40, [("a", 30), ("b", 10)]), (39, [("a", 29), ("b", 10)]), (4, [("a", 3), ("b", 1)])):
+        monkeypatch.setattr(learning, "MOST_OCCURRENCES", most)
+        assert learning.learn_vocabulary(counts, 60) == expected
+    monkeypatch.setattr(learning, "_learn_word_pieces", lambda counts, size, most: most)
+    sizes = {size: learning.learn_vocabulary(counts, size) for size in (8, 60, 3004, 3005, 6006)}
+    assert sizes == {8: 1, 60: 18, 3004: 999, 3005: 1000, 6006: 1001}
+
+
+def test_counts_of_many_texts_are_those_of_all(monkeypatch):
+    """In batches of three texts of a language, and of two distinct words at most."""
+    monkeypatch.setattr(words_module, "BATCH", 3)
+    texts = [(["en", "de", "ja"][n % 3], f"w{n % 5} x") for n in range(20)]
+    batches = list(words_module.count_by_language(texts, words_module.WordSplitter()))
+    assert [(language, counts.total()) for language, counts in batches] == [
+        ("en", 6), ("de", 6), ("ja", 6), ("en", 6), ("de", 6), ("ja", 6), ("en", 2), ("de", 2)
+    ]  # fmt: skip
+    assert sum((counts for _, counts in batches), collections.Counter()) == {"x": 20, **{f"w{n}": 4 for n in range(5)}}
+    bounded = words_module.BoundedCounts(2)
+    for counts in ({"a": 5, "b": 2}, {"c": 1}, {"b": 1}, {"d": 9, "e": 9}):
+        bounded.add(counts)
+    # After "c" the counts are 5, 2, 1: words up to 2 are forgotten. "b" comes back with 2 + 1; 5, 3, 11, 11 keep none
+    # of 11 or less.
+    assert (bounded.counts, bounded.error) == ({}, 11)
+    assert words_module.count_words(["a b"], max_words=1) == {}
+    with pytest.raises(ValueError, match="max_words is 0; expected at least 1."):
+        words_module.BoundedCounts(0)
 
 
 def test_pieces_that_could_never_be_used_are_left_out():
@@ -79,16 +93,10 @@ def test_count_words_matches_splitting_by_hand():
     assert count_words(["ÉTÉ Été"], lower_case=True, strip_accents=True) == {"ete": 2}
 
 
-def test_the_most_frequent_words_are_kept():
-    counts = {"bbb": 9, "qqq": 1, "aaa": 9}
-    assert vocabulary_module._most_frequent(counts, 2) == [("aaa", 9), ("bbb", 9)]
-    assert "qqq" in vocabulary_module.learn_vocabulary(counts, 60)
-
-
 def test_rare_characters_are_cut_when_the_alphabet_is_limited():
     # A vocabulary of 12 has room for an alphabet of two.
-    pieces = vocabulary_module.learn_vocabulary({"ab": 10, "ba": 10, "abz": 1}, 12)
-    assert "a" in pieces and "b" in pieces and not any("z" in piece for piece in pieces)
+    pieces = learning.learn_vocabulary({"ab": 10, "ba": 9, "abz": 1}, 12)
+    assert pieces == [*RESERVED_TOKENS, "a", "b", "##a", "##b", "ab", "ba"]
 
 
 def test_save_and_load_round_trip(tmp_path):
