@@ -4,11 +4,8 @@
 """
 
 import difflib
-import importlib
-import inspect
 import os
 import pathlib
-import pkgutil
 import re
 
 import numpy as np
@@ -66,32 +63,6 @@ def assert_answers(name, names):
                 answer = f"{type(error).__name__}{f': {error}' if is_ours else ''}"
             lines.append(f"    {answer}")
     assert_snapshot(name, "\n".join(lines))
-
-
-def assert_signatures(package):
-    """Compares with a snapshot the parameters and defaults of all functions of a package, and of its classes."""
-    lines = []
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if found.name.endswith("__main__"):
-            continue
-        module = importlib.import_module(found.name)
-        for value in vars(module).values():
-            if getattr(value, "__module__", "") != found.name:
-                continue
-            members = vars(value).values() if inspect.isclass(value) else [value]
-            lines += [_signature(found.name, getattr(member, "__func__", member)) for member in members]
-    assert_snapshot(f"signatures/{package.__name__}", "\n".join(filter(None, lines)))
-
-
-def _signature(module, function):
-    """A function's name, parameters and defaults; "" where it has no defaults, or Python made it."""
-    name = getattr(function, "__name__", "")
-    if not inspect.isfunction(function) or (name.startswith("__") and name not in ("__init__", "__call__")):
-        return ""
-    parameters = inspect.signature(function).parameters.values()
-    plain = ", ".join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
-    shown = re.sub(" at 0x[0-9a-f]+", "", plain)
-    return f"{module}.{function.__qualname__}({shown})" if "=" in plain else ""
 
 
 def _shown(value):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from snapshots import assert_answers, assert_signatures
+from snapshots import assert_answers
 
 import mural_lite
 from mural_lite import (
@@ -125,7 +125,3 @@ def short_lines(monkeypatch):
 
 def test_answers():
     assert_answers("answers_of_lite", globals())
-
-
-def test_defaults():
-    assert_signatures(mural_lite)

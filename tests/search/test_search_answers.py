@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import numpy as np
-from snapshots import assert_answers, assert_signatures
+from snapshots import assert_answers
 
 import mural_search
 from mural_search import catalogue, fields, items, noise_level, queries, ranking, results, words, words_inside
@@ -89,7 +89,3 @@ def best(found, count=3):
 
 def test_answers():
     assert_answers("answers_of_search", globals())
-
-
-def test_defaults():
-    assert_signatures(mural_search)

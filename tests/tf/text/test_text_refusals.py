@@ -4,7 +4,7 @@ import json
 
 import tensorflow as tf
 from refusals import without
-from snapshots import assert_refusals, assert_signatures
+from snapshots import assert_refusals
 from test_language_words import LANGUAGES, TEXTS
 from test_sentence_pieces import (
     BPE,
@@ -24,7 +24,6 @@ from test_sentence_pieces import (
 )
 from test_tokenizer import SPECIAL
 
-import mural_tf.text
 from mural_lite.config import base_config
 from mural_tf.text import build_tokenizer, tokenizer_of
 from mural_tf.text.byte_pair import BytePairTokenizer
@@ -158,7 +157,3 @@ REFUSALS = {
 
 def test_refusals(tmp_path):
     assert_refusals("refusals_of_texts", REFUSALS, tmp_path)
-
-
-def test_defaults():
-    assert_signatures(mural_tf.text)
