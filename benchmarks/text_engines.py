@@ -3,7 +3,7 @@
     python -m benchmarks.text_engines --folder=CHECKPOINT --lite=EXPORT/lite --output=FOLDER --pytorch=VENV/bin/python
 
 CHECKPOINT is a BERT, XLM-R or ModernBERT with mean pooling in Hugging Face's form (multilingual-e5-small, say), and
-EXPORT is made of it (`import sentences`, then `run_export.py … --lite`). A ModernBERT of random weights, of the sizes of
+EXPORT is made of it (`import sentences`, then `run_export.py … --lite`). A ModernBERT of random weights, with sizes of
 granite-embedding-97m or of mmBERT base, with pieces learned from the texts, is written by
 
     VENV/bin/python benchmarks/text_engines.py --make=granite --folder=CHECKPOINT --texts=FILE
@@ -69,7 +69,7 @@ def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
     config = transformers.ModernBertConfig(vocab_size=len(tokenizer), **ids, **MODERNBERT[name])
     tower = transformers.ModernBertModel(config)
     for weight in tower.parameters():
-        if weight.ndim == 2:  # as large as trained ones, so that each layer counts: at first they are 0.02 and less
+        if weight.ndim == 2:  # as large as after training, so that each layer counts: at first it is 0.02 or less
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
     with tempfile.TemporaryDirectory() as start:
         tower.save_pretrained(start)

@@ -8,8 +8,7 @@ text follow each other, and SentencePiece divides them in one call.
 GPT-2's and GPT-4o's words have no such mark, and a piece may begin or end a word or not. Here each is written between
 two characters of the byte 255, which UTF-8 never has, so that pairs end there, too; their ids are dropped again.
 
-Expressions are written as Hugging Face's tokenizers take them. Python's `re` has no \p{L}, so classes of characters are
-written out for it by Python's tables; `mural_tf/text/byte_words.py` does the same in TensorFlow's graph.
+Python's `re` has no \p{L}: classes of characters are written out for it. `mural_tf/text/byte_words.py` is for graphs.
 """
 
 from __future__ import annotations
@@ -71,10 +70,8 @@ def _compiled(expression: str) -> re.Pattern:
     r"""Returns the pattern of an expression whose \p{L} and \s are of all scripts."""
 
     def written(match: re.Match) -> str:
-        token = match.group()
-        if token.startswith("["):
-            return _written_out(token)
-        return "[^" + _written_out(r"\s") + "]" if token == r"\S" else "[" + _written_out(token) + "]"
+        token = match.group().replace(r"\S", r"^\s")
+        return _written_out(token if token.startswith("[") else f"[{token}]")
 
     return re.compile(re.sub(r"\[[^]]*\]|\\p\{\w+\}|\\[sS]", written, expression))
 
@@ -82,22 +79,17 @@ def _compiled(expression: str) -> re.Pattern:
 def _written_out(characters: str) -> str:
     r"""Returns a class with ranges in place of \p{L} and \s, such as "a-zµ"."""
     characters = characters.replace(r"\s", r"\t-\r \x85\p{Z}")
-    return re.sub(r"\\p\{(\w+)\}", lambda match: _ranges(match[1]), characters)
+    return re.sub(r"\\p\{(\w+)\}", lambda match: _ranges()[match[1]], characters)
 
 
 @functools.cache
-def _ranges(category: str) -> str:
-    """Returns the ranges of the characters whose category begins so, such as "L" for all letters."""
-    own = [ranges for name, ranges in _ranges_by_category().items() if name.startswith(category)]
-    return "".join(itertools.chain.from_iterable(own))
-
-
-@functools.cache
-def _ranges_by_category() -> dict[str, list[str]]:
-    ranges = collections.defaultdict(list)
-    for codes in _WITH_CATEGORIES:
-        for category, group in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))):
-            first, *others = group
-            last = others[-1] if others else first
-            ranges[category].append(f"\\U{first:08x}-\\U{last:08x}")
+def _ranges() -> dict[str, str]:
+    """Returns {category, or its first letter: the ranges of its characters}, such as "L" for all letters."""
+    ranges: dict[str, str] = collections.defaultdict(str)
+    codes = itertools.chain(*_WITH_CATEGORIES)
+    for category, group in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))):
+        first, *others = group
+        last = others[-1] if others else first
+        for name in (category, category[0]):
+            ranges[name] += f"\\U{first:08x}-\\U{last:08x}"
     return ranges

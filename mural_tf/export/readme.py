@@ -179,22 +179,19 @@ def _usage(card: Mapping) -> list[str]:
 def _inputs(card: Mapping) -> list[str]:
     """Returns how texts and images are read, by which towers, and with which prompts."""
     text = card["text"]
-    lines = [
-        "",
-        f"- Texts: {_tower(card['config']['text_tower'])}. At most {text['max_length']} pieces of a text are read, begin "
-        "and end among them.",
-    ]
+    tower = _tower(card["config"]["text_tower"])
+    lines = ["", f"- Texts: {tower}. At most {text['max_length']} pieces of a text are read, begin and end among them."]
     if text["prompt"]:
-        lines.append(f"- Every text begins with {json.dumps(text['prompt'], ensure_ascii=False)} unless told otherwise.")
+        prompt = json.dumps(text["prompt"], ensure_ascii=False)
+        lines.append(f"- Every text begins with {prompt} unless told otherwise.")
     for name, prompt in text["prompts"].items():
         shown = json.dumps(prompt, ensure_ascii=False) if prompt else "nothing"
         lines.append(f'- `encode_text(texts, prompt="{name}")` puts {shown} before each text.')
     tower = card["config"]["image_tower"]
     if _has_images(card):
         lines.append(f"- Images: {_tower(tower)}.{_preparation(card['image'], tower)}")
-    languages = _languages(card)
-    known = ", ".join(languages) if languages else "not said where its weights come from"
-    return [*lines, f"- Languages: {known}."]
+    languages = ", ".join(_languages(card)) or "not said where its weights come from"
+    return [*lines, f"- Languages: {languages}."]
 
 
 def _tower(tower: Mapping) -> str:
@@ -212,7 +209,7 @@ def _preparation(image: Mapping, tower: Mapping) -> str:
         return f" Pictures keep their shape, in at most {tower['patches']} patches of {size} x {size} pixels."
     if not image.get("resize"):
         return ""
-    resized = f"{image['resize']} x {image['resize']}, whatever their shape"
+    resized = f"{image['resize']} x {image['resize']}, square or not"
     if image["resize_mode"] == "shorter_side":
         resized = f"{image['resize']} pixels of their shorter side"
     side = image["image_size"]

@@ -9,21 +9,19 @@ from mural_lite.byte_words import CLIP_WORDS, END, EXPRESSIONS, SEPARATOR, byte_
 from mural_lite.litert.pieces import CLEANING
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
-pre_tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install tokenizers").pre_tokenizers
-from tokenizers import Regex
-
+tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install -e '.[test]'")
 strategies = hypothesis.strategies
 MANY = hypothesis.settings(max_examples=400, deadline=None)
 # Python's tables of characters may be older than the tokenizers', which then know more letters.
 ASSIGNED = strategies.characters(exclude_categories=("Cs", "Cn"))
-COMMON = strategies.sampled_from([*" \t\n\r\u00a0\u3000\u200b\x1c\x85'aBzſKİı1²½.!/", "'s", "'RE", "'ll", "  ", "Ab", "\r\n"])
-PLACES = strategies.lists(COMMON | ASSIGNED, max_size=20).map("".join)
+COMMON = [*" \t\n\r\u00a0\u3000\u200b\x1c\x85'aBzſKİı1²½.!/", "'s", "'RE", "'ll", "  ", "Ab", "\r\n"]
+TEXTS = strategies.lists(strategies.sampled_from(COMMON) | ASSIGNED, max_size=20).map("".join)
 
 
 def theirs(expression, **options):
-    split = pre_tokenizers.Split(Regex(expression), **{"behavior": "isolated", **options})
-    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([split, in_bytes])
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(expression), **{"behavior": "isolated", **options})
+    in_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return tokenizers.pre_tokenizers.Sequence([split, in_bytes])
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
@@ -31,7 +29,7 @@ def test_words_are_the_tokenizers(name):
     tokenizer = theirs(EXPRESSIONS[name])
 
     @MANY
-    @hypothesis.given(PLACES)
+    @hypothesis.given(TEXTS)
     def compare(text):
         words = separated_words(text, name).split(byte_characters()[SEPARATOR])
         assert [word for word in words if word] == [word for word, _ in tokenizer.pre_tokenize_str(text)]
@@ -43,7 +41,7 @@ def test_clip_words_are_the_tokenizers():
     tokenizer = theirs(CLIP_WORDS, behavior="removed", invert=True)
 
     @MANY
-    @hypothesis.given(PLACES)
+    @hypothesis.given(TEXTS)
     def compare(text):
         for step in ("composed", "single_spaces", "lower_characters"):
             text = CLEANING[step](text)
@@ -55,7 +53,7 @@ def test_clip_words_are_the_tokenizers():
 
 def test_every_byte_has_its_own_printable_character():
     characters = byte_characters()
-    assert sorted(characters) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(characters) == sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     assert all(characters[ord(letter)] == letter for letter in "aZ~é") and characters[ord(" ")] == "Ġ"
     beyond = range(0x33480, sys.maxunicode + 1)
     assert {unicodedata.category(chr(code))[0] for code in beyond if not 0xE0100 <= code < 0xE01F0} == {"C"}

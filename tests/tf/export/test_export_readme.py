@@ -98,7 +98,8 @@ def test_an_imported_model_is_described_by_its_towers_and_inputs():
         "- Texts: `modernbert`, 22 layers of 384 numbers. At most 77 pieces of a text are read,",
         '- `encode_text(texts, prompt="query")` puts "search: " before each text.',
         '- `encode_text(texts, prompt="document")` puts nothing before each text.',
-        "- Images: `naflex`, 12 layers of 768 numbers. Pictures keep their shape, in at most 256 patches of 16 x 16 pixels.",
+        "- Images: `naflex`, 12 layers of 768 numbers. Pictures keep their shape,",
+        "in at most 256 patches of 16 x 16 pixels.",
         "- Languages: not said where its weights come from.",
         "Its weights began as naflex hf://google/siglip2-naflex, licence not said in its folder.",
         "it was not measured, in any language.",
@@ -110,8 +111,8 @@ def test_an_imported_model_is_described_by_its_towers_and_inputs():
 
 
 @pytest.mark.parametrize("tower, pixels, sentence", [
-    ("efficientnet", ("squash", 60, 50), "resized to 60 x 60, whatever their shape; the middle 50 x 50 pixels are read."),
-    ("vit", ("shorter_side", 37, 37), "resized to 37 pixels of their shorter side; the middle 37 x 37 pixels are read."),
+    ("efficientnet", ("squash", 60, 50), "resized to 60 x 60, square or not; the middle 50 x 50 pixels"),
+    ("vit", ("shorter_side", 37, 37), "resized to 37 pixels of their shorter side; the middle 37 x 37 pixels"),
 ])  # fmt: skip
 def test_how_pictures_are_prepared(tower, pixels, sentence):
     image = dict(zip(("resize_mode", "resize", "image_size"), pixels))
