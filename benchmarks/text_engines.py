@@ -2,8 +2,13 @@
 
     python -m benchmarks.text_engines --folder=CHECKPOINT --lite=EXPORT/lite --output=FOLDER --pytorch=VENV/bin/python
 
-CHECKPOINT is a BERT or XLM-R with mean pooling in Hugging Face's form (multilingual-e5-small, say), and EXPORT is made
-of it (`import sentences`, then `run_export.py … --lite`). Engines:
+CHECKPOINT is a BERT, XLM-R or ModernBERT with mean pooling in Hugging Face's form (multilingual-e5-small, say), and
+EXPORT is made of it (`import sentences`, then `run_export.py … --lite`). A ModernBERT of random weights, with sizes of
+granite-embedding-97m or of mmBERT base, with pieces learned from the texts, is written by
+
+    VENV/bin/python benchmarks/text_engines.py --make=granite --folder=CHECKPOINT --texts=FILE
+
+Engines:
 
     tensorflow       this project, float32
     litert           this project without TensorFlow, as EXPORT/lite holds the encoder (int8 by default)
@@ -28,13 +33,49 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
 
 OURS = ("tensorflow", "litert")
 ENGINES = (*OURS, "torch", "onnx", "onnx_int8", "openvino_int8")
-BATCH, CALIBRATION = 64, 100
+BATCH, CALIBRATION = 8, 100  # larger batches of sorted texts have more padding, and are slower in each engine
+MODERNBERT = {  # sizes as `ModernBertConfig` names them
+    "granite": dict(hidden_size=384, num_hidden_layers=12, num_attention_heads=12, intermediate_size=1536,
+                    hidden_activation="silu"),
+    "mmbert": dict(hidden_size=768, num_hidden_layers=22, num_attention_heads=12, intermediate_size=1152),
+}  # fmt: skip
+PIECES = 4_000  # that divide captions of eleven languages into 27 each, as multilingual-e5-small's do
+
+
+def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
+    """Writes a folder of Sentence-Transformers: a ModernBERT of random weights, Gemma's pieces, mean pooling."""
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+    from tokenizers import Tokenizer, models, normalizers, trainers
+
+    pieces = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    pieces.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=PIECES, special_tokens=special))
+    learned = json.loads(pieces.to_str())["model"]
+    ends = dict(add_bos_token=True, add_eos_token=True, padding_side="right", model_max_length=512)
+    tokenizer = transformers.GemmaTokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])), **ends)
+    torch.manual_seed(0)
+    ids = dict(pad_token_id=0, bos_token_id=2, eos_token_id=1, cls_token_id=2, sep_token_id=1)
+    config = transformers.ModernBertConfig(vocab_size=len(tokenizer), **ids, **MODERNBERT[name])
+    tower = transformers.ModernBertModel(config)
+    for weight in tower.parameters():
+        if weight.ndim == 2:  # as large as after training, so that each layer counts: at first it is 0.02 or less
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    with tempfile.TemporaryDirectory() as start:
+        tower.save_pretrained(start)
+        tokenizer.save_pretrained(start)
+        parts = [modules.Transformer(start), modules.Pooling(config.hidden_size, pooling_mode="mean")]
+        SentenceTransformer(modules=[*parts, modules.Normalize()], device="cpu").save_pretrained(folder)
 
 
 def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray:
@@ -177,17 +218,22 @@ def work(options) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", required=True, help="of the checkpoint")
+    parser.add_argument("--make", default="", choices=("", *MODERNBERT), help="write the checkpoint, and end")
     parser.add_argument("--lite", default="", help="the lite/ of an export of it")
     parser.add_argument("--texts", required=True, help="a file with a text per line")
-    parser.add_argument("--output", required=True, help="a folder for the files that are made")
+    parser.add_argument("--output", default="", help="a folder for the files that are made")
     parser.add_argument("--pytorch", default=sys.executable, help="the python with torch and the other engines")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=256, help="texts in batches; an eighth of them alone")
+    parser.add_argument("--batch", type=int, default=BATCH, help="texts at once in torch's family")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         return work(options)
+    if options.make:
+        texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
+        return make_modernbert(options.make, options.folder, texts)
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     engines, processes = options.engines.split(","), {}
@@ -207,7 +253,7 @@ def main() -> None:
         return json.loads(processes[name].stdout.readline())
 
     rows = {name: {} for name in engines}
-    for case, count, batch in (("batches", options.count, BATCH), ("alone", options.count // 8, 1)):
+    for case, count, batch in (("batches", options.count, options.batch), ("alone", options.count // 8, 1)):
         seconds = {name: [] for name in engines}
         for _ in range(options.rounds):
             for name in engines:
@@ -217,10 +263,10 @@ def main() -> None:
             rows[name][case] = min(seconds[name]) / count * 1e3
             rows[name][f"{case}_ratio"] = (statistics.median(ratios), min(ratios), max(ratios))
     for name in engines:
-        ask(name, count=options.count, batch=BATCH, vectors=str(output / f"{name}.npy"))
+        ask(name, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
     reference = np.load(output / f"{'torch' if 'torch' in engines else engines[0]}.npy")
     first = engines[0]
-    print(f"| engine | ms per text, {BATCH} at once | {first} / it | ms alone | {first} / it | cosine, least / mean |")
+    print(f"| engine | ms per text, in batches | {first} / it | ms alone | {first} / it | cosine, least / mean |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in engines:
         cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -22,7 +21,6 @@ DESCRIPTION = "lite.json"
 FORMAT = 1  # raised when older readers would give other vectors
 IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
 PROBES, REPORT = "model_probes.npy", "report.json"
-LENGTH_STEP = 8  # tokens: texts are padded to a multiple of it, so that few lengths are prepared
 
 
 class LiteModel:
@@ -94,7 +92,12 @@ class LiteModel:
 
         def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
             rows = self._pieces.rows([prefix + text for text in texts])
-            return np.concatenate([self._texts(self._inputs(*row))[output] for row in rows])
+            # Texts of equal length follow each other, because the encoder prepares itself for each new length.
+            order = sorted(range(len(rows)), key=lambda number: len(rows[number][0]))
+            embeddings = np.empty([len(rows), self.embedding_size], np.float32)
+            for number in order:
+                embeddings[number] = self._texts(self._inputs(*rows[number]))[output][0]
+            return embeddings
 
         return embed_texts
 
@@ -108,14 +111,10 @@ class LiteModel:
         return Reading(unknown / max(1, sum(map(len, read))), cut / max(1, len(ids)), room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
-        """Returns the text encoder's inputs, int32 [1, T], T a multiple of `LENGTH_STEP` or the greatest length."""
+        """Returns the text encoder's inputs, int32 [1, T]: T is the number of ids, or the length of full rows."""
         pieces = self._pieces
-        length = pieces.max_length
-        if not pieces.is_full:
-            length = min(length, math.ceil(len(ids) / LENGTH_STEP) * LENGTH_STEP)
+        length = pieces.max_length if pieces.is_full else len(ids)
         word_ids = np.full([1, length], pieces.pad, np.int32)
         word_ids[0, : len(ids)] = ids
         mask = np.ones([1, length], np.int32)
-        if not pieces.is_full:
-            mask[0, len(ids) :] = 0
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], type_, np.int32)}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from mural_lite.byte_words import EXPRESSIONS, clip_words, separated_words
 from mural_lite.errors import UserError, install_extra
 from mural_lite.litert.few_pieces import PLACES, FewPieces
 from mural_lite.plain_characters import as_plain
@@ -163,6 +164,7 @@ class SentencePieces(Pieces):
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
         super().__init__(content, config, settings)
         self.is_full = bool(settings["is_full"])
+        self._separator = int(settings.get("separator", -1))  # the id between words of bytes; -1: no words of bytes
         self._steps = [CLEANING[step] for step in config.vocabulary.cleaning]
         processor = _processor()
         self._all_pieces = functools.cache(lambda: processor(model_proto=content))
@@ -186,7 +188,8 @@ class SentencePieces(Pieces):
             for step in self._steps:
                 cleaned = step(cleaned)
             text = cleaned.encode("utf-8")
-        return self._encode(text)
+        ids = self._encode(text)
+        return ids if self._separator < 0 else [number for number in ids if number != self._separator]
 
 
 class BytePairs(WordPieces):
@@ -331,4 +334,6 @@ CLEANING: dict[str, Callable[[str], str]] = {
     "single_spaces": lambda text: re.sub(r"\A | \Z", "", _WHITE.sub(" ", text)),
     "composed": lambda text: unicodedata.normalize("NFC", text),
     "plain_characters": as_plain,
+    "clip_words": clip_words,
+    **{name: functools.partial(separated_words, name=name) for name in EXPRESSIONS},
 }

@@ -125,5 +125,5 @@ def _check(config: ConfigDict) -> None:
     if not config.frozen or not config.cached:
         raise UserError(
             "image_tower.name=naflex takes no crops or flips, so it is not trained here: set image_tower.frozen=True "
-            "and image_tower.cached=True."
+            "and image_tower.cached=True, and the text tower is trained under it."
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_lite.config import prompts_of
+from mural_lite.config import has_images, prompts_of
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
 from mural_tf.encoders.towers import preparation
@@ -19,6 +19,7 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.training.environment import package_versions
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
+NOT_TRAINED = "not trained here"  # the source of training data of a model that was only imported
 
 
 def describe_model(
@@ -28,6 +29,13 @@ def describe_model(
     evaluations: Mapping[str, Mapping] | None = None,
 ) -> dict[str, object]:
     """Returns the card as JSON values; `metrics` and `evaluations` as `evaluations_of` returns them."""
+    image = {}
+    if has_images(config.image_tower):
+        image = {
+            "input": "JPEG or PNG bytes, or float32 RGB in [0, 1]",
+            "classes": int(config.image_tower.classes),  # that a classifier in the tower knows by name
+            **preparation(config.image_tower),
+        }
     return {
         "name": config.model,
         "method": model.title or type(model).__name__,
@@ -35,11 +43,7 @@ def describe_model(
         "packages": package_versions(PACKAGES),
         "parameters": trainable_parameters(model),
         "embedding_size": int(config.embedding_size),
-        "image": {
-            "input": "JPEG or PNG bytes, or float32 RGB in [0, 1]",
-            "classes": int(config.image_tower.classes),  # that a classifier in the tower knows by name
-            **preparation(config.image_tower),
-        },
+        "image": image,
         "text": {
             "input": "UTF-8 strings",
             "max_length": int(config.text_tower.max_length),
@@ -66,6 +70,8 @@ def _folder_name(evaluation: Mapping) -> str:
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
     """The description in the data folder's dataset.json: languages, counts, versions and licences."""
+    if config.origin and config.data.source == "records" and not config.data.directory:
+        return {"source": NOT_TRAINED, "languages": []}
     path = as_path(config.data.directory) / "dataset.json"
     dataset = {}
     languages = config.data.image_text_languages

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mural_lite.errors import UserError
+from mural_lite.hugging_face import SCHEME
+from mural_tf.export.model_card import NOT_TRAINED
 from mural_tf.pretrained.origin import origins
 
 README = "README.md"
+TRANSFORMERS = ("bert", "modernbert", "vit", "naflex")
 LIBRARY = "mural-tf"
 # Names of metrics: the end of a key in the card -> (its type on the Hub, in words).
 METRICS = {
@@ -54,11 +57,23 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
         "language_bcp47": [tag for tag in languages if "-" in tag],
         "library_name": LIBRARY,
         "pipeline_tag": "zero-shot-image-classification" if _has_images(card) else "sentence-similarity",
-        "tags": ["tensorflow", "saved-model", "multilingual", "retrieval", "feature-extraction", card["name"]],
+        "tags": _tags(card, languages),
         "base_model": bases,
         "model-index": _model_index(card),
     }
     return {key: value for key, value in values.items() if value}
+
+
+def _tags(card: Mapping, languages: Sequence[str]) -> list[str]:
+    """Returns the Hub's tags; an imported model is known by its towers, not by the method that could train it on."""
+    tags = ["tensorflow", "saved-model", "retrieval", "feature-extraction"]
+    if len(languages) > 1:
+        tags.append("multilingual")
+    return [*tags, card["config"]["text_tower"]["name"] if _is_only_imported(card) else card["name"]]
+
+
+def _is_only_imported(card: Mapping) -> bool:
+    return card["training_data"]["source"] == NOT_TRAINED
 
 
 def _has_images(card: Mapping) -> bool:
@@ -127,7 +142,10 @@ def _yaml(value: object, indent: int = 0) -> Iterator[str]:
 
 def _body(card: Mapping) -> str:
     """Returns the Markdown below the metadata: usage, notes on the weights, results."""
-    return "\n".join([f"# {card['name']}", "", *_usage(card), *_notes(card), *_result_table(card)])
+    title = card["name"]
+    if _is_only_imported(card):
+        title = " and ".join(part.name.removeprefix(SCHEME) for part in origins(card["origin"])) or title
+    return "\n".join([f"# {title}", "", *_usage(card), *_inputs(card), *_notes(card), *_result_table(card)])
 
 
 def _usage(card: Mapping) -> list[str]:
@@ -138,9 +156,12 @@ def _usage(card: Mapping) -> list[str]:
         inputs = "images and sentences"
         image_lines = ['embedder.encode_image(["balloon.jpg"])']
         modules = "`text_encoder/1` and `image_encoder/1` are SavedModels"
+    vectors = f"ectors of {inputs} in one space of {card['embedding_size']} numbers; {card['parameters']:,} parameters."
+    described = f"{card['method']}: v{vectors}"
+    if _is_only_imported(card):
+        described = f"V{vectors} Imported, and not trained here; the method to train it further is {card['method']}."
     return [
-        f"{card['method']}: vectors of {inputs} in one space of {card['embedding_size']} numbers; "
-        f"{card['parameters']:,} parameters. `model_card.json` has all that is known of it.",
+        f"{described} `model_card.json` has all that is known of it.",
         "",
         "```python",
         "import mural_tf  # installed from a checkout of it, with the extra hub",
@@ -153,6 +174,46 @@ def _usage(card: Mapping) -> list[str]:
         f"Without it: {modules} for TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub "
         "modules to train further.",
     ]
+
+
+def _inputs(card: Mapping) -> list[str]:
+    """Returns how texts and images are read, by which towers, and with which prompts."""
+    text = card["text"]
+    tower = _tower(card["config"]["text_tower"])
+    lines = ["", f"- Texts: {tower}. At most {text['max_length']} pieces of a text are read, begin and end among them."]
+    if text["prompt"]:
+        prompt = json.dumps(text["prompt"], ensure_ascii=False)
+        lines.append(f"- Every text begins with {prompt} unless told otherwise.")
+    for name, prompt in text["prompts"].items():
+        shown = json.dumps(prompt, ensure_ascii=False) if prompt else "nothing"
+        lines.append(f'- `encode_text(texts, prompt="{name}")` puts {shown} before each text.')
+    tower = card["config"]["image_tower"]
+    if _has_images(card):
+        lines.append(f"- Images: {_tower(tower)}.{_preparation(card['image'], tower)}")
+    languages = ", ".join(_languages(card)) or "not said where its weights come from"
+    return [*lines, f"- Languages: {languages}."]
+
+
+def _tower(tower: Mapping) -> str:
+    """Returns a tower's name and, for a transformer, its size."""
+    size = ""
+    if tower["name"] in TRANSFORMERS:
+        size = f", {tower['layers']} layers of {tower['hidden_size']} numbers"
+    return f"`{tower['name']}`{size}"
+
+
+def _preparation(image: Mapping, tower: Mapping) -> str:
+    """Returns a sentence on how pictures become the tower's input; "" for features."""
+    if image.get("resize_mode") == "patches":
+        size = tower["patch_size"]
+        return f" Pictures keep their shape, in at most {tower['patches']} patches of {size} x {size} pixels."
+    if not image.get("resize"):
+        return ""
+    resized = f"{image['resize']} x {image['resize']}, square or not"
+    if image["resize_mode"] == "shorter_side":
+        resized = f"{image['resize']} pixels of their shorter side"
+    side = image["image_size"]
+    return f" Pictures are resized to {resized}; the middle {side} x {side} pixels are read."
 
 
 def _notes(card: Mapping) -> list[str]:
@@ -174,7 +235,7 @@ def _result_table(card: Mapping) -> list[str]:
     """Returns the measured metrics by evaluation and language; [] for a model that was never evaluated."""
     rows = list(_results(card))
     if not rows:
-        return []
+        return ["", "This export has no results: it was not measured, in any language."]
     measured = set().union(*(numbers for *_, numbers in rows))
     titles = {key: title for key, (_, title) in METRICS.items() if key in measured}
     lines = ["", "## Results", "", "In percent.", ""]

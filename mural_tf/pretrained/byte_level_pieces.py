@@ -12,10 +12,11 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from mural_lite.byte_words import EXPRESSIONS, GPT2
 from mural_lite.errors import UserError
 from mural_lite.files import json_field
 from mural_tf.pretrained.keys import FREE, check_keys
-from mural_tf.text.byte_words import EXPRESSIONS, GPT2, separator
+from mural_tf.text.byte_words import separator
 from mural_tf.text.piece_models import BYTE_PAIR_SETTINGS, as_lines, byte_pair_lines, model_of, parse_lines, steps_of
 from mural_tf.text.sentence_pieces import PieceModel
 
@@ -47,7 +48,7 @@ def cleaning_of(tokenizer: Mapping, path: pathlib.Path) -> tuple[str, ...]:
     check_keys(
         last, {"type": ("ByteLevel",), "add_prefix_space": (False,), "trim_offsets": FREE, "use_regex": FREE}, path
     )
-    by_expression = {expression: name for name, (expression, _) in EXPRESSIONS.items()}
+    by_expression = {expression: name for name, expression in EXPRESSIONS.items()}
     if not splits and last.get("use_regex", True):
         words = GPT2
     else:

@@ -13,6 +13,7 @@ import math
 import pathlib
 from collections.abc import Collection
 
+from absl import logging
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
@@ -28,7 +29,9 @@ from mural_tf.pretrained.tables import Row, assign_parts, linear
 from mural_tf.pretrained.temperature import configure_scale
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
-MODEL_TYPES = ("siglip2", "fgclip2")
+FG_CLIP = "fgclip2"
+MODEL_TYPES = ("siglip2", FG_CLIP)
+LONG_TEXT = 196  # pieces, where config.json does not say it
 IGNORED = r".*position_ids"
 OF_FG_CLIP = (
     r"|longtext_head\..*|boxtext_head\..*|dense_feature_head\..*"
@@ -36,10 +39,11 @@ OF_FG_CLIP = (
 )
 SIZES = (
     "hidden_size intermediate_size num_hidden_layers num_attention_heads hidden_act layer_norm_eps patch_size "
-    "num_patches max_position_embeddings projection_size keep_len longtext_len"
+    "num_patches max_position_embeddings projection_size"
 ).split()
+OF_LONG_TEXTS = ("keep_len", "longtext_len")  # FG-CLIP 2's
 KEYS = {
-    **dict.fromkeys((*GENERIC, *SIZES, "auto_map", "vision_config", "text_config"), FREE),
+    **dict.fromkeys((*GENERIC, *SIZES, *OF_LONG_TEXTS, "auto_map", "vision_config", "text_config"), FREE),
     "is_encoder_decoder": (False,),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -70,8 +74,9 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if values.get("model_type") not in MODEL_TYPES:
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected {' or '.join(MODEL_TYPES)}.")
     vision, text = ({**DEFAULTS, **json_field(values, f"{part}_config", dict, path, {})} for part in ("vision", "text"))
+    keys = KEYS if values["model_type"] == FG_CLIP else {**KEYS, **dict.fromkeys(OF_LONG_TEXTS, ())}
     for part in (values, vision, text):
-        check_keys(part, KEYS, path)
+        check_keys(part, keys, path)
     tower = config.image_tower
     configure_transformer(tower, vision, path, "vision_config")
     positions = json_field(vision, "num_patches", int, path, 256)
@@ -85,6 +90,14 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     configure_transformer(config.text_tower, text, path, "text_config")
     config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path, 64)
     config.text_tower.update(siglip.TEXT_TOWER)
+    if values["model_type"] == FG_CLIP:
+        logging.warning(
+            "%s: FG-CLIP 2's long texts, of up to %s pieces, have weights of their own, which are left out: texts end "
+            "after %d pieces here. Divide longer texts into sentences.",
+            path,
+            text.get("longtext_len", LONG_TEXT),
+            config.text_tower.max_length,
+        )
     config.embedding_size = json_field(text, "projection_size", int, path, config.text_tower.hidden_size)
     file = open_weights(folder)
     configure_scale(file, config.loss)
@@ -97,7 +110,7 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
     table = siglip.hugging_face_table(config)
     kernel = Row("patches/kernel", ("vision_model.embeddings.patch_embedding.weight",), linear)
     table["image_encoder"] = [kernel if row.variable == kernel.variable else row for row in table["image_encoder"]]
-    is_fg_clip = read_json(folder / "config.json").get("model_type") == "fgclip2"
+    is_fg_clip = read_json(folder / "config.json").get("model_type") == FG_CLIP
     ignored = IGNORED + OF_FG_CLIP if is_fg_clip else IGNORED
     assign_parts(table, model, parts, open_weights(folder), ignored, "a SigLIP 2 NaFlex")
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from mural_lite.byte_words import SEPARATOR, byte_characters
 from mural_lite.config import has_images, takes_features
 from mural_lite.config_file import save_config
 from mural_lite.embedder import Embedder
@@ -399,6 +400,7 @@ NORMAL = 1
 def write_places(model: bytes, path: pathlib.Path) -> None:
     """Writes the positions of the pieces in a SentencePiece model's file, and hashes to find pieces by their text."""
     plain_type = bytes([NORMAL])
+    separator = byte_characters()[SEPARATOR].encode("utf-8")
     spans: list[tuple[int, int]] = []
     texts: list[bytes] = []
     scores: list[tuple[float, int]] = []
@@ -410,7 +412,7 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
             if parts.get(TYPE, plain_type) == plain_type:
                 score = np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0]
                 scores.append((score, len(spans)))
-            else:
+            elif not parts[TEXT].startswith(separator):  # whole words in bytes are many, and are found by their text
                 always.append(len(spans))
             spans.append((begin, end))
             texts.append(parts.get(TEXT, b""))

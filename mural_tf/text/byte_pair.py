@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from mural_lite.byte_words import byte_characters
 from mural_lite.errors import UserError
-from mural_tf.text.byte_words import byte_characters, codes_of
+from mural_tf.text.byte_words import codes_of
 from mural_tf.text.piece_models import BYTE_PAIR_SETTINGS, model_of
 from mural_tf.text.sentence_pieces import PieceModel
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from mural_lite.byte_words import EXPRESSIONS
 from mural_lite.errors import UserError
 from mural_lite.plain_characters import ESCAPE, plain_characters
 from mural_tf.backend import sentencepiece_operations, tf_text, without_noise
-from mural_tf.text.byte_words import EXPRESSIONS, clip_words, is_end, separated_words, separator
+from mural_tf.text.byte_words import clip_words, is_end, separated_words, separator
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import framed_rows
@@ -211,12 +212,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self.max_length - len(self._begin) - 1
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it; raises `UserError` for words in bytes."""
-        if self._separator >= 0:
-            raise UserError("LiteRT's tokenizers have no words of GPT-2 and GPT-4o: use the export's graphs.")
+        """As `Tokenizer` has it."""
         layout = self.layout
         settings = dict(kind="sentence_pieces", begin=self._begin, end=[layout.end])
-        settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes)
+        settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes, separator=self._separator)
         return settings, self._model
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:

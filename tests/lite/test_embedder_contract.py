@@ -12,6 +12,8 @@ from toy_data import picture
 import mural_tf
 from mural_lite.errors import UserError
 from mural_tf.models.embedder import embedder_of
+from mural_tf.runs.import_pretrained import import_into_workdir
+from mural_tf.runs.lite import export_lite
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
 strategies = hypothesis.strategies
@@ -26,7 +28,15 @@ def foreign(folder):
     return folder
 
 
-@pytest.fixture(scope="module", params=["memory", "workdir", "export", "lite", "foreign"])
+def lite_of_bytes(folder):
+    """The lite/ of a CLIP, whose words are bytes."""
+    foreign_checkpoints.write_clip(folder / "clip")
+    import_into_workdir("clip", folder / "clip", folder / "workdir")
+    export_lite(folder / "workdir", folder / "export", precision="float32")
+    return folder / "export/lite"
+
+
+@pytest.fixture(scope="module", params=["memory", "workdir", "export", "lite", "lite of bytes", "foreign"])
 def embedder(request, tmp_path_factory):
     if request.param == "memory":
         return embedder_of(ColorModel(), byte_tokenizer, small_config())
@@ -34,8 +44,10 @@ def embedder(request, tmp_path_factory):
         return mural_tf.load(foreign(tmp_path_factory.mktemp("foreign") / "siglip"))
     if request.param == "export":
         return mural_tf.load(request.getfixturevalue("export"))
-    if request.param == "lite":
+    if "lite" in request.param:
         pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
+    if request.param == "lite of bytes":
+        return mural_tf.load(lite_of_bytes(tmp_path_factory.mktemp("bytes")))
     folder = request.getfixturevalue("lite_toy")
     return mural_tf.load(folder / {"lite": "workdir/export/lite", "workdir": "workdir"}[request.param])
 

@@ -41,10 +41,10 @@ CLOSURES = {
     "mural_tf.losses.contrastive": 200,  # the equation
     "mural_tf.models.mural": 3_300,  # a method and its step
     "mural_tf.training.fit": 8_000,  # the loop
-    "mural_tf.export.saved_model": 8_200,  # from an image to a SavedModel
-    "mural_tf.runs.pretrain": 17_400,  # a whole run, without its method, towers and families of weights, found by name
+    "mural_tf.export.saved_model": 8_300,  # from an image to a SavedModel
+    "mural_tf.runs.pretrain": 17_600,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_200,  # from a question to an answer
-    "mural_search.server.app": 10_500,  # a shop's settings, words in eleven languages
+    "mural_search.server.app": 10_600,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 5_700,  # from sources to records
     "mural_search.catalogue": 12_700,  # from an own table to a page; the aim is 9,000
 }
@@ -54,10 +54,10 @@ NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
     # 1,600 answer immich, 2,000 keep an index's model closed
-    "tokens": 358_000,
-    "lines of mural_lite": 6_500,  # 65 of them read configurations of earlier commits; the aim is 6,000
+    "tokens": 359_000,
+    "lines of mural_lite": 6_600,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 9_900,  # 370 of them read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
-    "lines of mural_tf": 37_600,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
+    "lines of mural_tf": 37_700,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
     "tokens per line of losses, models, training": 9.95,  # the aim is 8.5
     "tokens per line elsewhere": 10.0,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 0.7,

@@ -1,10 +1,14 @@
 """The README.md of an export, as the Hub's own library reads it; and what is read of a README.md of others."""
 
 import json
+import types
 
 import pytest
 
+from mural_lite.config import base_config
 from mural_lite.errors import UserError
+from mural_tf.export import model_card
+from mural_tf.export.model_card import NOT_TRAINED
 from mural_tf.export.readme import check_license, readme_of
 from mural_tf.pretrained.front_matter import front_matter, origin_of
 from mural_tf.pretrained.origin import Origin, origins
@@ -23,7 +27,9 @@ def card_of(tower="efficientnet", origin="", **values):
     card = {
         "name": "mural", "method": "MURAL", "parameters": 12_345, "embedding_size": 512, "origin": origin,
         "training_data": data, "evaluations": evaluations, "metrics": METRICS,
-        "config": {"image_tower": {"name": tower}},
+        "config": {"image_tower": {"name": tower}, "text_tower": {"name": "hub"}},
+        "image": {"resize": 60, "image_size": 50, "resize_mode": "squash"},
+        "text": {"max_length": 64, "prompt": "", "prompts": {}},
     }  # fmt: skip
     return {**card, **values}
 
@@ -69,6 +75,66 @@ def test_the_text_has_the_results_and_the_lines_to_use_it():
     assert "| xtd (xtd10) | test | no | 55.5 |  |  |" in text
     assert 'mural_tf.load("hf://ORG/NAME")' in text and "encode_image" in text
     assert "encode_image" not in read(card_of("none")).text
+
+
+IMPORTED = {"source": NOT_TRAINED, "languages": []}
+
+
+def test_an_imported_model_is_described_by_its_towers_and_inputs():
+    """Not by the method that could train it further, nor as multilingual where nobody says so."""
+    config = {
+        "image_tower": {"name": "naflex", "layers": 12, "hidden_size": 768, "patches": 256, "patch_size": 16},
+        "text_tower": {"name": "modernbert", "layers": 22, "hidden_size": 384},
+    }
+    origin = "naflex hf://google/siglip2-naflex, licence not said in its folder"
+    texts = {"max_length": 77, "prompt": "", "prompts": {"query": "search: ", "document": ""}}
+    pixels = {"resize": 272, "image_size": 272, "resize_mode": "patches"}
+    values = dict(config=config, training_data=IMPORTED, evaluations={}, image=pixels, text=texts)
+    card = read(card_of(origin=origin, **values))
+    assert "multilingual" not in card.data.tags and "modernbert" in card.data.tags and "mural" not in card.data.tags
+    assert "# google/siglip2-naflex\n\nVectors of images and sentences in one space of 512 numbers;" in card.text
+    for sentence in (
+        "Imported, and not trained here; the method to train it further is MURAL.",
+        "- Texts: `modernbert`, 22 layers of 384 numbers. At most 77 pieces of a text are read,",
+        '- `encode_text(texts, prompt="query")` puts "search: " before each text.',
+        '- `encode_text(texts, prompt="document")` puts nothing before each text.',
+        "- Images: `naflex`, 12 layers of 768 numbers. Pictures keep their shape,",
+        "in at most 256 patches of 16 x 16 pixels.",
+        "- Languages: not said where its weights come from.",
+        "Its weights began as naflex hf://google/siglip2-naflex, licence not said in its folder.",
+        "it was not measured, in any language.",
+    ):
+        assert sentence in card.text, sentence
+    one = read(card_of(origin=BASE.replace("sw no", "en"), **values)).data
+    assert one.language == ["en"] and "multilingual" not in one.tags
+    assert "multilingual" in read(card_of(origin=BASE, **values)).data.tags
+
+
+@pytest.mark.parametrize("tower, pixels, sentence", [
+    ("efficientnet", ("squash", 60, 50), "resized to 60 x 60, square or not; the middle 50 x 50 pixels"),
+    ("vit", ("shorter_side", 37, 37), "resized to 37 pixels of their shorter side; the middle 37 x 37 pixels"),
+])  # fmt: skip
+def test_how_pictures_are_prepared(tower, pixels, sentence):
+    image = dict(zip(("resize_mode", "resize", "image_size"), pixels))
+    towers = {"name": tower, "layers": 2, "hidden_size": 8}
+    config = {"image_tower": towers, "text_tower": {"name": "words"}}
+    text = {"max_length": 9, "prompt": "query: ", "prompts": {}}
+    body = read(card_of(config=config, image=image, text=text)).text
+    assert sentence in body and ("2 layers of 8" in body) == (tower == "vit")
+    assert '- Every text begins with "query: " unless told otherwise.' in body and "- Languages: de, zh-Hant." in body
+
+
+def test_the_card_of_an_imported_text_tower():
+    config = base_config()
+    config.origin = "sentences folder, licence not said in its folder"
+    config.image_tower.name = "none"
+    model = types.SimpleNamespace(title="LaBSE", trainable_variables=[], state_logs=dict)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_card, "numbers_of", lambda model: {})
+        patch.setattr(model_card, "trainable_parameters", lambda model: 3)
+        card = model_card.describe_model(model, config)
+    assert card["image"] == {} and card["training_data"] == IMPORTED
+    assert "Images" not in readme_of(card) and "# folder\n" in readme_of(card)
 
 
 @pytest.mark.parametrize("license", ["Apache License 2.0", "MIT", "mit\nx: 1"])

@@ -20,6 +20,7 @@ from mural_lite.fingerprint import TOLERANCE, take_fingerprint
 from mural_tf.models.embedder import embedder_of
 
 pytest.importorskip("ai_edge_litert", reason="needs LiteRT: pip install -e '.[lite]'")
+from mural_lite.litert.model import LiteModel
 from mural_lite.litert.runtime import Encoder
 from mural_tf.encoders.kernels import ACTIVATIONS
 from mural_tf.export.int8 import layers_of, to_float16, to_int8
@@ -163,6 +164,22 @@ def test_a_workdirs_lite_is_the_model_and_says_what_it_costs(workdir, small, eag
         assert np.sum(ours * theirs, axis=1).min() > 0.98
     embeddings, kept = lite.encode_image([b"no picture", pictures()[0]], on_error="skip")
     assert kept.tolist() == [1] and embeddings.shape == (1, model.embedding_size)
+
+
+def test_texts_have_no_padding_and_equal_lengths_follow_each_other(workdir):
+    model = LiteModel(workdir[0] / "export/lite")
+    texts = [b"w1 w2 w3 w1 w2 w3 w1", b"w1", b"w2 w3", b"w3"]
+    expected = [model.text_function()([text])[0] for text in texts]
+    lengths = []
+
+    def encode(inputs, whole=model._texts):
+        assert all(ids.shape == inputs["input_mask"].shape and inputs["input_mask"].all() for ids in inputs.values())
+        lengths.append(inputs["input_mask"].size)
+        return whole(inputs)
+
+    model._texts = encode
+    np.testing.assert_array_equal(model.text_function()(texts), expected)
+    assert lengths == sorted(len(ids) for ids, _ in model._pieces.rows(texts)) and lengths[0] == lengths[1]
 
 
 def test_the_lite_model_has_its_models_fingerprint(workdir, small, tmp_path):

@@ -9,16 +9,20 @@ import foreign_checkpoints as families
 import foreign_weights as foreign
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
 import mural_tf
+from mural_lite.byte_words import EXPRESSIONS, GPT2, GPT4O
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
+from mural_lite.litert.few_pieces import PLACES, FewPieces
+from mural_lite.litert.pieces import SentencePieces
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.models.build import build_model
 from mural_tf.pretrained.importers import configure_towers, fill_towers, import_weights, importer_of, kind_of
+from mural_tf.runs.lite import write_places
 from mural_tf.text import tokenizer_of
-from mural_tf.text.byte_words import EXPRESSIONS, GPT2, GPT4O
 
 TEXTS = ["the hethe", "", "the the the th e éh the he the"]
 # Two ways in which transformers writes where layers are local, and the bases of rotations: 5.24's, and 4's.
@@ -228,7 +232,7 @@ def byte_level_tokenizer(words, pruned):
         tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     else:
-        split = pre_tokenizers.Split(Regex(EXPRESSIONS[words][0]), "isolated")
+        split = pre_tokenizers.Split(Regex(EXPRESSIONS[words]), "isolated")
         in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
@@ -263,5 +267,11 @@ def test_byte_level_ids_are_hugging_faces(tmp_path, words, pruned):
     counts = tokens["input_mask"].numpy().sum(axis=1)
     rows = [row[:count].tolist() for row, count in zip(tokens["input_word_ids"].numpy(), counts)]
     assert rows == [encoded.ids for encoded in tokenizer.encode_batch(WORDS)]
-    with pytest.raises(UserError, match="LiteRT's tokenizers have no words of GPT-2"):
-        ours.for_lite()
+    settings, content = ours.for_lite()
+    pieces = SentencePieces(content, config, settings)
+    assert [ids for ids, _ in pieces.rows([text.encode() for text in WORDS])] == rows
+    write_places(content, tmp_path / PLACES)
+    pieces.few = FewPieces(content, tmp_path / PLACES, sentencepiece.SentencePieceProcessor)
+    assert [pieces.rows([text.encode()])[0][0] for text in WORDS] == rows
+    with np.load(tmp_path / PLACES) as places:
+        assert len(places["always"]) < 10  # words that are pieces may be a hundred thousand

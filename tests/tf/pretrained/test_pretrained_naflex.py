@@ -65,9 +65,13 @@ def test_numbers_of_transformers(folder, imported):
     assert abs(np.log(config.loss.temperature) + 2.5) < 1e-6 and config.method.bias == -7
 
 
-def test_fg_clip_2_is_the_same_towers(folder, tmp_path):
+def test_fg_clip_2_is_the_same_towers(folder, tmp_path, caplog):
     other = families.write_naflex(tmp_path, model_type="fgclip2")
     assert kind_of(other) == "naflex"
+    with caplog.at_level("WARNING"):
+        mural_tf.load(other)
+    assert "FG-CLIP 2's long texts, of up to 196 pieces, have weights of their own" in caplog.text
+    assert "texts end after 8 pieces here" in caplog.text
     assert np.array_equal(mural_tf.load(other).encode_text(TEXTS), mural_tf.load(folder).encode_text(TEXTS))
 
 
@@ -111,6 +115,7 @@ def test_squares_without_tensorflow_are_the_same(imported):
     ({"vision_config": {"num_patches": 15}}, "vision_config.num_patches is 15, expected a square number"),
     ({"vision_config": {"vision_use_head": False}}, "vision_use_head is False, and only True is supported"),
     ({"vision_config": {"num_channels": 4}}, "num_channels is 4, and only 3"),
+    ({"text_config": {"longtext_len": 196}}, "longtext_len is 196, and only null is supported"),
     ({"text_config": {"layer_scale": 1}}, "unknown key layer_scale"),
     ({"vision_config": {"patch_size": 9}}, "patch_size=8: expected pictures resized to patches of 9 pixels"),
     ({"vision_config": {**families.SIZES, "patch_size": 8, "num_patches": 25}}, "1 of another shape .vision_model.emb"),

@@ -31,7 +31,7 @@ def decoded(tokenizer, ids):
 
 
 def test_special_pieces_then_bytes_then_merges(vocabulary):
-    assert vocabulary[:5] == list(RESERVED_TOKENS) and vocabulary[5:261] == byte_characters()
+    assert vocabulary[:5] == list(RESERVED_TOKENS) and vocabulary[5:261] == list(byte_characters())
     assert sorted(byte_characters()) == sorted(ByteLevel.alphabet())
     for text in map(chr, [*range(0x800), 0xFFFD, 0x1F600, 0x10FFFF]):  # as the writers of GPT-2's files write bytes
         ((written, _),) = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)

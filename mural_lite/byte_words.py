@@ -1,0 +1,95 @@
+r"""Texts as words of bytes, a printable character for each byte, for byte-level byte pairs.
+
+GPT-2's characters (Radford et al., 2019): a byte that is printable Latin-1 is itself, the others are U+0100 and so on.
+CLIP's words (Radford et al., 2021) end in a byte of a second alphabet, where its files write "</w>" behind the word:
+"red</w>" is here "re" and the last letter's other character. So a piece never reaches beyond its word, all words of a
+text follow each other, and SentencePiece divides them in one call.
+
+GPT-2's and GPT-4o's words have no such mark, and a piece may begin or end a word or not. Here each is written between
+two characters of the byte 255, which UTF-8 never has, so that pairs end there, too; their ids are dropped again.
+
+Python's `re` has no \p{L}: classes of characters are written out for it. `mural_tf/text/byte_words.py` is for graphs.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import re
+import unicodedata
+
+END = 0x2800  # how far the second alphabet is from the first
+SEPARATOR = 0xFF  # a byte that UTF-8 never has
+# CLIP's: an English ending, letters, one digit, or other marks; everything between is space.
+CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+GPT2, GPT4O = "gpt2_words", "gpt4o_words"
+_SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_LARGE = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+REST = r"\s+(?!\S)|\s+"  # white space: all but the last, which belongs to the word after it
+EXPRESSIONS = {
+    GPT2: rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{REST}",
+    GPT4O: rf"{_BEFORE}{_LARGE}*{_SMALL}+{_ENDING}|{_BEFORE}{_LARGE}+{_SMALL}*{_ENDING}|"
+    rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{REST}",
+}
+_WITH_CATEGORIES = (range(0x33480), range(0xE0100, 0xE01F0))  # other characters are unassigned or private
+
+
+@functools.cache
+def byte_characters() -> tuple[str, ...]:
+    """The printable character of every byte, 0 to 255: itself if it is printable Latin-1, else from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+def clip_words(text: str) -> str:
+    """Returns a text's words, in lower case, in bytes without spaces; the last byte of each is marked."""
+    words = []
+    for match in _compiled(CLIP_WORDS).finditer(text):
+        word = _in_bytes(match.group())
+        words.append(word[:-1] + chr(ord(word[-1]) + END))
+    return "".join(words)
+
+
+def separated_words(text: str, name: str) -> str:
+    """Returns a text's words in bytes, each between two separators; `name`: of `EXPRESSIONS`."""
+    separator = byte_characters()[SEPARATOR]
+    words = [_in_bytes(match.group()) for match in _compiled(EXPRESSIONS[name]).finditer(text)]
+    return "".join(f"{separator}{word}{separator}" for word in words)
+
+
+def _in_bytes(word: str) -> str:
+    return word.encode("utf-8").decode("latin-1").translate(byte_characters())
+
+
+@functools.cache
+def _compiled(expression: str) -> re.Pattern:
+    r"""Returns the pattern of an expression whose \p{L} and \s are of all scripts."""
+
+    def written(match: re.Match) -> str:
+        token = match.group().replace(r"\S", r"^\s")
+        return _written_out(token if token.startswith("[") else f"[{token}]")
+
+    return re.compile(re.sub(r"\[[^]]*\]|\\p\{\w+\}|\\[sS]", written, expression))
+
+
+def _written_out(characters: str) -> str:
+    r"""Returns a class with ranges in place of \p{L} and \s, such as "a-zµ"."""
+    characters = characters.replace(r"\s", r"\t-\r \x85\p{Z}")
+    return re.sub(r"\\p\{(\w+)\}", lambda match: _ranges()[match[1]], characters)
+
+
+@functools.cache
+def _ranges() -> dict[str, str]:
+    """Returns {category, or its first letter: the ranges of its characters}, such as "L" for all letters."""
+    ranges: dict[str, str] = collections.defaultdict(str)
+    codes = itertools.chain(*_WITH_CATEGORIES)
+    for category, group in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))):
+        first, *others = group
+        last = others[-1] if others else first
+        for name in (category, category[0]):
+            ranges[name] += f"\\U{first:08x}-\\U{last:08x}"
+    return ranges
