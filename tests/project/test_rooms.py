@@ -46,7 +46,7 @@ CLOSURES = {
     "mural_search.queries": 2_200,  # from a question to an answer
     "mural_search.server.app": 10_600,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 5_700,  # from sources to records
-    "mural_search.catalogue": 12_700,  # from an own table to a page; the aim is 9,000
+    "mural_search.catalogue": 12_800,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.

@@ -145,7 +145,6 @@ REFUSALS = {
     "accents of pieces": lambda _: tokenizer(strip_accents=True),
     "no room for a piece": lambda _: tokenizer(max_length=2),
     "no mask": lambda _: tokenizer().mask_id,
-    "words of GPT-2 in LiteRT": lambda _: gpt2().for_lite(),
     "pieces to learn": lambda _: build_vocabulary(["a"], 100, builder="sentence_pieces"),
     "a folder that is missing": lambda folder: save_vocabulary(["a"], folder / "missing/vocabulary.txt"),
     "no learner": without("tokenizers", lambda _: build_vocabulary(["a"], 100)),
