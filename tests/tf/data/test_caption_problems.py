@@ -70,7 +70,7 @@ def test_karpathy(tmp_path):
     ]  # fmt: skip
     assert len(read(read_karpathy, path, {"test"}, captions_per_image=1)[0]) == 2
     captions, others = read(read_karpathy, path, ["tesu", "train"])
-    assert len(captions) == 4 and others == [problems[0], *of_sentences, problems[7], *of_sentences]
+    assert len(captions) == 4 and others == [problems[0], problems[7], *of_sentences, *of_sentences]
     with pytest.raises(UserError) as raised:
         read(read_karpathy, path, ("dev", "alt", "test"))
     assert str(raised.value) == f"{path} has no split alt, dev; it has tesu, test, train."
