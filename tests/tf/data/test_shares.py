@@ -197,18 +197,6 @@ def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
         stream_sources(config.data, "image_text")
 
 
-def test_places_of_another_order_begin_a_new_epoch(tmp_path):
-    progress = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
-    for stream, epoch in (("image_text", 4), ("text_text", 6)):
-        progress.places[stream].assign(np.tile(start_of(epoch), [*progress.places[stream].shape[:2], 1]))
-    saved = tf.train.Checkpoint(data_progress=progress.saved()).write(str(tmp_path / "ckpt-8"))
-    again = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
-    assert again.restore(saved) == "" and again.epochs() == progress.epochs()
-    others = DataProgress({"image_text": 1, "text_text": 2}, pipelines=4)
-    assert others.restore(saved) == "the checkpoint is of 2 input pipelines, and these are 4"
-    assert others.epochs() == {"image_text": [5], "text_text": [7, 7]}
-
-
 @pytest.mark.slow
 def test_one_bad_shard_of_many_stops_no_run_and_no_restart(tmp_path):
     """Of 64 files one has empty texts, which is among the first 16 to be read: 60 of 3,840 are 1.6%, of the first

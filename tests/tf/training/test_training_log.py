@@ -36,7 +36,7 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
+from mural_tf.training.metrics_file import read_metrics
 from mural_tf.training.observers import observers
 from mural_tf.training.workdir import open_workdir
 
@@ -74,18 +74,6 @@ def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch)
         "1.5 h",
         "1.5 days",
     ]
-
-
-def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
-    for step in (1, 2, 3):
-        append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
-    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
-    keep_metrics(tmp_path, lambda row: row["step"] <= 2)
-    assert (tmp_path / "metrics.jsonl").read_text() == "".join(
-        f'{{"step": {step}, "train/loss": 0.3333333333333333}}\n' for step in (1, 2)
-    )
 
 
 class FullFile:
