@@ -196,6 +196,7 @@ class Evaluate:
 
     def __call__(self, step):
         self.steps.append(step)
+        self.waits = self.signals._waits
         if step not in self.values:
             return None
         metrics = {f"dev/{part}/mean_recall": self.values[step] for part in ("en", "rare", "all")}
@@ -215,7 +216,8 @@ def test_evaluations_that_are_due_and_not_done(tmp_path, monkeypatch):
     log.record = lambda step, values, shown: calls.append((step, list(values), shown))
     saved = types.SimpleNamespace(wait=lambda: calls.append("wait"))
     evaluate = Evaluate()
-    evaluation = PeriodicEvaluation(evaluate, log, saved, StopSignals(), Intervals(23, 5), every=5)
+    signals = evaluate.signals = StopSignals()
+    evaluation = PeriodicEvaluation(evaluate, log, saved, signals, Intervals(23, 5), every=5)
     evaluation.model = types.SimpleNamespace(stop_training=False)
     metrics = [f"dev/{part}/mean_recall" for part in ("en", "rare", "all")]
     for log.step in (5, 7, 10):
@@ -238,10 +240,13 @@ def test_evaluations_that_are_due_and_not_done(tmp_path, monkeypatch):
     assert calls == [] and evaluate.steps == [5, 10, 15]
     evaluation.evaluate_if_due(0, first=True)
     assert calls == ["wait"] and evaluate.steps[3:] == [0]
-    evaluation.signals.received = signal.SIGTERM
-    with evaluation.signals.after_the_step(), pytest.raises(StopRequested):
+    with signals.after_the_step():
         evaluation.evaluate_if_due(23)
-    assert evaluate.steps[4:] == []
+        assert evaluate.steps[4:] == [23] and not evaluate.waits and signals._waits  # it can simply be done again
+        signals.received = signal.SIGTERM
+        with pytest.raises(StopRequested):
+            evaluation.evaluate_if_due(23)
+    assert evaluate.steps[5:] == []
 
 
 # Observers.
