@@ -158,8 +158,9 @@ def test_a_full_disk_leaves_the_files_that_were_there(model, tmp_path, monkeypat
     with pytest.raises(UserError) as raised:
         saved.check()
     assert str(raised.value) == (
-        f"Saving a checkpoint in {tmp_path}/checkpoints failed: No space left on device. Earlier checkpoints are intact; free "
-        " some space and run the same command again."
+        f"Saving a checkpoint in {tmp_path}/checkpoints failed: "
+        "No space left on device. Earlier checkpoints are intact; "
+        "free some space and run the same command again."
     )
     saved.check()
     assert published == ["ckpt-20.data-00000-of-00001"]  # the index last

@@ -104,8 +104,8 @@ def test_facts_are_what_json_holds():
     operations = [  # name, place, shape, cycles of all turns
         ("dear_one", "", "f32[]", 700), ("dot.2", "jit/text_encoder/matmul", "f32[8,8]", 100),
         ("in_loop", "", "f32[4]", 40), ("twice_unknown", "", "f32[2]", 12), ("true", "", "pred[]", 4),
-        ("true", "", "pred[]", 4), ("loop", "", "(s32[], f32[4])", 2), ("p0", "", "f32[8,16]", 0), ("p1", "", "f32[16,8]", 0),
-        ("inner", "", "(s32[])", 0),
+        ("true", "", "pred[]", 4), ("loop", "", "(s32[], f32[4])", 2), ("p0", "", "f32[8,16]", 0),
+        ("p1", "", "f32[16,8]", 0), ("inner", "", "(s32[])", 0),
     ]  # fmt: skip
     assert facts(TEXT) == {
         "cycles": 862, "unknown_loops": 1, "operations": 7, "cycles_by_part": {"the rest": 762, "text_encoder": 100},
