@@ -186,7 +186,7 @@ def test_functions_that_are_called_stand_in_their_places():
         return tf.while_loop(lambda number: number < 20.0, lambda number: [inner(number)], [inner(value)])[0]
 
     def of_module(value):
-        tf.random.uniform([])
+        tf.raw_ops.Assert(condition=True, data=[value])
         return value * weight
 
     exported = tf.compat.v1.wrap_function(of_module, [tf.TensorSpec([])])
