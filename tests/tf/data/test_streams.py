@@ -124,9 +124,9 @@ def test_names_and_fingerprints():
 def end_of(source, number):
     """The end of a batch's items of a source, whose numbers follow from one."""
     begin = tf.io.serialize_tensor(tf.fill([BEGIN], np.int64(number)))
-    tally = tf.fill([1 + len(KINDS), 3], np.int64(10 * number))
-    return {"source": np.int64(source), "position": tf.fill([2], np.int64(number)), "used": np.int64(number), "begin": begin,
-            "tally": tally}  # fmt: skip
+    numbers = {"source": source, "position": [number, number], "used": number}
+    numbers["tally"] = np.full([1 + len(KINDS), 3], 10 * number)
+    return {**{name: tf.constant(value, tf.int64) for name, value in numbers.items()}, "begin": begin}
 
 
 def test_the_places_of_a_batch():
