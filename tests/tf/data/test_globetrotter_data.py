@@ -1,13 +1,11 @@
 """Two views of an image, and masked tokens: what is drawn, how much of it, and that a seed repeats it."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import toy_data
 
 from mural_lite.config import base_config
 from mural_tf.data.streams.captions import mask_tokens
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.views import ASPECT, random_crop
 
 SEED = tf.constant([1, 2], tf.int64)
@@ -72,25 +70,6 @@ def test_masking_works_where_the_width_is_not_known():
     found = run(tf.constant(["thing w3", "ding v4 w5 thing"]))
     assert found["places"].shape == (2, 3) and found["weights"].numpy().sum(axis=1).tolist() == [2.0, 3.0]
     assert run(tf.constant(["", ""]))["weights"].numpy().sum() == 0.0
-
-
-def prepared(folder):
-    config = toy_data.toy_config(toy_data.write_toy_data(folder, count=20), "globetrotter")
-    config.augmentation.update(dict(crop_area=(0.5, 1.0), color=0.5, blur=1.0))
-    return config
-
-
-@pytest.mark.slow
-def test_batches_of_views_and_masked_texts(tmp_path):
-    """test_etcl.py and test_translation_distillation.py read batches of the other streams."""
-    dataset = training_batches(prepared(tmp_path), toy_data.toy_tokenizer(), streams=("views",))
-    assert all(None not in part.shape for part in tf.nest.flatten(dataset.element_spec))
-    batch = next(dataset.as_numpy_iterator())
-    for name in ("view_0", "view_1"):
-        assert batch[name].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch[name].dtype == np.uint8
-    assert np.mean(batch["view_0"] != batch["view_1"]) > 0.5
-    masked = batch["cloze"]["weights"].sum(axis=1)
-    assert np.all(masked > 0) and np.any(batch["cloze"]["input_word_ids"] != batch["caption"]["input_word_ids"])
 
 
 def test_a_crop_is_where_it_was_drawn():

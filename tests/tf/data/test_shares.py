@@ -130,14 +130,6 @@ def assert_same(one, other):
 
 
 @pytest.mark.slow
-def test_a_pipeline_makes_its_rows_of_the_global_batch(shared):
-    """That all pipelines together have each record once is tested above."""
-    batches, captions, _ = half(shared, 1, streams=("image_text",))
-    assert batches[0]["image"].shape[0] == 8
-    assert len(set(captions)) == 64 and len({image for image, _ in captions}) == 32  # both captions of its images
-
-
-@pytest.mark.slow
 def test_two_pipelines_have_each_record_once_in_batches(shared):
     images, together = set(), set()
     for number in range(2):

@@ -217,6 +217,10 @@ def test_sources_of_a_configuration():
             "(mural or img2dataset)."
         )
     data.sources = {}
+    data.max_skipped_fraction = 2.0
+    with pytest.raises(UserError, match="^data.max_skipped_fraction=2.0: expected a number from 0 to 1, "):
+        training_sources(data)
+    data.max_skipped_fraction = 1.0
     data.shuffle_buffer = -1
     with pytest.raises(UserError, match="^data.shuffle_buffer=-1: expected a number of items, or 0: no shuffling.$"):
         training_sources(data)

@@ -11,7 +11,7 @@ import toy_data
 from snapshots import assert_snapshot
 
 from mural_lite.errors import UserError
-from mural_tf.runs.dry_run import describe_measurement
+from mural_tf.runs.dry_run import describe_measurement, dry_run
 from mural_tf.training import cost
 
 
@@ -303,3 +303,9 @@ def test_data_that_is_there_or_named(config, tmp_path):
         cost._has_data(config.data)
     config.data.source = "shapes"  # builds its data
     assert not cost._has_data(config.data)
+
+
+def test_batches_that_the_replicas_of_a_slice_cannot_share():
+    with pytest.raises(UserError) as raised:
+        dry_run(toy_data.toy_config("/nowhere"), "v4-64")
+    assert str(raised.value) == "train.image_text_batch=16 must be a multiple of 32: v4-64 has 32 replicas."
