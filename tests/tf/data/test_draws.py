@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from test_images import pictures, settings, tower
+from test_images import claiming, encoded, exif_segment, pictures, segment, settings, tower, with_segments
 
 from mural_tf.data import images as images_module
 from mural_tf.data.images import augment_images, decode_features, prepare_image, prepared_spec, read_image
 from mural_tf.data.patches import grid_of, patch_square
+from mural_tf.data.resampling import resampled, to_uint8
 from mural_tf.data.streams.captions import _places, mask_tokens
 from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.data.streams.text_text import draw_across_languages, language_pairs
@@ -217,3 +218,89 @@ def test_a_square_of_patches_is_the_picture_and_its_grid():
         np.testing.assert_array_equal(cells[number], image[:, 4 * number : 4 * number + 4])
     assert not cells[300:323].any()
     assert cells[323, 0, :2].tolist() == [[1, 0, 0], [300 - 256, 1, 0]] and cells[323].sum() == 1 + 44 + 1
+
+
+# Resampling.
+
+
+def kernel(x, interpolation):
+    x = abs(x)
+    if interpolation != "bicubic":
+        return max(1 - x, 0)
+    if x < 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("interpolation,scale,translation,size", [
+    ("bilinear", None, None, 5), ("bicubic", None, None, 21), ("big_vision", None, None, 5),
+    ("bilinear", None, None, 18), ("bilinear", 0.7, 0.3, 6), ("bicubic", 0.4, -0.5, 3),
+])  # fmt: skip
+def test_lines_are_weighted_by_a_kernel(axis, interpolation, scale, translation, size):
+    image = pictures(1, 9)[0][:, :7] if axis == 0 else pictures(1, 9)[0][:7]
+    place = () if scale is None else (tf.constant(scale, tf.float64), tf.constant(translation, tf.float64))
+    found = resampled(tf.constant(image), axis, size, interpolation, *place).numpy()
+    lines = np.moveaxis(image, axis, 0).astype(float)
+    scale, translation = scale or size / 9, translation or 0.0
+    reach = max(1 / scale, 1.0) if interpolation != "big_vision" else 1.0
+    for row, line in enumerate(np.moveaxis(found, axis, 0)):
+        centre = (row + 0.5 - translation) / scale - 0.5
+        weights = np.array([kernel((k - centre) / reach, interpolation) for k in range(9)])
+        expected = np.clip(np.tensordot(weights / weights.sum(), lines, 1), 0, 255)
+        apart = expected - line
+        assert apart.max() < (1.001 if interpolation == "big_vision" else 0.501) and apart.min() > -0.501
+
+
+@pytest.mark.parametrize("interpolation,half_up,expected", [
+    ("bilinear", False, [0, 2, 2, 126, 127, 255]), ("bilinear", True, [1, 2, 3, 127, 127, 255]),
+    ("bicubic", False, [0, 2, 2, 126, 127, 255]), ("big_vision", False, [0, 1, 2, 126, 126, 254]),
+])  # fmt: skip
+def test_halves_are_rounded(interpolation, half_up, expected):
+    pixels = tf.constant([0.5, 1.5, 2.5, 126.5, 126.7, 254.6])
+    found = to_uint8(pixels, interpolation, half_up)
+    assert found.dtype == tf.uint8 and found.numpy().tolist() == expected
+    if interpolation == "bicubic":
+        assert to_uint8(tf.constant([-3.0, 300.0]), interpolation).numpy().tolist() == [0, 255]
+
+
+def test_pixels_that_the_kernel_sees(monkeypatch):
+    """Of 1 x 5,000, made 32 times as large, its centre at 2,500: two pixels and one to either side."""
+    calls = []
+
+    def note(image, axis, side, interpolation, scale, translation):
+        calls.append(
+            (image.shape.as_list(), axis, side, interpolation, round(float(scale), 6), round(float(translation), 6))
+        )
+        return image
+
+    monkeypatch.setattr(images_module, "resampled", note)
+    config = tower(resize=32, image_size=32, resize_mode="shorter_side", interpolation="bicubic")
+    images_module._resize_as_pillow(tf.zeros([1, 5000, 3], tf.uint8), config, 32)
+    images_module._resize_as_pillow(tf.zeros([320, 100, 3], tf.uint8), config, 20)
+    assert calls == [
+        ([1, 8, 3], 1, 32, "bicubic", 32.0, 2496 * 32 - 79_984.0), ([1, 8, 3], 0, 32, "bicubic", 32.0, 0.0),
+        ([78, 78, 3], 1, 20, "bicubic", 0.32, -2.48),
+        ([78, 78, 3], 0, 20, "bicubic", 0.31875, -2.43125),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more,orientation", [(0, 6), (1, 1)])
+def test_exif_data_are_looked_for_in_the_first_bytes(more, orientation):
+    """The value is the last of 4,096 bytes, or the first behind them."""
+    begin = with_segments(segment(0xE2, b""), exif_segment(6)).index(b"\x06\0\0\0")
+    data = with_segments(segment(0xE2, b"x" * (4095 - begin + more)), exif_segment(6))
+    assert data[4095 + more] == 6 and int(images_module._orientation(tf.constant(data))) == orientation
+
+
+def test_as_many_pixels_as_may_be_are_decoded():
+    for image_format in ("JPEG", "PNG"):
+        data = tf.constant(claiming(8192, image_format))
+        assert int(images_module.claimed_pixels(data, tf.constant(image_format == "JPEG"))) == 8192**2
+    whole = tf.constant(encoded("PNG"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(images_module, "MAX_PIXELS", 13 * 7)
+        assert images_module.decode_image(whole).shape == (7, 13, 3)
+        patched.setattr(images_module, "MAX_PIXELS", 13 * 7 - 1)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):
+            images_module.decode_image(whole)

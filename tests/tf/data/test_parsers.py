@@ -274,7 +274,9 @@ def test_what_the_first_records_say(tmp_path):
     assert str(raised.value).startswith(f"{others} does not hold records of the expected kind (")
     assert str(raised.value).endswith("). See docs/data.md, and data.format for img2dataset's records.")
     assert "image" in str(raised.value) and "\n" not in str(raised.value)
-    check_first_item([write_file(tmp_path / "late", [pair] * 98 + [RECORD])], parse_image_text, "nothing")
+    check_first_item([write_file(tmp_path / "late", [pair] * 99 + [RECORD])], parse_image_text, "nothing")
+    with pytest.raises(UserError, match="does not hold records of the expected kind"):
+        check_first_item([write_file(tmp_path / "too late", [pair] * 100 + [RECORD])], parse_image_text, "nothing")
     check_first_item([others, write_file(tmp_path / "first", [RECORD])], parse_image_text, "nothing")
     check_first_item([write_file(tmp_path / "pairs", [pair])], parse_text_pair, "nothing")
     with pytest.raises(UserError, match="^nothing$"):

@@ -225,6 +225,11 @@ def test_seconds_of_a_step_by_a_clock(config, monkeypatch):
     assert [layer.group for layer in layers] == [2, 4, "global"]
     assert cost._seconds_of_step(model, config, None, 4, 1, limits=(0.0,)) == 1.5
 
+    clock[0] = 0.0
+    cost._seconds_of_step(model, config, None, 4, 1)
+    assert clock[0] == 9.0 + 15.0  # whole calls of at least 8 s and 15 s
+    assert (cost.PROBE, cost.LONGEST) == (8, 4.0)
+
     def broken(batches):
         raise tf.errors.DataLossError(None, None, "first\nsecond\n\t [[node]]")
 

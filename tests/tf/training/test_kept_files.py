@@ -9,6 +9,7 @@ import subprocess
 import types
 
 import pytest
+import tensorflow as tf
 import toy_data
 
 from mural_lite.config_file import load_config
@@ -219,6 +220,16 @@ def test_a_data_set_is_built_once_and_follows_its_earlier_state(tmp_path, replac
         with pytest.raises(UserError):
             build(replaced, follows=True)
     assert len(built) == 1 + (replaced.get("version") == 2)
+
+
+def test_a_disk_that_is_full_while_a_data_set_is_built(tmp_path):
+    def write(partial):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    with pytest.raises(UserError) as raised:
+        build_folder(tmp_path / "data", {"name": "n"}, write)
+    assert str(raised.value) == f"Cannot write to {tmp_path}: No space left. Free space there."
+    assert not (tmp_path / "data").exists()
 
 
 # The vocabulary.

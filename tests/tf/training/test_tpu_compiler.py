@@ -1,14 +1,20 @@
 """The program that compiles for a TPU, with made-up modules of jax: what it asks of them, keeps and answers."""
 
 import importlib
+import importlib.util
 import json
+import os
+import pathlib
+import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
 
+from mural_lite.errors import UserError
 from mural_tf.training import tpu_forecast
+from mural_tf.training.tpu_slices import find_slice
 
 NAMES = (
     "jax", "jax.experimental", "jax.experimental.topologies", "jax._src", "jax._src.compiler",
@@ -227,3 +233,77 @@ def test_the_words_of_a_compiler_that_ends():
     found = tpu_forecast._brief_reason("\n".join(lines))
     assert found == "first " + " ".join(f"Size: {k} Operator: {k} Shape: {k}" for k in range(5))
     assert tpu_forecast._brief_reason("x" * 2000) == "x" * 1500
+
+
+@pytest.mark.parametrize("text_file", ["", "text"])
+def test_how_the_compiler_is_started(text_file, monkeypatch, tmp_path):
+    calls = []
+
+    class Process:
+        returncode = 1
+
+        def __init__(self, command, **options):
+            calls.append((command, options))
+            assert pathlib.Path(command[3]).read_bytes() == b"module"
+            pathlib.Path(command[4]).write_text('{"answer": 1}')
+            self.waits = [subprocess.TimeoutExpired("x", 20), None]
+
+        def wait(self, timeout=None):
+            calls.append(timeout)
+            failure = self.waits.pop(0) if self.waits else None
+            if failure is not None:
+                raise failure
+
+        def kill(self):
+            calls.append("kill")
+
+    monkeypatch.setattr(tpu_forecast.subprocess, "Popen", Process)
+    monkeypatch.setattr(tpu_forecast, "announce", lambda line: calls.append(line.split(" s")[0].rstrip("0123456789")))
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    slice_ = find_slice("v4-8")
+    assert tpu_forecast._run_compiler(b"module", slice_, text_file) == {"answer": 1}
+    begin, (command, options), *rest = calls
+    assert begin.startswith("The compiler of v4-8 begins")
+    assert rest == [
+        20.0,
+        "The compiler works … ",
+        20.0,
+        "kill",
+        None,
+    ]
+    assert command[:3] == [sys.executable, "-m", "mural_tf.training.tpu_compiler"]
+    assert command[5:] == ["v4:2x2x1", "4", *[text_file] * bool(text_file)]
+    root = str(pathlib.Path(tpu_forecast.__file__).parents[2])
+    assert options["env"]["PYTHONPATH"] == os.pathsep.join([root, "mine"])
+    assert options["env"].items() >= tpu_forecast.ENVIRONMENT.items() and "PATH" in options["env"]
+    assert (options["stdin"], options["stdout"]) == (subprocess.PIPE, subprocess.DEVNULL)
+
+
+def test_the_answer_of_a_compiler(monkeypatch):
+    slice_ = find_slice("v4-8")
+    monkeypatch.setattr(tpu_forecast, "has_compiler", lambda: True)
+    answers = iter([{**FIGURES, "seconds": 1.0}, {"refused": "no\nmore"}, {"refused": "RESOURCE_EXHAUSTED: x"}])
+    asked = []
+    monkeypatch.setattr(tpu_forecast, "_run_compiler", lambda *arguments: asked.append(arguments) or next(answers))
+    step = tpu_forecast.compile_step(b"m", slice_, "text")
+    assert asked == [(b"m", slice_, "text")] and (step.slice, step.cycles, step.program) == (slice_, 7, 5)
+    assert step.memory == 1 + 2 - 3 + 4 + 5 and step.seconds == 7 / 1.05e9
+    assert step.utilisation == pytest.approx(6.0 / (7 / 1.05e9 * 275e12))
+    for short in (False, True):
+        with pytest.raises(tpu_forecast.RefusedStep) as raised:
+            tpu_forecast.compile_step(b"m", slice_)
+        assert raised.value.is_out_of_memory == short
+        first = "RESOURCE_EXHAUSTED: x" if short else "no"
+        assert str(raised.value) == f"The compiler of v4-8 refuses the step: {first}"
+    assert raised.value.reason == "RESOURCE_EXHAUSTED: x"
+    monkeypatch.setattr(tpu_forecast, "has_compiler", lambda: False)
+    with pytest.raises(UserError, match="^The TPU's own compiler is not here, so memory and time are not known: pip "):
+        tpu_forecast.compile_step(b"m", slice_)
+
+
+def test_whether_the_compiler_is_here(monkeypatch):
+    found = {"jax": None, "libtpu": "here"}
+    monkeypatch.setattr(tpu_forecast.importlib.util, "find_spec", found.get)
+    assert not tpu_forecast.has_compiler()
+    found["jax"] = "here"
+    assert tpu_forecast.has_compiler()
