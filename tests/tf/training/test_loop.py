@@ -1,6 +1,7 @@
 """The parts of the loop, with made-up models, strategies and data: what is compiled, read, said and handed on."""
 
 import collections
+import contextlib
 import types
 
 import numpy as np
@@ -308,3 +309,131 @@ def test_failures_in_one_line(error, chunks, count, message, config, monkeypatch
         with failures.failures_in_one_line(config, tf.distribute.get_strategy()):
             raise error
     assert raised.value is error if message is None else str(raised.value) == message
+
+
+def test_a_pipeline_has_the_place_of_its_first_replica(monkeypatch):
+    context = types.SimpleNamespace(num_replicas_in_sync=6)
+    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
+    progress = DataProgress({"a": 1}, pipelines=3)
+    assert progress._by_pipeline(tf.range(6)).numpy().tolist() == [0, 2, 4]
+    assert progress.places["a"].shape == (3, 1, PLACE) and progress.epochs() == {"a": [0]}
+
+
+# The whole of `fit`.
+
+
+class Parts:
+    """Stand-ins for the parts of `fit`, which note what they are asked."""
+
+    def __init__(self, monkeypatch, step=0, restored=None, misfit="", failure=None, steps_done=10):
+        self.calls = calls = []
+        self.made = {}
+        saved = types.SimpleNamespace(
+            restore=lambda: restored, save=lambda number: calls.append(("save", number)),
+            prepare=lambda: calls.append("prepare"), wait=lambda: calls.append("wait"),
+        )  # fmt: skip
+        progress = types.SimpleNamespace(saved=lambda: "progress", restore=lambda path: calls.append(path) or misfit)
+        skipped = types.SimpleNamespace(begin=lambda: calls.append("begin"), stop=lambda *a: calls.append(a))
+
+        def make(name, result):
+            def made(*arguments):
+                self.made[name] = arguments
+                return result(*arguments) if callable(result) else result
+
+            monkeypatch.setattr(fit, name, made)
+
+        class Log:
+            def __init__(self, *arguments):
+                self.step = step
+
+            def __enter__(self):
+                calls.append("enter")
+
+            def __exit__(self, *_):
+                calls.append("exit")
+
+        evaluation = types.SimpleNamespace(evaluate_if_due=lambda *arguments: calls.append(arguments))
+
+        def intervals(model, batches, parts, callbacks):
+            calls.append((batches(), parts, callbacks))
+            log = self.log = callbacks[0]
+            log.step = steps_done
+            if failure is not None:
+                raise failure
+
+        make("is_chief", True)
+        make("input_pipelines", 3)
+        make("stream_sources", lambda data, stream: [(f"source of {stream}", [])] * 2)
+        make("DataProgress", progress)
+        make("training_checkpoints", saved)
+        make("_common_step", step)
+        make("_compare_data", None)
+        make("keep_metrics", None)
+        make("_skipped_records", skipped)
+        make("TrainingLog", Log)
+        make("PeriodicEvaluation", evaluation)
+        make("SaveCheckpoints", "saving")
+        make("StopAfterStep", "stopping")
+        make("chief_first", lambda strategy, prepare: prepare())
+        make("_distribute", "batches")
+        make("_fit_intervals", intervals)
+        make("unusable", ("s", "tally") if failure is OpFailure else None)
+        self.evaluation, self.skipped, self.saved = evaluation, skipped, saved
+
+    def fit(self, config, **options):
+        self.model = types.SimpleNamespace(streams=("image_text", "text_text"))
+        signals = types.SimpleNamespace(after_the_step=contextlib.nullcontext)
+        columns = lambda *arguments: self.calls.append(("columns", arguments[1:])) or "columns"  # noqa: E731
+        strategy = tf.distribute.get_strategy()
+        return fit.fit(self.model, "tokens", config, "workdir", strategy, signals, columns_of=columns, **options)
+
+
+OpFailure = tf.errors.DataLossError(None, None, "unusable")
+
+
+def test_a_run_from_its_first_step(config, monkeypatch, capsys):
+    config.train.update(dict(steps=10, log_every=4, checkpoint_every=7, evaluate_every=5, evaluate_first=True))
+    parts = Parts(monkeypatch)
+    observers = lambda model, config, log, strategy: ["observer"]  # noqa: E731
+    assert parts.fit(config, evaluate="evaluate", observers_of=observers) is True
+    callbacks = [parts.log, "stopping", "saving", parts.evaluation, "observer"]
+    assert parts.calls == [
+        "enter", ("save", 0), (0, True), "prepare", ("columns", (config, "tokens", "workdir")), "begin",
+        ("batches", [(2, 4), (1, 2)], callbacks), "wait", "exit",
+    ]  # fmt: skip
+    made = parts.made
+    assert made["DataProgress"] == ({"image_text": 2, "text_text": 2}, 3)
+    assert made["training_checkpoints"] == (parts.model, "workdir", 3, True, "progress")
+    assert made["TrainingLog"] == ("workdir", 0, 10, 32, parts.skipped, True)
+    intervals = fit.Intervals(10, 4)
+    assert made["PeriodicEvaluation"][0] == "evaluate" and made["PeriodicEvaluation"][4:] == (intervals, 5)
+    assert made["SaveCheckpoints"][0] is parts.saved and made["SaveCheckpoints"][2:] == (intervals, (7, 5))
+    assert made["_distribute"][1:] == (parts.model, "tokens", config, "columns")
+    folder, wanted = made["keep_metrics"]
+    assert folder == "workdir" and [wanted({"step": number}) for number in (0, 1)] == [True, False]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("step,done,finished", [(8, 9, False), (10, 10, True), (8, 10, True)])
+def test_a_run_that_goes_on(config, step, done, finished, monkeypatch, capsys):
+    """Without evaluations, as `evaluate` is not given; each pipeline reads everything."""
+    config.data.read = "all"
+    config.train.update(dict(steps=10, log_every=4, evaluate_every=5, evaluate_first=True))
+    parts = Parts(monkeypatch, step, "ckpt-8", "the places do not fit", steps_done=done)
+    assert parts.fit(config) is finished
+    assert parts.made["DataProgress"][1] == 1 and parts.made["SaveCheckpoints"][3] == (10, 0)
+    fitted = [(count, length) for call in parts.calls if call[0] == "batches" for count, length in call[1]]
+    assert fitted == ([(1, 2)] if step == 8 else [])
+    assert parts.calls[:3] == ["ckpt-8", "enter", (step, False)] and ("save", 0) not in parts.calls
+    line = f"Step {step:,}: the places do not fit. Training goes on with a new epoch of the data.\n"
+    assert capsys.readouterr().out == line
+
+
+@pytest.mark.parametrize("failure", [OpFailure, tf.errors.DataLossError(None, None, "other"), ValueError("ours")])
+def test_a_run_that_fails(config, failure, monkeypatch):
+    config.data.max_skipped_fraction = 0.25
+    parts = Parts(monkeypatch, failure=failure)
+    with pytest.raises(type(failure)) as raised:
+        parts.fit(config)
+    assert raised.value is failure and parts.calls[-2:] == ["wait", "exit"]
+    assert (("s", "tally", 0.25) in parts.calls) == (failure is OpFailure)
