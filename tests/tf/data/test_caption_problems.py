@@ -73,7 +73,7 @@ def test_karpathy(tmp_path):
     assert len(captions) == 4 and others == [problems[0], problems[7], *of_sentences, *of_sentences]
     with pytest.raises(UserError) as raised:
         read(read_karpathy, path, ("dev", "alt", "test"))
-    assert str(raised.value) == f"{path} has no split alt, dev; it has tesu, test, train."
+    assert str(raised.value) == f"{path} has no split alt, dev; it has test, tesu, train."
 
 
 def test_flickr8k(tmp_path):
