@@ -49,7 +49,10 @@ def in_turn(epoch, share):
 
 def digest(items):
     """Of all numbers that come with items: text, counts of skipped records, place."""
-    rows = [[int(item["text_a"][1:]), *item["tally"].ravel(), *place(item)] for item in items]
+    rows = []
+    for item in items:
+        counted = np.where(item["tally"][:, :1] > 0, item["tally"], 0)  # a kind has a place only where it is counted
+        rows.append([int(item["text_a"][1:]), *counted.ravel(), *place(item)])
     return hashlib.sha256(np.array(rows, "<i8").tobytes()).hexdigest()[:16]
 
 
@@ -59,7 +62,7 @@ def read(folder, share=ALL, window=20, count=150, **changes):
 
 
 @pytest.mark.parametrize("share,window,expected", [
-    (ALL, 0, "d77e39a9ab0d6a7f"), (ALL, 20, "996ae1f224d2d5fa"), (Share(1, 2), 20, "f3d561624dacff29")
+    (ALL, 0, "88ddd1f1ca958f89"), (ALL, 20, "402ef44143005dc2"), (Share(1, 2), 20, "31d64afa6013eda4")
 ])  # fmt: skip
 def test_files_come_in_turn_and_each_window_is_shuffled_by_itself(folder, share, window, expected):
     items = read(folder, share, window)
@@ -79,7 +82,7 @@ def test_files_come_in_turn_and_each_window_is_shuffled_by_itself(folder, share,
 
 
 def test_copies_by_language(folder, capsys):
-    assert digest(read(folder, language_temperature=5.0)) == "1107e55bd5d7ebc0"
+    assert digest(read(folder, language_temperature=5.0)) == "cd32e499f598a138"
     assert capsys.readouterr().out == (
         f"Reading 19 files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.\n"
     )

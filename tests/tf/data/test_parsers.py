@@ -11,7 +11,7 @@ from mural_lite.skipped import CAPTION_NOT_UTF8, EMPTY_CAPTION, EMPTY_TEXT, NOT_
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import count_records, counts_of
 from mural_tf.data.records import ImageTextRecord, TextPair, parse_image_text, parse_img2dataset, parse_text_pair
-from mural_tf.data.streams.epochs import check_first_item, one_pass, parser, stated_languages
+from mural_tf.data.streams.epochs import NO_ITEM, check_first_item, one_pass, parser, stated_languages
 from mural_tf.data.streams.image_groups import captions_of, group_parser
 from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions, with_pivot
 from mural_tf.data.streams.triples import parse_triples
@@ -95,8 +95,10 @@ def test_pairs_that_are_turned_to_their_pivot():
         (("sw",), ""),
     ):
         found = table(with_pivot(parse_text_pair, pivots)(serialized))
-        assert " ".join(map("".join, zip(*(found[name] for name in names)))) == expected
-        assert len(found["group_id"]) == len(found["problem"]) == len(found["text_a"])
+        turned = zip(*(found[name] for name in names), found["problem"])
+        assert " ".join("".join(pair) for *pair, problem in turned if problem != NO_ITEM) == expected
+        assert set(found["problem"]) == {"", NO_ITEM} if expected else {NO_ITEM}
+        assert len(found["group_id"]) == len(found["text_a"]) == 5  # a record is an item still
 
 
 def test_captions_that_are_still_to_be_drawn():

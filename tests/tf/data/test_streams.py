@@ -72,7 +72,7 @@ def test_text_pairs_of_other_sources():
     )
     config.data.text_pairs = FILES
     made = pipeline.stream_of("text_text", config, texts)
-    assert not made.takes_many
+    assert made.takes_many
     assert made.without == "No text pair has one side in method.pivot=en+de and one in another language."
     config.data.text_pairs = "other"
     known = ", ".join((FILES, CO_CAPTIONS, across))
