@@ -25,7 +25,6 @@ from mural_tf.data.streams.epochs import (
     _copies_per_language,
     _placed,
     _too_many,
-    check_first_item,
     count_languages,
     endless_items,
     one_pass,
@@ -304,16 +303,6 @@ def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatc
             np.testing.assert_array_equal(block[key], expected[key])
     problems = collections.Counter(np.concatenate([block["problem"] for block in together]).tolist())
     assert problems == {b"": 89, NOT_AN_EXAMPLE.encode(): 8, TEXT_NOT_UTF8.encode(): 3}
-
-
-def test_the_first_records_may_be_garbage(tmp_path):
-    toy_data.write_toy_data(tmp_path, count=8)
-    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    pathlib.Path(files[0]).write_bytes(garbage(3))
-    check_first_item(files, parse_image_text, "")  # what training makes of them: `test_unusable_records_are_skipped`
-    pathlib.Path(files[1]).write_bytes(garbage(1))
-    with pytest.raises(UserError, match="does not hold records of the expected kind"):
-        check_first_item(files, parse_image_text, "")
 
 
 def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):

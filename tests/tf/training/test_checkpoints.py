@@ -238,14 +238,6 @@ def test_a_damaged_list_is_not_needed(model, three, caplog, content):
     assert f"The list {three}/checkpoints/checkpoint is damaged" in caplog.text
 
 
-def test_no_usable_checkpoint_is_one_error(model, three):
-    for step in (10, 20, 30):
-        damage(three / f"checkpoints/ckpt-{step}")
-    for restore in (training_checkpoints(model, three, 3).restore, lambda: restore_for_inference(model, three)):
-        with pytest.raises(UserError, match="No checkpoint in .* is usable: all 3 are missing or damaged"):
-            restore()
-
-
 def test_leftovers_of_a_killed_save_are_removed(model, three):
     folder = three / "checkpoints"  # whose last checkpoint is complete, but not listed yet
     (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-20"\nall_model_checkpoint_paths: "ckpt-20"\n')
