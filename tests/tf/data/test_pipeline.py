@@ -115,7 +115,7 @@ def test_sizes_are_known_beforehand(dataset):
 
 
 def test_resumes_at_the_very_next_record(config, whole):
-    """In an epoch; at other places: test_orders.py."""
+    """In an epoch; at other places: test_epochs.py."""
     for one, other in zip(whole[7:], batches(config, 6, places=places_of(whole[6]), **ONE)):
         assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/tf/data/test_shares.py
 

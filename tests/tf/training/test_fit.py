@@ -283,10 +283,12 @@ def test_the_chief_prepares_first(chief, monkeypatch):
 @pytest.mark.parametrize("cards", [0, 1, 2])
 def test_cards_of_this_machine_mirror_a_step(cards, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(strategy, "prepare_gpus", lambda: None)
+    prepared = []
+    monkeypatch.setattr(strategy, "prepare_gpus", lambda: prepared.append("memory and float32"))
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: {"GPU": ["card"] * cards}[kind])
     monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda: "mirrored")
     assert strategy.build_strategy() == ("mirrored" if cards == 2 else tf.distribute.get_strategy())
+    assert prepared == ["memory and float32"]
 
 
 MEMORY = "A device of this machine has too little memory: {}; --dry_run lists what a step needs."
