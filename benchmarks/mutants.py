@@ -168,7 +168,7 @@ UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "dae
 SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
 # Calls that print, or that only save time and memory.
 SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush",
-        "release_pages", "freeze", "setswitchinterval", "ThreadPoolExecutor"}  # fmt: skip
+        "release_pages", "freeze", "setswitchinterval", "ThreadPoolExecutor", "fsync"}  # fmt: skip
 SPEED = {"AT_ONCE", "BUFFER", "REMOTE_BUFFER", "PARALLEL", "REQUESTS"}  # constants on which no result depends
 
 

@@ -140,8 +140,10 @@ def test_a_folder_that_is_complete(tmp_path, capsys):
     assert ColumnFolder(tmp_path, 2, "float16", "t").is_made_for("data 2")
 
 
-def test_sums_of_groups_by_a_dictionary(tmp_path):
-    """Of more groups than a block holds; a text counts once in a group."""
+def test_sums_of_groups_by_a_dictionary(tmp_path, monkeypatch):
+    """Of more groups than a block holds; a text counts once in a group, and memory is given back after each block."""
+    released = []
+    monkeypatch.setattr(columns, "release_pages", released.append)
     folder = ColumnFolder(tmp_path, 2, "float32", "t")
     numbers = np.arange(1, 20)
     folder.extend(stream(*numbers), embed)
@@ -155,5 +157,5 @@ def test_sums_of_groups_by_a_dictionary(tmp_path):
         text = b"?%d" % member if member % 5 == 3 else b"%d" % member
         expected[group] = expected.get(group, 0) + embed([text])[0]
     found = folder.column("group_", as_stored=True)
-    assert found._keys.tolist() == sorted(expected)
+    assert found._keys.tolist() == sorted(expected) and len(released) == 2 * -(-len(expected) // 3)
     np.testing.assert_array_equal(found.find(np.array([*expected])), [*expected.values()])

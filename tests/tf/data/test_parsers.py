@@ -250,6 +250,12 @@ def test_files_of_a_split(folder):
         records.find_files("", records.IMAGE_TEXT, "train")
     with pytest.raises(UserError, match=f"^The data folder {folder}/x does not exist.$"):
         records.find_files(folder / "x", records.IMAGE_TEXT, "train")
+    with pytest.raises(UserError) as raised:
+        records.find_files("foo://bucket", records.IMAGE_TEXT, "train")
+    assert str(raised.value) == (
+        f"foo://bucket: TensorFlow {tf.__version__} cannot read foo:// by itself, as training does; copy the data to "
+        "this machine, or mount the bucket as a folder."
+    )
     foreign = folder / "foreign"
     foreign.mkdir()
     for name in ("1.tfrecord", "0.tfrecord", "2.txt"):

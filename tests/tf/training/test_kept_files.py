@@ -14,6 +14,7 @@ import toy_data
 
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
+from mural_lite.files import PARTIAL
 from mural_lite.paths import RemotePath
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import build_folder
@@ -392,3 +393,37 @@ def test_a_workdir_of_another_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(workdir.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=f"^Cannot write to {tmp_path}: Permission denied"):
         open_workdir(tmp_path, config)
+
+
+def test_what_a_killed_run_left_half_written_goes(tmp_path):
+    config = toy_data.toy_config("")
+    open_workdir(tmp_path, config)
+    left = tmp_path / f"summary.json{PARTIAL}"
+    for writes in (False, True):
+        left.touch()
+        open_workdir(tmp_path, config, writes)
+        assert left.exists() != writes
+
+
+def test_the_model_of_a_workdir(tmp_path, monkeypatch):
+    calls = []
+
+    def note(name, result):
+        monkeypatch.setattr(trained_model, name, lambda *arguments: calls.append((name, *arguments)) or result)
+
+    model = types.SimpleNamespace(
+        image_encoder="pictures", head_names=("a", "b"), text_head=lambda name: f"head {name}"
+    )
+    tokenizer = types.SimpleNamespace(vocabulary_size=77)
+    note("load_config", "config")
+    note("check_stored", None)
+    note("build_tokenizer", tokenizer)
+    note("build_model", model)
+    note("restore_for_inference", "a/ckpt-12")
+    note("embed_class_names", None)
+    assert trained_model.load_trained(str(tmp_path), "best") == (model, tokenizer, "config", 12)
+    assert calls == [
+        ("load_config", tmp_path / "config.json"), ("check_stored", "config", tmp_path / "config.json"),
+        ("build_tokenizer", "config", tmp_path / "vocabulary.txt"), ("build_model", "config", 77),
+        ("restore_for_inference", model, tmp_path, "best"), ("embed_class_names", "pictures", "head a"),
+    ]  # fmt: skip
