@@ -33,6 +33,26 @@ def test_the_graph_counts_lost_records_as_the_reader_does(lost, before, count, b
     assert int(found) == tfrecord.lost_records(stated, lost, before, count)
 
 
+LENGTHS = (0, 1, 255, 256, 65_535, 0x0102030405060708, 2**40 + 77, 2**63 - 1)
+
+
+def test_lengths_are_where_their_checksums_agree():
+    """At each place of many headers in a row, and of the same with one bit changed in every second."""
+    headers = []
+    for length in LENGTHS:
+        stated = length.to_bytes(8, "little")
+        headers.append(stated + tfrecord.masked_crc(stated).to_bytes(4, "little"))
+    for number in range(1, len(headers), 2):
+        headers.append(bytes([headers[number][0] ^ 4]) + headers[number][1:])
+    data = np.frombuffer(b"".join(headers), np.uint8)
+    found = record_files._lengths(tf.constant(data)).numpy()
+    assert len(found) == len(data) - 11
+    assert {place: length for place, length in enumerate(found.tolist()) if length != -1} == {
+        12 * number: length for number, length in enumerate(LENGTHS)
+    }
+    assert record_files._lengths(tf.constant(data[:11])).shape == (0,)
+
+
 def test_files_in_stores_are_opened_by_tensorflow(monkeypatch):
     monkeypatch.setattr(tfrecord, "read_all", lambda path, on_problem, open_file: open_file)
     assert [records.read_serialized(path, None) for path in ("a/b", "gs://a/b")] == [open, tf.io.gfile.GFile]
