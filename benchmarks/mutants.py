@@ -3,8 +3,8 @@
     python -m benchmarks.mutants --seed=1 --rooms=data,text,training --each=10 --output=mutants.csv
 
 In a room every operator (comparison, slice, guard removed, …) is as likely as another, then a place at random. What
-cannot change a result is left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, and
-arguments such as `flush`.
+cannot change a result is left out by rule: messages, docstrings, annotations, `__repr__`, `raise`, logging, sizes of
+buffers, and arguments such as `flush`.
 
 Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
 the files that import its module, say the name of its function, or are named as the module is. Each was run before
@@ -168,7 +168,8 @@ UNSEEN = {"name", "flush", "encoding", "num_parallel_calls", "max_workers", "dae
 SYMMETRIC = {"equal", "not_equal", "maximum", "minimum", "add", "multiply", "array_equal", "isclose", "allclose"}
 # Calls that print, or that only save time and memory.
 SAID = {"print", "warn", "warning", "info", "debug", "error", "announce", "brief", "prefetch", "TypeVar", "flush",
-        "release_pages", "freeze", "setswitchinterval"}  # fmt: skip
+        "release_pages", "freeze", "setswitchinterval", "ThreadPoolExecutor", "fsync"}  # fmt: skip
+SPEED = {"AT_ONCE", "BUFFER", "REMOTE_BUFFER", "PARALLEL", "REQUESTS"}  # constants on which no result depends
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
@@ -192,6 +193,8 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         is_filler = isinstance(getattr(node.operand, "value", None), float)  # -1.0, where there is no score
         return [node.operand] if is_filler else []
+    if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in SPEED:
+        return [node.value]
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
         return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):

@@ -43,6 +43,7 @@ def test_an_operator_s_mistake(operator, before, after):
 @pytest.mark.parametrize("code", [
     "assert a < 1", "logging.info(1 + 1)", "release_pages(a[1:])", "a(b, flush=True)",
     "def __repr__(self):\n    return 1 + 1",
+    "BUFFER = 1 << 18", "pool(ThreadPoolExecutor(2 if a else 1))",
     "a: b[1:2]", "def a(b: c | d = e) -> f | g:\n    h", "'a' + b", "-1.0", "a = {'b': 2}", "tf.equal(a, b)",
 ])  # fmt: skip
 def test_what_changes_no_result_is_left_out(code):

@@ -118,4 +118,5 @@ def _shares(weights: Sequence[float], total: int) -> np.ndarray:
     counts = np.maximum(np.floor(exact), 1).astype(int)
     for index in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
         counts[index] += 1
+    counts[np.argmax(counts)] -= counts.sum() - total  # of sources that got 1 in place of less
     return counts

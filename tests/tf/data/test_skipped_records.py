@@ -33,6 +33,26 @@ def test_the_graph_counts_lost_records_as_the_reader_does(lost, before, count, b
     assert int(found) == tfrecord.lost_records(stated, lost, before, count)
 
 
+LENGTHS = (0, 1, 255, 256, 65_535, 0x0102030405060708, 2**40 + 77, 2**63 - 1)
+
+
+def test_lengths_are_where_their_checksums_agree():
+    """At each place of many headers in a row, and of the same with one bit changed in every second."""
+    headers = []
+    for length in LENGTHS:
+        stated = length.to_bytes(8, "little")
+        headers.append(stated + tfrecord.masked_crc(stated).to_bytes(4, "little"))
+    for number in range(1, len(headers), 2):
+        headers.append(bytes([headers[number][0] ^ 4]) + headers[number][1:])
+    data = np.frombuffer(b"".join(headers), np.uint8)
+    found = record_files._lengths(tf.constant(data)).numpy()
+    assert len(found) == len(data) - 11
+    assert {place: length for place, length in enumerate(found.tolist()) if length != -1} == {
+        12 * number: length for number, length in enumerate(LENGTHS)
+    }
+    assert record_files._lengths(tf.constant(data[:11])).shape == (0,)
+
+
 def test_files_in_stores_are_opened_by_tensorflow(monkeypatch):
     monkeypatch.setattr(tfrecord, "read_all", lambda path, on_problem, open_file: open_file)
     assert [records.read_serialized(path, None) for path in ("a/b", "gs://a/b")] == [open, tf.io.gfile.GFile]
@@ -78,7 +98,7 @@ def tally(read, counts):
     return rows
 
 
-def test_tallies_of_streams_are_counted_apart_and_on_from_before():
+def test_tallies_of_streams_are_counted_apart_and_on_from_before(caplog):
     places = {name: lambda file, byte, name=name: f"{name}-{file}, byte {byte}" for name in ("image_text", "text_text")}
     skipped = SkippedRecords(places, before=5)
     skipped.add_tallies("image_text", tally(100, {EMPTY_CAPTION: (2, 1, 300)})[None])
@@ -92,6 +112,24 @@ def test_tallies_of_streams_are_counted_apart_and_on_from_before():
     of_pipelines = [tally(10, {EMPTY_CAPTION: (1, 2, 8)}), tally(20, {EMPTY_CAPTION: (2, 5, 9)})]
     skipped.add_tallies("image_text", np.stack(of_pipelines))
     assert skipped.total == 5 + 4 + 3 and skipped.by_part["image_text"] == {EMPTY_CAPTION: [3, "image_text-2, byte 8"]}
-    message = r"4 of 300 of the stream text_text skipped \(4 x empty caption, first at text_text-0, byte 7\), more than"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError) as raised:
         skipped.stop("text_text", tally(300, {EMPTY_CAPTION: (4, 0, 7)}), 0.01)
+    counted = "4 x empty caption, first at text_text-0, byte 7"
+    assert str(raised.value) == (
+        f"Too many unusable records: 4 of 300 of the stream text_text skipped ({counted}), more than "
+        "data.max_skipped_fraction = 0.01 of an epoch, which has about 300. Repair the data or raise the bound."
+    )
+    longer = tally(300, {EMPTY_CAPTION: (4, 0, 7)})
+    longer[0, 2] = 301
+    with pytest.raises(UserError, match="which has about 301[.]"):
+        skipped.stop("text_text", longer, 0.01)
+    with pytest.raises(UserError) as raised:
+        skipped.stop("text_text", tally(4, {EMPTY_CAPTION: (4, 0, 7)}), 1.0)
+    assert str(raised.value) == (
+        f"None of the 4 records read of the stream text_text can be used ({counted}). Repair the data."
+    )
+    said = "Skipping records: {}, first at {}. Further records are only counted."
+    assert [record.getMessage() for record in caplog.records] == [
+        said.format(EMPTY_CAPTION, "image_text-1, byte 300"), said.format(UNREADABLE_IMAGE, "image_text-0, byte 12"),
+        said.format(EMPTY_CAPTION, "text_text-0, byte 7"),
+    ]  # fmt: skip

@@ -23,7 +23,6 @@ from mural_tf.training import checkpoints
 from mural_tf.training import checkpoints as checkpoints_module
 from mural_tf.training.checkpoints import (
     BestCheckpoint,
-    has_checkpoint,
     list_checkpoints,
     restore_for_inference,
     training_checkpoints,
@@ -237,24 +236,6 @@ def test_a_damaged_list_is_not_needed(model, three, caplog, content):
     assert training_checkpoints(model, three, 3).restore()
     assert_filled(model, 30)
     assert f"The list {three}/checkpoints/checkpoint is damaged" in caplog.text
-
-
-def test_no_usable_checkpoint_is_one_error(model, three):
-    for step in (10, 20, 30):
-        damage(three / f"checkpoints/ckpt-{step}")
-    for restore in (training_checkpoints(model, three, 3).restore, lambda: restore_for_inference(model, three)):
-        with pytest.raises(UserError, match="No checkpoint in .* is usable: all 3 are missing or damaged"):
-            restore()
-
-
-def test_no_checkpoint_at_all(model, tmp_path):
-    assert not has_checkpoint(tmp_path)
-    assert not training_checkpoints(model, tmp_path, 1).restore()
-    with pytest.raises(UserError, match="has no checkpoint yet"):
-        restore_for_inference(model, tmp_path)
-    for step in (9, 10):
-        (tmp_path / f"ckpt-{step}.index").touch()
-    assert [path.rsplit("-")[-1] for path in list_checkpoints(tmp_path)] == ["9", "10"]  # by number
 
 
 def test_leftovers_of_a_killed_save_are_removed(model, three):

@@ -1,12 +1,13 @@
 """What a machine has, as the run says it, and what follows from it. The devices are made up: there are none here."""
 
 import types
+import urllib.error
 
 import contract
 import pytest
 import tensorflow as tf
 
-from mural_lite.errors import UserError
+from mural_lite.errors import UserError, install_extra
 from mural_tf.encoders import kernels
 from mural_tf.training import strategy as strategies
 
@@ -55,16 +56,10 @@ def test_a_card_is_shared_and_the_similarity_stays_float32(card, monkeypatch):
     assert strategies.describe_devices(tf.distribute.get_strategy()) == "Devices: 1 GPU (A card)."
 
 
-def test_a_card_that_tensorflow_cannot_use_is_said(tmp_path, monkeypatch):
+def test_cards_that_the_driver_sees(tmp_path):
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0/information").write_text("Model: \t NVIDIA H100\nIRQ: 7\n")
     assert strategies.nvidia_cards(str(tmp_path)) == ["NVIDIA H100"] and strategies.nvidia_cards("/nowhere") == []
-    monkeypatch.setattr(strategies, "nvidia_cards", lambda: ["NVIDIA H100"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    said = strategies.describe_devices(tf.distribute.get_strategy())
-    assert said.startswith("Devices: CPU, ") and "NVIDIA H100" in said and "-e '.[gpu]'" in said
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # as the user wants it
-    assert "NVIDIA" not in strategies.describe_devices(tf.distribute.get_strategy())
 
 
 def test_a_pod_is_not_trained_with_folders_of_one_host(monkeypatch):
@@ -92,3 +87,83 @@ def test_a_step_that_is_compiled_whole_is_the_step(method):
         else:  # without a graph, which takes longer
             losses.append(float([model.train_step(batch) for _ in range(3)][-1]["loss"]))
     assert abs(losses[0] - losses[1]) < 1e-4 * losses[0]
+
+
+def test_devices_in_a_line(monkeypatch):
+    cards = [types.SimpleNamespace(name=f"GPU:{number}") for number in range(3)]
+    details = {"GPU:0": {"device_name": "B"}, "GPU:1": {}, "GPU:2": {"device_name": "B"}}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: {"GPU": cards}[kind])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda card: details[card.name])
+    alone = tf.distribute.get_strategy()
+    assert strategies.describe_devices(alone) == "Devices: 3 GPU (B, GPU:1)."
+    grown = []
+
+    def grow(card, on):
+        grown.append((card.name, on))
+        if card.name == "GPU:1":
+            raise RuntimeError("is in use")
+
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", grow)
+    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", grown.append)
+    strategies.prepare_gpus()
+    assert grown == [*((card.name, True) for card in cards), False]
+    cards.clear()
+    monkeypatch.setattr(strategies.os, "sched_getaffinity", lambda process: {0: range(5)}[process])
+    monkeypatch.setattr(strategies, "nvidia_cards", lambda: ["H", "A"])
+    plain = "Devices: CPU, 5 processors."
+    more = (
+        f" An NVIDIA card is in this machine (H, A), but TensorFlow {tf.__version__} cannot use it: install the "
+        f"libraries with {install_extra('gpu')}; see docs/devices.md."
+    )
+    for visible, said in (("0", plain + more), ("", plain), ("-1", plain)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert strategies.describe_devices(alone) == said
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert strategies.describe_devices(alone) == plain + more
+    monkeypatch.setattr(strategies, "nvidia_cards", list)
+    assert strategies.describe_devices(alone) == plain
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", types.SimpleNamespace)
+    assert strategies.describe_devices(types.SimpleNamespace(num_replicas_in_sync=8)) == "Devices: 8 TPU cores."
+
+
+CLUSTER = '{"cluster": {"worker": ["a:1", "b:1"]%s}, "task": {"type": "%s", "index": %s}}'
+OTHERS = (
+    "TF_CONFIG names tasks of the kind %s: all processes train alike here, each as a worker or the chief; parameter "
+    "servers and evaluators do not exist."
+)
+
+
+@pytest.mark.parametrize("text,message", [
+    (CLUSTER % ("", "worker", 1), None), (CLUSTER % ("", "worker", '"0"'), None),
+    (CLUSTER % (', "chief": ["c:1"]', "chief", 0), None),
+    (CLUSTER % ("", "worker", 2), "TF_CONFIG's task worker 2 is not in its cluster, which has {'worker': 2}."),
+    (CLUSTER % ("", "worker", -1), "TF_CONFIG's task worker -1 is not in its cluster, which has {'worker': 2}."),
+    (CLUSTER % ("", "chief", 0), "TF_CONFIG's task chief 0 is not in its cluster, which has {'worker': 2}."),
+    (CLUSTER % (', "ps": []', "worker", 0), OTHERS % "ps"), (CLUSTER % ("", "evaluator", 0), OTHERS % "evaluator"),
+    ("{}", "The environment variable TF_CONFIG cannot be used (KeyError: 'task'): expected {\"cluster\": {\"worker\": "
+           '["host:port", …]}, "task": {"type": "worker", "index": 0}}.'),
+])  # fmt: skip
+def test_workers_of_a_cluster(text, message, monkeypatch):
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
+    if message is None:
+        assert strategies._several_workers(text) == "several"
+    else:
+        with pytest.raises(UserError) as raised:
+            strategies._several_workers(text)
+        assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("error,reason", [
+    (ValueError("first\nsecond"), "first"), (RuntimeError("ConfigureDistributedTPU is not there"), f"TensorFlow "
+     f"{tf.__version__} here is built without TPU support. On a TPU VM install tensorflow-tpu in its place, see "
+     "docs/devices.md"),
+    (urllib.error.URLError("x"), "a TPU is known by its name on Google Cloud only, and this machine is not there"),
+])  # fmt: skip
+def test_a_tpu_that_cannot_be_used(error, reason, monkeypatch):
+    def resolver(tpu):
+        raise error
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", resolver)
+    with pytest.raises(UserError) as raised:
+        strategies.build_strategy("mine")
+    assert str(raised.value) == f"The TPU 'mine' cannot be used: {reason}. Leave --tpu empty for this machine."

@@ -16,7 +16,7 @@ from mural_tf.models.build import build_model
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import failures
 from mural_tf.training import fit as fit_module
-from mural_tf.training.batch_sizes import check_train, chunk_numbers
+from mural_tf.training.batch_sizes import check_train
 from mural_tf.training.callbacks import Intervals
 from mural_tf.training.failures import failures_in_one_line
 from mural_tf.training.fit import compile_model
@@ -100,16 +100,6 @@ def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, mo
     chunks = "K" if where == "build" else 4
     assert f"--config.train.micro_batches={chunks}" in str(found.value) and "--dry_run" in str(found.value)
     assert "node" not in str(found.value)
-
-
-def test_how_many_chunks_come_next():
-    config = complete(toy_data.toy_config("/nowhere"))
-    config.train.update(dict(image_text_batch=24, text_text_batch=36))
-    assert chunk_numbers(config, 2) == [2, 3, 6]  # 12 and 18 on each of two replicas
-    config.train.micro_batches = 3
-    assert chunk_numbers(config, 2) == [6]
-    config.train.micro_batches = 6
-    assert chunk_numbers(config, 2) == []
 
 
 @pytest.mark.parametrize("failure", [

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.training import fit
+from mural_lite.errors import UserError
+from mural_tf.training import fit, tpu_check
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check_step, find_problems, operations
 from mural_tf.training.tpu_lowering import trace_step
@@ -24,6 +25,34 @@ VECTOR = tf.TensorSpec([4], tf.float32)
 def test_what_a_tpu_refuses_is_found(function, spec, expected):
     problems = find_problems(tf.function(function).get_concrete_function(spec).graph.as_graph_def())
     assert any(problem.startswith(expected) for problem in problems), problems
+
+
+def test_all_problems_of_a_step_and_none(monkeypatch):
+    def step(values):
+        length = tf.strings.length(tf.identity(tf.constant("text")))
+        return tf.where(values > 1.0), tf.unique(tf.unique(values)[0])[0], length
+
+    traced = [step]
+    asked = []
+    monkeypatch.setattr(tpu_check, "trace_step", lambda config, *sizes: asked.append((config.train.jit, *sizes)) or (
+        tf.function(traced[0], autograph=False), tf.TensorSpec([4])))  # fmt: skip
+    monkeypatch.setattr(tpu_check, "as_compiled", lambda config, strategy: config)
+    config = toy_data.toy_config("/nowhere")
+    with pytest.raises(UserError) as raised:
+        check_step(config, 100, 4)
+    assert str(raised.value) == (
+        "A TPU would refuse this step: StringLength (1): XLA does not compile it; Unique (2): the size of its output "
+        "depends on data; Where (1): the size of its output depends on data; Const: handles strings; Identity: handles "
+        "strings"
+    )
+    traced[0] = lambda values: tf.function(lambda more: more + 1.0, autograph=False)(values) * values
+    counts = operations(
+        tf.function(traced[0], autograph=False).get_concrete_function(tf.TensorSpec([4])).graph.as_graph_def()
+    )
+    assert check_step(config, 100, 4) == (
+        f"XLA has kernels for each of the step's {sum(counts.values())} operations of {len(counts)} types."
+    )
+    assert asked == [(True, 100, 4)] * 2 and not config.train.jit and counts["AddV2"] == counts["Mul"] == 1
 
 
 @pytest.mark.parametrize("tower", [

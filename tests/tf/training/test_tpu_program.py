@@ -3,7 +3,7 @@
 import pytest
 
 from mural_lite.errors import UserError
-from mural_tf.training.tpu_program import Program, facts, part_of_step
+from mural_tf.training.tpu_program import Program, facts, part_of_step, trip_count
 from mural_tf.training.tpu_slices import GENERATIONS, GIB, find_slice
 
 
@@ -101,11 +101,50 @@ def test_features_that_a_step_must_not_have(line, expected):
 
 
 def test_facts_are_what_json_holds():
-    found = facts(TEXT)
-    assert found["cycles"] == Program(TEXT).cycles and found["unknown_loops"] == 1
-    assert found["cycles_by_part"] == {"the rest": found["cycles"] - 100, "text_encoder": 100}
-    assert found["operations"] == 7
-    assert part_of_step("gradient_tape/image_encoder/conv") == "image_encoder, backward"
+    operations = [  # name, place, shape, cycles of all turns
+        ("dear_one", "", "f32[]", 700), ("dot.2", "jit/text_encoder/matmul", "f32[8,8]", 100),
+        ("in_loop", "", "f32[4]", 40), ("twice_unknown", "", "f32[2]", 12), ("true", "", "pred[]", 4),
+        ("true", "", "pred[]", 4), ("loop", "", "(s32[], f32[4])", 2), ("p0", "", "f32[8,16]", 0),
+        ("p1", "", "f32[16,8]", 0), ("inner", "", "(s32[])", 0),
+    ]  # fmt: skip
+    assert facts(TEXT) == {
+        "cycles": 862, "unknown_loops": 1, "operations": 7, "cycles_by_part": {"the rest": 762, "text_encoder": 100},
+        "most_expensive": [dict(zip(("name", "place", "shape", "cycles"), values)) for values in operations],
+        "collectives": {"all-reduce": {"count": 2, "bytes": 448}}, "refused_features": [],
+    }  # fmt: skip
+    assert list(facts(TEXT)["cycles_by_part"]) == ["the rest", "text_encoder"]  # the most first
+
+
+@pytest.mark.parametrize("layer,part", [
+    ("gradient_tape/image_encoder/conv", "image_encoder, backward"), ("x/text_encoder/y", "text_encoder"),
+    ("losses/a", "losses"), ("gradient_norms", "gradient_norms"), ("optimizer/gradient_tape", "optimizer, backward"),
+    ("gradient_tape", "the rest"), ("", "the rest"),
+])  # fmt: skip
+def test_parts_of_a_step(layer, part):
+    assert part_of_step(layer) == part
+
+
+def test_a_program_with_calls_and_other_types():
+    """Two branches by name, a function that is called in a loop of three turns, and every size of number."""
+    text = "\n".join([
+        "HloModule m, input_output_alias={ {}: (7, {}, may-alias) }",
+        "%then (p: f32[]) -> f32[] {", f"  ROOT %t = f32[] negate(%p), {cycles(5)}", "}",
+        "%else (p: f32[]) -> f32[] {", f"  ROOT %e = f32[] negate(%p), {cycles(6)}", "}",
+        "%callee (p: f32[]) -> f32[] {", f"  %c = f32[] negate(%p), metadata={{op_name=\"losses/x\"}}, {cycles(10)}",
+        "  ROOT %gather = (pred[2], s8[3], bf16[4], f64[5,2], u64[<=6], c64[]) all-gather-start(%c)", "}",
+        "%body (p: f32[]) -> f32[] {", "  ROOT %call.1 = f32[] call(%p), to_apply=%callee", "}",
+        "ENTRY %main (p: f32[]) -> f32[] {",
+        "  %if = f32[] conditional(%c, %p, %p), true_computation=%then, false_computation=%else",
+        '  ROOT %loop = f32[] while(%p), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}',
+        "}",
+    ])  # fmt: skip
+    program = Program(text)
+    assert program.cycles == 6 + 3 * 10 and program.unknown_loops() == 0 and program.donated() == {7}
+    assert program.collectives() == {"all-gather": {"count": 3, "bytes": 3 * (2 + 3 + 8 + 80 + 48 + 4)}}
+    assert program.refused_features() == ["dynamic size: gather", "float64: gather"]
+    assert program.cycles_by(lambda operation: operation.place) == {"": 6, "losses/x": 30}
+    assert program.most_expensive(1) == [dict(name="c", place="losses/x", shape="f32[]", cycles=30)]
+    assert program.products() == [] and trip_count(program.computations["main"][1]) == 3
 
 
 # Slices.
@@ -131,7 +170,24 @@ def test_every_shape_has_the_chips_of_its_size():
         assert generation.memory in (16 * GIB, 32 * GIB, 95 * GIB)
 
 
-@pytest.mark.parametrize("name", ["v3", "v3-128x", "v7-8", "v4-0", "v4--8", "v4-12", "v5e-4", "gpu:a100x8", "here", ""])
+@pytest.mark.parametrize("name", ["v3", "v3-128x", "v7-8", "v4-0", "v4--8", "v5e-4", "gpu:a100x8", "here", "", "V4-8"])
 def test_unknown_slices_are_refused(name):
-    with pytest.raises(UserError, match=f"Unknown --tpu={name} of a dry run: "):
+    with pytest.raises(UserError) as raised:
         find_slice(name)
+    assert str(raised.value) == (
+        f"Unknown --tpu={name} of a dry run: expected a TPU's type and size as Google Cloud names it, such as v4-32, "
+        "of v3, v4, v5litepod, v5p, v6e."
+    )
+
+
+@pytest.mark.parametrize("kind,size,known", [
+    ("v3", 4, [8, 32, 128, 256, 512, 1024, 2048]), ("v4", 12, [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]),
+    ("v6e", 2, [1, 4, 8, 16, 32, 64, 128, 256]),
+])  # fmt: skip
+def test_unknown_sizes_are_refused(kind, size, known):
+    for number in known:
+        assert find_slice(f"{kind}-{number}").replicas == (number // 2 if kind == "v4" else number)
+    with pytest.raises(UserError) as raised:
+        find_slice(f"{kind}-{size}")
+    names = ", ".join(f"{kind}-{number}" for number in known)
+    assert str(raised.value) == f"Unknown --tpu={kind}-{size} of a dry run: the slices of a {kind} are {names}."

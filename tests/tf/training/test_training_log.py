@@ -36,8 +36,8 @@ from mural_tf.training.callbacks import (
 )
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.metrics_file import append_metrics, keep_metrics, read_metrics
-from mural_tf.training.observers import AtChance, Forecast, observers, parse_profile
+from mural_tf.training.metrics_file import read_metrics
+from mural_tf.training.observers import observers
 from mural_tf.training.workdir import open_workdir
 
 TOKENIZER = toy_data.toy_tokenizer()
@@ -74,50 +74,6 @@ def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch)
         "1.5 h",
         "1.5 days",
     ]
-
-
-@pytest.mark.parametrize("days,asks,answer,stopped,question", [
-    (0.1, True, "n", False, False), (3, False, "n", False, False),
-    (3, True, "n", True, True), (3, True, "", False, True),
-])  # fmt: skip
-def test_a_forecast_of_days_is_asked_about(days, asks, answer, stopped, question, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
-    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
-    found = [None, days * 86_400]
-    log = types.SimpleNamespace(writes=True, steps=10, step=4, seconds_left=lambda after: found.pop(0))
-    forecast = Forecast(log, asks)
-    forecast.model = types.SimpleNamespace(stop_training=False)
-    for epoch in range(2):
-        forecast.on_epoch_end(epoch)
-    printed = capsys.readouterr().out
-    assert forecast.model.stop_training == stopped and len(asked) == int(question)
-    assert (
-        printed.startswith(f"Forecast: {duration(days * 86_400)} for the 6 steps")
-        and ("Shorter: " in printed) == question
-    )
-    found.append(days * 86_400)
-    forecast.on_epoch_end(2)  # said once
-    assert capsys.readouterr().out == ""
-
-
-def test_profile_flag():
-    assert parse_profile("", 10) is None and parse_profile("3,10", 10) == (3, 10)
-    for wrong in ("3", "a,b", "0,2", "5,4", "3,11", "1,2,3", "-1,2"):
-        with pytest.raises(UserError, match="--profile=.* START <= STOP <= 10"):
-            parse_profile(wrong, 10)
-
-
-def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
-    for step in (1, 2, 3):
-        append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
-    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
-    keep_metrics(tmp_path, lambda row: row["step"] <= 2)
-    assert (tmp_path / "metrics.jsonl").read_text() == "".join(
-        f'{{"step": {step}, "train/loss": 0.3333333333333333}}\n' for step in (1, 2)
-    )
 
 
 class FullFile:
@@ -189,30 +145,6 @@ def test_waiting_is_not_measured_by_a_clock_that_was_set(log, tmp_path, monkeypa
         log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 720.0})
     (row,) = read_metrics(tmp_path)
     assert row["train/seconds_per_step"] == 0.4 and "train/data_wait_fraction" not in row
-
-
-def test_a_run_at_chance_says_so_once(log, capsys):
-    chance = AtChance(log, {"image_text": 100, "text_text": 50}, warmup_steps=20)
-
-    def after(*steps, image_text=0.01, text_text=0.02):
-        for log.step in steps:
-            chance.on_epoch_end(0, {"recall@1_image_text": image_text, "recall@1_text_text": text_text})
-        return capsys.readouterr().err
-
-    assert not after(10, 20) and not after(30, 40) and not after(50, image_text=0.5, text_text=0.5) and not after(60)
-    assert not after(70, text_text=0.5)
-    said = after(80, text_text=0.5)  # though the other task learns
-    assert "Step 80" in said and "image_text 0.0100 (1 in 100 by guessing)" in said and "learning_rate" in said
-    assert "text_text" not in said and not after(90, text_text=0.5)
-    assert "text_text 0.0200" in after(100, 110, 120)
-
-
-def test_a_loss_of_exactly_zero_is_said_once(log, capsys):
-    chance = AtChance(log, {"image_text": 100}, warmup_steps=1000)
-    for log.step, loss in enumerate([0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0]):
-        chance.on_epoch_end(0, {"recall@1_image_text": 0.3, "loss_image_text": np.float32(loss), "loss_mlm": 1.0})
-        said = capsys.readouterr().err
-        assert ("Step 5: loss_image_text is exactly 0" in said) == (log.step == 5) and "mlm" not in said
 
 
 def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):

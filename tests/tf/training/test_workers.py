@@ -285,12 +285,18 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
 
 def test_float32_means_float32_on_a_tpu(monkeypatch):
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda tpu: tpu)
-    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: None)
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda resolver: None)
+    calls = []
+    monkeypatch.setattr(
+        tf.config, "experimental_connect_to_cluster", lambda resolver: calls.append(("connect", resolver))
+    )
+    monkeypatch.setattr(
+        tf.tpu.experimental, "initialize_tpu_system", lambda resolver: calls.append(("begin", resolver))
+    )
     monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda resolver: f"strategy of {resolver}")
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     try:
         assert build_strategy("local") == "strategy of local"
+        assert calls == [("connect", "local"), ("begin", "local")]
         assert not tf.config.experimental.tensor_float_32_execution_enabled()
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
