@@ -13,7 +13,6 @@ from test_sentence_pieces import (
     SETTINGS,
     UNIGRAM,
     config_of,
-    gpt2,
     lines_of,
     model_of,
     read_lines,
