@@ -7,6 +7,7 @@ import difflib
 import os
 import pathlib
 import re
+import tempfile
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ def assert_snapshot(name, text, **words):
     for word, value in words.items():
         text = text.replace(str(value), f"{{{word}}}")
     text = "".join(f"{line.rstrip()}\n" for line in text.split("\n")).rstrip("\n") + "\n"
+    for place in (os.getcwd(), tempfile.gettempdir()):
+        assert f"{place}/" not in text, f"{place} is of this machine: give it a word."
     path = FOLDER / f"{name}.txt"
     if os.environ.get("WRITE_SNAPSHOTS"):
         path.parent.mkdir(parents=True, exist_ok=True)

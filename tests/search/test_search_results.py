@@ -132,11 +132,12 @@ def gallery_of(index, *queries):
 
 def test_gallery_shows_images_in_order_with_their_texts(index):
     page = gallery_of(index, Query("red", "en", right=("a/orange.PNG",)), Query("purple"))
-    assert_html("gallery", page, folder=pathlib.Path(index.describe(2).path).parent)
+    assert_html("gallery", page, folder=pathlib.Path(index.describe(2).path).parent, here=pathlib.Path.cwd())
     data = base64.b64decode(page.all("img")[0]["src"].removeprefix("data:image/jpeg;base64,"))
     assert np.abs(np.array(Image.open(io.BytesIO(data))).astype(int) - [250, 0, 0]).max() < 8  # red.png as JPEG
     by_image = gallery_of(index, Query(image=index.describe(1).path))
-    assert_html("gallery_by_an_image", by_image, folder=pathlib.Path(index.describe(2).path).parent)
+    words = dict(folder=pathlib.Path(index.describe(2).path).parent, here=pathlib.Path.cwd())
+    assert_html("gallery_by_an_image", by_image, **words)
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
