@@ -83,7 +83,7 @@ def train_and_finish(
     settle_vocabulary(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     check_train(config, strategy.num_replicas_in_sync, "this machine")
-    sources = training_sources(config.data) if config.data.sources else (config.data,)
+    sources = training_sources(config.data)  # which also finds mistakes before data are fetched and drawn
     check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder, config.train.steps)

@@ -145,3 +145,11 @@ def test_a_mistake_that_is_found_while_a_step_is_traced_stays_one_line(tmp_path)
     with pytest.raises(Exception, match="in user code") as raised:
         model.fit(batches, steps_per_epoch=1, verbose=0)
     assert cli._one_line(raised.value) == "this loss is refused"
+
+
+def test_mistakes_are_found_before_data_are_made(tmp_path):
+    config = toy_data.toy_config(tmp_path / "data")
+    config.data.update(source="shapes", shuffle_buffer=-1)
+    with pytest.raises(UserError, match="^data.shuffle_buffer=-1: expected a number of items, or 0: no shuffling.$"):
+        pretrain(config, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
