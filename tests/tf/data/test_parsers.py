@@ -61,12 +61,13 @@ def test_text_pairs_in_any_number():
         ("a", "", "b", "de", ""),
         (" ", "en", b"\xff", "", "g"),
         ("a", "en", b"\xff", "de", "g"),
+        ("a\nb\x07", "en", "b", "de", "g"),  # control characters are no fault
     ]
     names = ("text_a", "language_a", "text_b", "language_b", "group_id")
     serialized = [example(**{name: [value] for name, value in zip(names, row) if value}) for row in rows]
     expected = {name: list(values) for name, values in zip(names, zip(*rows))}
     expected["group_id"][1] = "a\tb"  # a group of its own
-    expected["problem"] = ["", "", EMPTY_TEXT, TEXT_NOT_UTF8]
+    expected["problem"] = ["", "", EMPTY_TEXT, TEXT_NOT_UTF8, ""]
     assert table(parse_text_pair(serialized)) == expected
     assert table(parse_text_pair(serialized[1])) == {name: values[1:2] for name, values in expected.items()}
 

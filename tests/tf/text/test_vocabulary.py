@@ -85,6 +85,12 @@ def test_pieces_that_could_never_be_used_are_left_out():
     assert "##日" not in pieces and "##," not in pieces
 
 
+@pytest.mark.parametrize("options,letter", [({}, "É"), ({"lower_case": True}, "é"), ({"strip_accents": True}, "E")])
+def test_pieces_keep_case_and_accents_unless_told_otherwise(options, letter):
+    letters = {piece.removeprefix("##") for piece in build_vocabulary(["É"] * 20, 60, **options)}
+    assert letters & {"É", "é", "E", "e"} == {letter}
+
+
 def test_count_words_matches_splitting_by_hand():
     counts = count_words(["Red circle, red!", "red\u00a0circle\u200b日本"])
     expected = {"Red": 1, "circle": 2, ",": 1, "red": 2, "!": 1, "日": 1, "本": 1}
