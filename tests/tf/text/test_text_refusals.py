@@ -28,7 +28,7 @@ from mural_tf.text import build_tokenizer, tokenizer_of
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.text.learning import build_vocabulary
-from mural_tf.text.piece_models import byte_pair_lines
+from mural_tf.text.piece_models import as_lines, byte_pair_lines
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, check_digest, load_vocabulary, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -144,6 +144,7 @@ REFUSALS = {
     "accents of pieces": lambda _: tokenizer(strip_accents=True),
     "no room for a piece": lambda _: tokenizer(max_length=2),
     "no mask": lambda _: tokenizer().mask_id,
+    "lines of a piece twice": lambda folder: as_lines(list(map(list, [*UNIGRAM, UNIGRAM[-1]])), SETTINGS, folder / "v"),
     "pieces to learn": lambda _: build_vocabulary(["a"], 100, builder="sentence_pieces"),
     "a folder that is missing": lambda folder: save_vocabulary(["a"], folder / "missing/vocabulary.txt"),
     "no learner": without("tokenizers", lambda _: build_vocabulary(["a"], 100)),
