@@ -234,6 +234,8 @@ def main() -> None:
     if options.make:
         texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
         return make_modernbert(options.make, options.folder, texts)
+    if not options.output:
+        parser.error("--output: a folder is needed for the files that are made")
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     engines, processes = options.engines.split(","), {}

@@ -156,10 +156,11 @@ def _usage(card: Mapping) -> list[str]:
         inputs = "images and sentences"
         image_lines = ['embedder.encode_image(["balloon.jpg"])']
         modules = "`text_encoder/1` and `image_encoder/1` are SavedModels"
-    vectors = f"ectors of {inputs} in one space of {card['embedding_size']} numbers; {card['parameters']:,} parameters."
-    described = f"{card['method']}: v{vectors}"
+    space = f"of {inputs} in one space of {card['embedding_size']} numbers; {card['parameters']:,} parameters."
+    described = f"{card['method']}: vectors {space}"
     if _is_only_imported(card):
-        described = f"V{vectors} Imported, and not trained here; the method to train it further is {card['method']}."
+        method = card["method"]
+        described = f"Vectors {space} Imported, and not trained here; the method to train it further is {method}."
     return [
         f"{described} `model_card.json` has all that is known of it.",
         "",

@@ -409,13 +409,14 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
     for field, begin, value, end in fields(model, 0, len(model)):
         if field == PIECE:
             parts = {part: model[first:last] for part, _, first, last in fields(model, value, end)}
+            text = parts.get(TEXT, b"")
             if parts.get(TYPE, plain_type) == plain_type:
                 score = np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0]
                 scores.append((score, len(spans)))
-            elif not parts[TEXT].startswith(separator):  # whole words in bytes are many, and are found by their text
+            elif not text.startswith(separator):  # whole words in bytes are many, and are found by their text
                 always.append(len(spans))
             spans.append((begin, end))
-            texts.append(parts.get(TEXT, b""))
+            texts.append(text)
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
     if scores:

@@ -5,7 +5,17 @@ import unicodedata
 
 import pytest
 
-from mural_lite.byte_words import CLIP_WORDS, END, EXPRESSIONS, SEPARATOR, byte_characters, clip_words, separated_words
+from mural_lite.byte_words import (
+    CLIP_WORDS,
+    END,
+    EXPRESSIONS,
+    GPT2,
+    GPT4O,
+    SEPARATOR,
+    byte_characters,
+    clip_words,
+    separated_words,
+)
 from mural_lite.litert.pieces import CLEANING
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip install -e '.[test]'")
@@ -24,9 +34,11 @@ def theirs(expression, **options):
     return tokenizers.pre_tokenizers.Sequence([split, in_bytes])
 
 
-@pytest.mark.parametrize("name", EXPRESSIONS)
-def test_words_are_the_tokenizers(name):
-    tokenizer = theirs(EXPRESSIONS[name])
+@pytest.mark.parametrize("name,tokenizer", [
+    (GPT2, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)),  # with an expression of its own
+    (GPT4O, theirs(EXPRESSIONS[GPT4O])),
+])  # fmt: skip
+def test_words_are_the_tokenizers(name, tokenizer):
 
     @MANY
     @hypothesis.given(TEXTS)
@@ -35,6 +47,12 @@ def test_words_are_the_tokenizers(name):
         assert [word for word in words if word] == [word for word, _ in tokenizer.pre_tokenize_str(text)]
 
     compare()
+
+
+def test_numbers_of_gpt4o_have_three_digits():
+    text = "a12345 678"
+    words = separated_words(text, GPT4O).split(byte_characters()[SEPARATOR])
+    assert [word for word in words if word] == ["a", "123", "45", "Ġ", "678"]
 
 
 def test_clip_words_are_the_tokenizers():

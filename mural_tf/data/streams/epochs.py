@@ -143,9 +143,8 @@ def endless_items(
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
     first_epoch = int(after[0])
+    first_number = np.int64(max(int(after[1]), 0) // size)
     first_begin = tf.constant(after[3:], tf.int64)
-
-    first_offset = max(int(after[1]), 0)
     used = first_epoch * EPOCH + int(after[1]) + 1
 
     def windows_of_epoch(epoch):
@@ -154,14 +153,14 @@ def endless_items(
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
         is_first = tf.equal(epoch, first_epoch)
         begin = tf.where(is_first, first_begin, 0)
-        number = tf.where(is_first, np.int64(first_offset // size), 0)
+        number = tf.where(is_first, first_number, 0)
         order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
         blocks = _blocks(reader, parse, order[share.pipeline :: share.pipelines], Begin.of(begin))
 
-        def place(begin, block):
+        def next_block(begin, block):
             return _placed(begin, block, copies, language_key, seeds, size, number * size)
 
-        blocks = blocks.scan(begin, place)
+        blocks = blocks.scan(begin, next_block)
         end = tf.data.Dataset.from_tensors(_blank(blocks.element_spec, [1], END_OF_EPOCH))
         return blocks.concatenate(end).rebatch(size).enumerate(epoch * EPOCH + number)
 
