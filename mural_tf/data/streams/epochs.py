@@ -533,7 +533,7 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
             f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
             "data.format for img2dataset's records."
         )
-    if lost:
+    if lost and not seen:
         fault, place, count = lost[0]
         raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
     raise UserError(without)

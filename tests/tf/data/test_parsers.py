@@ -294,6 +294,9 @@ def test_what_the_first_records_say(tmp_path):
     damaged.write_bytes(b"?" * 40)
     with pytest.raises(UserError, match=f"^No usable record in 1 files: 1 x stretch .* first at {damaged}, byte 0.$"):
         check_first_item([str(damaged)], parse_image_text, "nothing")
+    with pytest.raises(UserError, match="^no pivot$"):  # what could be read is the reason, not what could not
+        parse = parser(with_pivot(parse_text_pair, ["xx"]), takes_many=True)
+        check_first_item([str(damaged), write_file(tmp_path / "pair", [pair])], parse, "no pivot")
 
 
 def test_one_pass_over_records_with_several_items_and_without(tmp_path):
