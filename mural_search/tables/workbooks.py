@@ -57,7 +57,8 @@ def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Head
     sheet = _sheet_with_table(book, heading)
     with zipfile.ZipFile(file) as archive:
         # XlsxWriter writes 0 for every formula, and that the values are to be calculated; Excel then calculates them.
-        extras = _extras(archive, sheet._worksheet_path, bool(book.calculation.fullCalcOnLoad), heading)
+        are_old = bool(book.calculation.fullCalcOnLoad)
+        extras = _extras(archive, sheet._worksheet_path, are_old, most_rows, heading)
     rows = itertools.islice(sheet.iter_rows(values_only=True), most_rows)
     yield from _named_rows(path, _texts(rows, extras), extras, heading)
 
@@ -79,10 +80,11 @@ def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
     return sheet
 
 
-def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, heading: Heading) -> _Extras:
+def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, heading: Heading) -> _Extras:
     """Returns what a sheet, whose XML is a part of the archive, has besides values.
 
-    `are_old`: whether a formula whose value is 0 was never calculated.
+    `are_old`: whether a formula whose value is 0 was never calculated. A picture beyond the last of `most_rows` or of
+    `MOST_COLUMNS` is left out: rows are counted up to the last picture.
     """
     extras = _Extras(*(collections.defaultdict(dict) for _ in dataclasses.fields(_Extras)))
     relations = RelationshipList()
@@ -109,7 +111,12 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, heading: Heading
             if relation.Type.endswith("/drawing"):
                 for image in find_images(archive, relation.target)[1]:
                     start = getattr(image.anchor, "_from", None)
-                    if start is not None:  # a picture may have a place on the page only
+                    if start is None:  # a place on the page, not in a cell
+                        continue
+                    is_in_sheet = 0 <= start.row < most_rows and 0 <= start.col < MOST_COLUMNS
+                    if not is_in_sheet:
+                        heading.say(f"a picture in row {start.row + 1}, column {start.col + 1} is outside of the sheet")
+                    else:
                         row_pictures = extras.pictures[start.row + 1]
                         row_pictures[start.col] = (*row_pictures.get(start.col, ()), image.ref.getvalue())
     except Exception:  # noqa: BLE001 - of parsers of XML, on drawings that openpyxl does not know

@@ -358,6 +358,29 @@ def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
         assert_refused(lambda: list(own_tables.open_table(str(made)).rows(None)), [words])
 
 
+@pytest.mark.parametrize(("row", "column"), [(2**31 - 1, 0), (1, 2**31 - 1), (-2, 0)])
+def test_a_picture_outside_of_the_sheet_is_left_out(tmp_path, row, column):
+    """Its row is a number from the file, up to which rows would be counted."""
+
+    def with_pictures(book):
+        from openpyxl.drawing.image import Image
+        from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
+
+        for corner in (AnchorMarker(col=column, row=row), AnchorMarker(col=3, row=1)):
+            picture = Image(tmp_path / "p0.jpg")
+            picture.anchor = OneCellAnchor(_from=corner)
+            book.active.add_image(picture)
+
+    made = workbook(*SHEET, change=with_pictures)(tmp_path)
+    said = []
+    table = own_tables.open_table(str(made))
+    table.heading.say = said.append
+    rows = list(table.rows(None))
+    assert said == [f"a picture in row {row + 1}, column {column + 1} is outside of the sheet"]
+    assert len(rows) == len(SHEET) - 1
+    assert rows[0].values["column 4"] == ((tmp_path / "p0.jpg").read_bytes(),)
+
+
 def test_names_of_files_are_captions_where_they_are_words(tmp_path):
     names = ["red_hat-2.jpg", "IMG_0001.jpg", "UN LEÓN.jpg", "犬.jpg", "DSCN0002-1.jpg"]
     folder = folder_of(*names, **{"UN LEÓN_txt": "a lion"})(tmp_path)

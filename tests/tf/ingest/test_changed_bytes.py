@@ -1,13 +1,17 @@
-"""Files of strangers with changed bytes: every reader takes seconds, and gives rows or one `UserError`.
+"""Files of strangers with changed bytes: readers take seconds and at most 1 GB, and give rows or one `UserError`.
 
 A number from a file drives no loop and no allocation unchecked. Each test changes bytes of a whole file, also of its
 lengths, counts and offsets; further examples run with `-m slow`.
 """
 
+import contextlib
 import functools
 import io
 import pathlib
+import re
+import resource
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -28,7 +32,7 @@ hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip ins
 strategies = hypothesis.strategies
 ROWS = [{"key": str(number), "caption": f"a picture of {number} cats", "price": number} for number in range(20)]
 WEIGHTS = {"kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.ones(4, np.float32)}
-# What readers of binary files take for numbers: 0, small, -1, and the largest of four and eight bytes.
+# What readers take for numbers: 0, small, -1, the largest of four and eight bytes, and digits.
 NUMBERS = [
     b"\0" * 4,
     b"\1\0\0\0",
@@ -37,6 +41,7 @@ NUMBERS = [
     b"\xff\xff\xff\x7f",
     b"\0\0\0\0\0\0\0\x40",
     b"\xfe\xff\x7f",
+    b"9" * 12,
 ]
 CHANGES = strategies.lists(
     strategies.tuples(
@@ -70,6 +75,29 @@ def write_workbook(path):
     for row in ROWS:
         book.active.append(list(row.values()))
     book.save(path)
+
+
+SHEET = "xl/worksheets/sheet1.xml"
+
+
+@functools.cache
+def parts_of_workbook(folder):
+    """{name: content} of the files in a workbook, which holds them compressed."""
+    write_workbook(folder / "whole.xlsx")
+    with zipfile.ZipFile(folder / "whole.xlsx") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_sheet(path):
+    path.write_bytes(parts_of_workbook(path.parent)[SHEET])
+
+
+def read_sheet(path):
+    book = path.with_suffix(".xlsx")
+    with zipfile.ZipFile(book, "w") as archive:
+        for name, part in {**parts_of_workbook(path.parent), SHEET: path.read_bytes()}.items():
+            archive.writestr(name, part)
+    list(open_table(str(book)).rows(ignore))
 
 
 def write_csv(path):
@@ -128,6 +156,7 @@ def ignore(*_):
 READERS = {  # by the file's name: what writes a whole one, and what reads it to its end
     "a.parquet": (write_parquet, lambda path: list(read_rows(path, None, ignore))),
     "a.xlsx": (write_workbook, lambda path: list(open_table(str(path)).rows(ignore))),
+    "a.sheet": (write_sheet, read_sheet),
     "a.csv": (write_csv, lambda path: list(open_table(str(path)).rows(ignore))),
     "a.tfrecord": (write_tfrecord, lambda path: list(tfrecord.read_all(path, ignore))),
     "a.tar": (write_tar, lambda path: list(read_samples(path, ignore))),
@@ -140,6 +169,26 @@ READERS = {  # by the file's name: what writes a whole one, and what reads it to
     "a.pth": (write_torch, lambda path: read_weights(open_torch(path))),
     "a.svg": (write_drawing, lambda path: read_picture(read_file(path))),
 }
+
+
+@contextlib.contextmanager
+def at_most_a_gigabyte():
+    """Linux refuses this process memory beyond 1 GB more than it has; a reader then ends with a `MemoryError`."""
+    status = pathlib.Path("/proc/self/status")
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if status.exists():
+        now = 1024 * int(re.search(r"VmData:\s+(\d+) kB", status.read_text())[1])
+        resource.setrlimit(resource.RLIMIT_DATA, (now + 2**30, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="only Linux limits a process' data so")
+def test_more_than_a_gigabyte_is_refused():
+    with at_most_a_gigabyte(), pytest.raises(MemoryError):
+        bytearray(2**31)
 
 
 @functools.cache
@@ -159,7 +208,8 @@ def check(name, folder, examples):
     def seconds_and_one_line(changes):
         path.write_bytes(changed(data, changes))
         try:
-            read(path)
+            with at_most_a_gigabyte():
+                read(path)
         except UserError as error:
             assert "\n" not in str(error)
 
@@ -168,7 +218,7 @@ def check(name, folder, examples):
 
 @pytest.mark.parametrize("name", READERS)
 def test_changed_bytes_are_one_line_or_rows(name, tmp_path):
-    check(name, tmp_path, 8 if name == "a.svg" else 40)
+    check(name, tmp_path, 8 if name in ("a.svg", "a.sheet") else 40)
 
 
 @pytest.mark.slow
