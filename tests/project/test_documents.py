@@ -1,6 +1,7 @@
 """What documents and messages name exists: files, links, commands and their flags, configurations, fields, extras."""
 
 import ast
+import csv
 import functools
 import importlib.util
 import json
@@ -200,6 +201,26 @@ def test_the_table_of_configurations_names_files():
 @every_document
 def test_tables_are_those_of_the_measurements(path):
     return [] if results.rendered(read(path)) == read(path) else ["run python -m benchmarks.results"]
+
+
+def test_every_file_of_results_says_where_it_comes_from():
+    """By a seed and a commit in every line, or by a line of `origins.csv`."""
+    with open(results.RESULTS / "origins.csv", encoding="utf-8", newline="") as file:
+        origins = {line["file"]: line for line in csv.DictReader(file)}
+    without = set()
+    for path in results.RESULTS.glob("*.csv"):
+        with open(path, encoding="utf-8", newline="") as file:
+            head = next(csv.reader(file))
+        if path.name != "origins.csv" and not {"seed", "commit"} <= set(head):
+            without.add(path.name)
+    assert origins.keys() == without
+    for line in origins.values():
+        assert re.fullmatch("[0-9a-f]{8}", line["commit"]) and line["seeds"], line
+        modules = re.findall(r"python -m ([\w.]+)", line["made by"])
+        paths = re.findall(r"\b(?:configs/)?\w+\.py\b", line["made by"])
+        assert modules or paths or "no program repeats it" in line["made by"], line
+        assert all(importlib.util.find_spec(module) for module in modules), line
+        assert all((ROOT / path).is_file() for path in paths), line
 
 
 def test_the_index_has_every_page():
