@@ -29,7 +29,8 @@ class ClozeCaptions(Stream):
         caption = self.caption(items)
         if not self.settings.own.cloze_weight:
             return caption
-        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, SHARE, seed)}
+        masked = mask_tokens(caption["caption"], self.texts.tokenizer, SHARE, seed)
+        return {**caption, "cloze": masked}
 
 
 class Captions(ClozeCaptions):
@@ -45,7 +46,9 @@ class Captions(ClozeCaptions):
 
 
 SHARE = 0.15  # of the pieces that are to be predicted, as in BERT
-MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
+# Shares of the places to predict; the pieces at the others stay.
+MASKED = 0.8
+RANDOM = 0.1
 
 
 def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -82,7 +85,8 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     written = tf.where(draw < MASKED, tokenizer.mask_id, written)
     written = tf.where(weights > 0, written, targets)
     rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(positions))
-    masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, positions], axis=2), written)
+    indices = tf.stack([rows, positions], axis=2)
+    masked = tf.tensor_scatter_nd_update(ids, indices, written)
     return {
         **tokens,
         "input_word_ids": tf.ensure_shape(masked, ids.shape),
