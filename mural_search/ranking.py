@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
     Entries = dict[int, tuple[int, float]]  # row -> rank from 1, cosine or share
 
-PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
+PICTURES = "pictures"
+TEXTS = "texts"
+WORDS = "words"
+ALL = "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
 EXACT = "exact"  # a caption, the name or a value is exactly the question, in addition to the ways
