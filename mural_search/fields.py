@@ -174,14 +174,15 @@ class _Column:
     @functools.cached_property
     def is_id(self) -> bool:
         """Whether it identifies items: by its name, or because all values differ and look like codes."""
-        are_enough = len(self.values) >= ENOUGH
+        count = len(self.values)
+        are_enough = count >= ENOUGH
         if self.is_price or (are_enough and all(map(DECIMALS.search, self.values))):
             return False
-        differing = len(self.counts) / len(self.values)
+        differing = len(self.counts) / count
         if OF_IDS.search(self.name) and (differing > 0.5 or not are_enough):
             return True
         codes = [value for value in self.values if CODE.fullmatch(value) and not DATE.fullmatch(value)]
-        return are_enough and differing > 0.9 and len(codes) > 0.9 * len(self.values)
+        return are_enough and differing > 0.9 and len(codes) > 0.9 * count
 
     @functools.cached_property
     def is_flag(self) -> bool:

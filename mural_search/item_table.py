@@ -29,7 +29,7 @@ FEW = 50  # values of a field that are offered; one of more is taken for a text 
 LONGEST_NUMBER = 40  # characters of a value that may be a number with its currency
 FEW_NUMBERS = 8  # different numbers that are offered one by one
 MOST_POSTINGS = 50_000  # places of trigrams that a question looks at
-FEW_GRAMS = 4  # the rarest trigrams of a question, which are looked up whatever it costs
+FEW_GRAMS = 4  # the rarest trigrams of a question, which are always looked up
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 # A row of `words`: its item, and its caption's language, NULL for names and fields.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
@@ -46,8 +46,8 @@ def _shown(hidden: Collection[str]) -> str:
     """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
     if not hidden:
         return ""
-    places = ", ".join("?" * len(hidden))
-    return f"AND {LANGUAGE} NOT IN ({places})"
+    marks = ", ".join("?" * len(hidden))
+    return f"AND {LANGUAGE} NOT IN ({marks})"
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
@@ -144,9 +144,10 @@ class ItemTable:
 
     def __init__(self, source: str | os.PathLike | sqlite3.Connection):
         self._lock = threading.Lock()
-        self._path = source if isinstance(source, (str, os.PathLike)) else "The index in memory"
+        is_file = isinstance(source, (str, os.PathLike))
+        self._path = source if is_file else "The index in memory"
         try:
-            if isinstance(source, (str, os.PathLike)):
+            if is_file:
                 self._database = connect(source)
                 self._watch = connect(source)  # sees what the snapshot does not
                 weakref.finalize(self, self._watch.close)

@@ -62,11 +62,12 @@ class Postings:
         For the arguments see `ItemTable.by_words`.
         """
         scores = self._bm25(grams)
+        row_of = self._rows
         texts = np.flatnonzero(scores)
-        texts = texts[self._rows[texts] >= 0]
+        texts = texts[row_of[texts] >= 0]
         if allowed is not None:
-            texts = texts[allowed[self._rows[texts]]]
-        rows = self._rows[texts]
+            texts = texts[allowed[row_of[texts]]]
+        rows = row_of[texts]
         best = np.zeros(1 + rows.max(initial=0))
         np.maximum.at(best, rows, scores[texts])
         least = 0.0
@@ -74,9 +75,9 @@ class Postings:
             least = np.partition(best, -count)[-count]
         texts = texts[scores[texts] >= least]
         texts = texts[np.lexsort((texts, -scores[texts]))]
-        _, firsts = np.unique(self._rows[texts], return_index=True)  # each item's best text
+        _, firsts = np.unique(row_of[texts], return_index=True)  # each item's best text
         texts = texts[np.sort(firsts)[:count]]
-        return zip(self._ids[self._rows[texts]].tolist(), scores[texts].tolist())
+        return zip(self._ids[row_of[texts]].tolist(), scores[texts].tolist())
 
     def _bm25(self, grams: Sequence[str]) -> np.ndarray:
         """Returns the scores of all texts, float64, by rowid; 0 for texts without any of the trigrams."""

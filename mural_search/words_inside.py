@@ -374,7 +374,7 @@ def fields_of(texts: Texts) -> dict[str, str]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Returns the different texts, without empty ones, between commas."""
+    """Returns the different texts that are not empty, between commas."""
     different = dict.fromkeys(filter(None, texts))
     return ", ".join(different)
 

@@ -218,7 +218,7 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
 _OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # that a message names
 
 
-def _ignore(reason: str, place: str) -> None:
+def _ignore(reason: str, location: str) -> None:
     """Takes a problem that is reported where the whole file is read."""
 
 

@@ -425,8 +425,8 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        of_all_languages = _probabilities(_detector(()), sample)
-        ranked = list(_shares(of_all_languages, least=0.0))
+        guesses = _probabilities(_detector(()), sample)
+        ranked = list(_shares(guesses, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
         probabilities: list[dict[str, float]] = []
