@@ -69,10 +69,13 @@ def compiles_fused() -> bool:
     return _fusion == "on"
 
 
+in_one_loop = functools.partial(tf.function, jit_compile=True, autograph=False)
+
+
 def compile_first_quietly() -> None:
     """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, at any log level."""
     with without_noise():
-        add_one = tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
+        add_one = in_one_loop(lambda x: x + 1.0)
         add_one(tf.constant(0.0))
 
 
@@ -87,11 +90,11 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     def compiled(*signature):
         """New functions for every signature; a shared one would warn of retracing."""
 
-        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        @in_one_loop
         def forward(*inputs):
             return function(*inputs)
 
-        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        @in_one_loop
         def backward(inputs, upstream):
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
