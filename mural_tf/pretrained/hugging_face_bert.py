@@ -148,7 +148,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
             raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
     sizes = transformer_sizes(values, path)
     epsilon = json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)
-    settings = dict(
+    tower.update(
         name="bert",
         **sizes,
         token_embedding_size=0,
@@ -157,7 +157,6 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         activation="gelu",
         attention="masked",
     )
-    tower.update(settings)
     if tower.pooling in ("last", "end"):  # of the tower before
         tower.pooling = "first"
     if tower.pooler_size:
@@ -221,8 +220,8 @@ def fill(
         return
     table = bert_table(tower.layers, tower.max_length, pooler, roberta=roberta)
     ignored = IGNORED if pooler else WITHOUT_POOLER
-    kind = "an XLM-RoBERTa" if roberta else "a BERT"
-    assign(table, variables, weights, ignored, kind)
+    family = "an XLM-RoBERTa" if roberta else "a BERT"
+    assign(table, variables, weights, ignored, family)
 
 
 def _plain_name(name: str) -> str:
