@@ -113,9 +113,10 @@ def _set_sizes(config: ConfigDict) -> str:
     if not train.steps:
         steps = math.ceil(epochs * total / batch)
         train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
+        fifth = max(train.steps // 5, 1)
         train.log_every = min(train.log_every, max(train.steps // 20, 1))
-        train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
-        train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
+        train.evaluate_every = train.evaluate_every or fifth
+        train.checkpoint_every = min(train.checkpoint_every, fifth)
     languages = "1 language" if len(counts) == 1 else f"{len(counts)} languages"
     return f"{total:,} {texts} in {languages}: {train.steps:,} steps of {batch:,} pairs"
 
