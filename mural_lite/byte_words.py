@@ -23,7 +23,8 @@ END = 0x2800  # how far the second alphabet is from the first
 SEPARATOR = 0xFF  # a byte that UTF-8 never has
 # CLIP's: an English ending, letters, one digit, or other marks; everything between is space.
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
-GPT2, GPT4O = "gpt2_words", "gpt4o_words"
+GPT2 = "gpt2_words"
+GPT4O = "gpt4o_words"
 _SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _LARGE = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -42,7 +43,11 @@ def byte_characters() -> tuple[str, ...]:
     """The printable character of every byte, 0 to 255: itself if it is printable Latin-1, else from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+    characters = []
+    for byte in range(256):
+        code = byte if byte in printable else next(others)
+        characters.append(chr(code))
+    return tuple(characters)
 
 
 def clip_words(text: str) -> str:
@@ -71,7 +76,9 @@ def _compiled(expression: str) -> re.Pattern:
 
     def written(match: re.Match) -> str:
         token = match.group().replace(r"\S", r"^\s")
-        return _written_out(token if token.startswith("[") else f"[{token}]")
+        if not token.startswith("["):
+            token = f"[{token}]"
+        return _written_out(token)
 
     return re.compile(re.sub(r"\[[^]]*\]|\\p\{\w+\}|\\[sS]", written, expression))
 

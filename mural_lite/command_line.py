@@ -117,7 +117,8 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
             remove_copies()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(end.code if isinstance(end.code, int) else 0)
+            status = end.code if isinstance(end.code, int) else 0
+            os._exit(status)
         raise
 
 
@@ -225,7 +226,10 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     `check_path`. The flag has the default's type; a list is given as "a,b", the flag of a tuple may be repeated, and
     None means a text that must be given. A function in place of an entry defines its flag itself: `define_config`.
     """
-    return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
+    holders = {}
+    for name, entry in entries.items():
+        holders[name] = entry() if callable(entry) else _define(name, *entry)
+    return holders
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
@@ -249,16 +253,23 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
     return define_flag(name, default, help_text, **bounds)
 
 
+def _values_of(value: str | list[str] | None) -> list[str]:
+    """Returns the values of a flag, which may be repeated or missing."""
+    if isinstance(value, str):
+        return [value]
+    return value or []
+
+
 def check_path(flag: str, value: str | list[str] | None) -> None:
     """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
-    for name in [value] if isinstance(value, str) else value or ():
+    for name in _values_of(value):
         check_readable(name)
 
 
 def check_exists(flag: str, value: str | list[str] | None) -> None:
     """Raises `UserError` for a file or folder that does not exist here; a store is not asked."""
     check_path(flag, value)
-    for name in [value] if isinstance(value, str) else value or ():
+    for name in _values_of(value):
         if name and "://" not in name and not os.path.exists(os.path.expanduser(name)):
             raise UserError(f"--{flag}={name}: there is no such file or folder.")
 
@@ -306,7 +317,8 @@ def _mistakes_in_flags() -> Iterator[None]:
             raise UserError(f"{number[1]}expected a number, such as 1000 or 0.001.") from error
         raise UserError(f"{error} (--help lists the flags)") from error
     except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
-        reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+        reason = str(error).strip("'\"")  # of a `KeyError`: the text as Python writes it
+        reason = reason.replace("\\n", " ").replace("\\'", "'")
         raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
 
 

@@ -39,15 +39,18 @@ class Fingerprint:
 
     def __str__(self) -> str:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
-        return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
+        rounded = np.round(self.probes, 2).astype("<f4")
+        return hashlib.sha256(rounded.tobytes()).hexdigest()[:12]
 
     def distance(self, other: Fingerprint, first: int = 0) -> float:
         """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
         if self.probes.shape != other.probes.shape:
             return 2.0
-        ours, theirs = self.probes[first:], other.probes[first:]
+        ours = self.probes[first:]
+        theirs = other.probes[first:]
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        return float(np.max(1.0 - np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)))
+        cosines = np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)
+        return float(np.max(1.0 - cosines))
 
     def has_texts_of(self, other: Fingerprint) -> bool:
         """Whether two models' vectors of the texts are the same; `other` need not have any pictures' vectors."""
@@ -77,12 +80,18 @@ def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
 
     Raises `UserError` if they are not.
     """
-    path, step, original = (getattr(embedder, name, None) for name in ("path", "step", "original"))
-    few = original is not None and not pictures
-    probes = encode_probes(embedder, pictures, TEXTS[:FEW] if few else TEXTS)
+    path = getattr(embedder, "path", None)
+    step = getattr(embedder, "step", None)
+    original = getattr(embedder, "original", None)
+    texts = TEXTS
+    if original is not None and not pictures:
+        texts = TEXTS[:FEW]
+    probes = encode_probes(embedder, pictures, texts)
     if original is None:
         return Fingerprint(probes, str(path or ""), step)
-    bound, distance = original.bound, Fingerprint(original.probes[: len(probes)]).distance(Fingerprint(probes))
+    bound = original.bound
+    expected = Fingerprint(original.probes[: len(probes)])
+    distance = expected.distance(Fingerprint(probes))
     if not distance <= bound:
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "

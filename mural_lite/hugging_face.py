@@ -21,9 +21,11 @@ from mural_lite import __version__
 from mural_lite.errors import UserError, install_extra
 
 SCHEME = "hf://"
-PACKAGE, EXTRA = "huggingface_hub", "hub"
+PACKAGE = "huggingface_hub"
+EXTRA = "hub"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
-WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
 # Files at the top of a repository that describe a model: its configuration, its vocabulary, its README.
 DESCRIPTIONS = (
     "README.md", "config.json", "open_clip_config.json", "modules.json",

@@ -104,7 +104,9 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     """Members of one sample follow each other; other members, such as key.cls, are passed over."""
-    key, members, others = None, {}, []
+    key = None
+    members = {}
+    others = []
     for name, content, where in _members(shard, on_problem, images):
         stem, ending = split_name(name)
         if not ending:
@@ -114,7 +116,8 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
             if members:
                 yield from _sample(key, members, shard, on_problem)
             others = _report_others(others, (key, stem), shard, on_problem)
-            key, members = stem, {}
+            key = stem
+            members = {}
         if ending in ENDINGS:
             members.update(image=content, where=where)
         else:
@@ -140,7 +143,9 @@ def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: path
     """Reports members that belong to no sample near them; hidden files, such as macOS's, do not count."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
-        if not is_hidden and not any(key and name.removeprefix("./").startswith(f"{key}.") for key in keys):
+        plain = name.removeprefix("./")
+        is_of_sample = any(key and plain.startswith(f"{key}.") for key in keys)
+        if not is_hidden and not is_of_sample:
             on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
     return []
 
@@ -149,7 +154,9 @@ class _BoundedReads:
     """A file for `tarfile`, which reads a header at once, however long this says it is."""
 
     def __init__(self, file: IO[bytes]):
-        self._file, self.seek, self.tell = file, file.seek, file.tell
+        self._file = file
+        self.seek = file.seek
+        self.tell = file.tell
 
     def read(self, size: int) -> bytes:
         """Raises `tarfile.ReadError` for more bytes than a member may have."""
@@ -222,7 +229,8 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
     """Yields the samples of a folder: each image with the .txt and .json of its name."""
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
-            members: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
+            image = _read(shard, path.name) if images else None
+            members: dict[str, Any] = {"image": image, "where": (0, 0)}
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
                 if partner.exists():
@@ -281,7 +289,9 @@ def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Ite
         elif not is_text(key):
             on_problem(NOT_TEXT, location)
         else:
-            yield Sample(key, image if images else None, caption, row)
+            if not images:
+                image = None
+            yield Sample(key, image, caption, row)
 
 
 def _image_column(names: Sequence[str]) -> str | None:

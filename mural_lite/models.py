@@ -19,7 +19,8 @@ from mural_lite.registry import registered
 from mural_lite.remote_folders import display_name, local_model, model_place
 from mural_lite.versions import newest_description
 
-LITE_FOLDER, LITE = "lite", "lite.json"  # in an export, and the file that marks it
+LITE_FOLDER = "lite"  # in an export
+LITE = "lite.json"  # the file that marks it
 
 
 def open_model(

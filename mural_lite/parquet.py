@@ -28,7 +28,8 @@ def open_parquet(path: pathlib.Path):
     if not path.is_file():  # a pipe would wait for its other end
         raise UnreadableParquet(f"{path} is not a regular file.")
     try:
-        return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
+        file = path if isinstance(path, pathlib.Path) else path.open("rb")
+        return pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         refuse_failure(error, path)
         raise UnreadableParquet(f"{path} is not a Parquet file, or is damaged or cut off.") from None
@@ -44,14 +45,16 @@ def read_rows(
     Rows lost to damage are one call, `on_problem(problem, place, number of rows)`.
     """
     try:
-        file, end = open_parquet(path), 0
+        file = open_parquet(path)
+        end = 0
     except UnreadableParquet:
         on_problem("Parquet file that cannot be read", str(path))
         return
     import pyarrow
 
     for group in range(file.num_row_groups):
-        number, end = end, end + file.metadata.row_group(group).num_rows
+        number = end
+        end += file.metadata.row_group(group).num_rows
         if groups is not None and group not in groups:
             continue
         try:

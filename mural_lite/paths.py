@@ -124,7 +124,8 @@ class RemotePath:
         candidates: dict[str, None] = {}
         for path in self.files():
             parts = path.relative_to(self).split("/")
-            candidates.update(dict.fromkeys("/".join(parts[:end]) for end in range(1, len(parts) + 1)))
+            for end in range(1, len(parts) + 1):
+                candidates["/".join(parts[:end])] = None
         for below in candidates:
             if expression.match(below):
                 yield self / below
@@ -139,8 +140,11 @@ class RemotePath:
         """Does nothing: a folder exists if it has files."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext():
+        try:
             self._call("rm_file")
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
 
     def rmdir(self) -> None:
         """Does nothing: a folder without files does not exist."""
@@ -201,7 +205,9 @@ def failures_of(name: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.strerror and error.filename:
             raise
         number = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}.get(type(error), errno.EIO)
-        reason = str(getattr(error, "strerror", None) or error).strip().partition("\n")[0].rstrip(".")
+        explanation = str(getattr(error, "strerror", None) or error)
+        first_line, _, _ = explanation.strip().partition("\n")
+        reason = first_line.rstrip(".")
         if not reason or reason in name:  # some clients give only the name
             reason = os.strerror(number)
         if not isinstance(error, OSError):

@@ -134,7 +134,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     levels = np.nan_to_num(np.asarray(image).astype(np.float32))
     ranges = (2**16 - 1,) if image.mode.startswith("I;16") else (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
     white = next((white for white in ranges if levels.max() <= white), levels.max())
-    return Image.fromarray(np.clip(levels * (256 / (white + 1) if white > 1 else 255), 0, 255).astype(np.uint8))
+    factor = 255
+    if white > 1:
+        factor = 256 / (white + 1)
+    in_range = np.clip(levels * factor, 0, 255)
+    return Image.fromarray(in_range.astype(np.uint8))
 
 
 def is_plain(image: Image.Image) -> bool:
@@ -142,8 +146,10 @@ def is_plain(image: Image.Image) -> bool:
     if image.width * image.height > MAX_PIXELS:
         return False
     # Graphs of earlier exports show the colour that a PNG without an alpha channel names as its transparent one.
-    is_png = image.format == "PNG" and (image.mode in ("RGBA", "LA", "P") or "transparency" not in image.info)
-    return is_png or image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it, as phones write them
+    names_a_color = image.mode not in ("RGBA", "LA", "P") and "transparency" in image.info
+    if image.format == "PNG":
+        return not names_a_color
+    return image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it, as phones write them
 
 
 _one_scan = threading.Lock()  # memory is held for one picture of more than MAX_PIXELS at a time
@@ -157,11 +163,14 @@ def upright(image: Image.Image) -> Image.Image:
         with _one_scan:
             image.draft("RGB", (image.width // 2, image.height // 2))  # JPEG: decoded at half its size
             image.load()
-            can_reduce = _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK")
-            decoded = on_white(turned(image.reduce(2) if can_reduce else image))
+            if _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK"):
+                image = image.reduce(2)
+            decoded = on_white(turned(image))
             return decoded.reduce(2) if _is_scan(decoded) else decoded
-    except (ValueError, OSError) as error:
-        raise error if isinstance(error, BadImage) else BadImage("image that does not decode") from None
+    except BadImage:
+        raise
+    except (ValueError, OSError):
+        raise BadImage("image that does not decode") from None
 
 
 def _is_scan(image: Image.Image) -> bool:

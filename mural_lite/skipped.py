@@ -19,8 +19,10 @@ DAMAGED_FILE = "stretch of a file that is damaged or cut off"
 UNREADABLE_FILE = "file that cannot be read, or has another size than when training began"
 NOT_AN_EXAMPLE = "record that is not a tf.train.Example of the expected kind"
 UNREADABLE_IMAGE = "image that does not decode"
-EMPTY_CAPTION, EMPTY_TEXT = "empty caption", "empty text"
-CAPTION_NOT_UTF8, TEXT_NOT_UTF8 = "caption that is not UTF-8", "text that is not UTF-8"
+EMPTY_CAPTION = "empty caption"
+EMPTY_TEXT = "empty text"
+CAPTION_NOT_UTF8 = "caption that is not UTF-8"
+TEXT_NOT_UTF8 = "text that is not UTF-8"
 MISSING_SHARD = "file that is missing, though others of its split name it"  # training says it when it begins
 KINDS = (
     DAMAGED_RECORD,
@@ -69,12 +71,14 @@ class CountsByKind(dict):
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
-        return done * self.total > max_fraction * read * (SURELY if done < 1 else 1)
+        margin = SURELY if done < 1 else 1
+        return done * self.total > max_fraction * read * margin
 
 
 def _one_line(location: str) -> str:
     """Returns a location for a report: names of files and images may have line breaks, or bytes that are not text."""
-    return " ".join(printable(location[:_PLACE]).split())
+    text = printable(location[:_PLACE])
+    return " ".join(text.split())
 
 
 @dataclasses.dataclass
@@ -137,7 +141,8 @@ class Tally:
         if not self.skipped.are_too_many(self.read, max_fraction, done):
             return
         so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
-        bound, remedy = f"a share of {max_fraction}", "Repair the data."
+        bound = f"a share of {max_fraction}"
+        remedy = "Repair the data."
         if self.FLAG:
             bound = f"{self.FLAG}={max_fraction}"
             remedy = "Repair the data, or raise the bound and run again: what is finished is kept."

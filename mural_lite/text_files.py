@@ -180,7 +180,10 @@ def bounded_lines(content: IO[bytes], part: Part = ALL_LINES) -> Iterator[bytes 
     """
     content = buffered(content)
     position = part.begin
-    while (part.end is None or position < part.end) and (line := content.readline(LONGEST_LINE + 1)):
+    while part.end is None or position < part.end:
+        line = content.readline(LONGEST_LINE + 1)
+        if not line:
+            return
         position += len(line)
         if len(line) <= LONGEST_LINE:
             yield line
@@ -209,7 +212,10 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
     last = b"\n"
     while position < part.begin or last != b"\n":  # the line to which the byte before the part belongs is skipped, too
         before = part.begin - 1 - position
-        block = content.read(min(_COUNTED_CHUNK, before)) if before > 0 else content.readline(LONGEST_LINE)
+        if before > 0:
+            block = content.read(min(_COUNTED_CHUNK, before))
+        else:
+            block = content.readline(LONGEST_LINE)
         if not block:
             skipped += last != b"\n"
             break
@@ -266,7 +272,9 @@ def _decode_line(line: bytes | None, number: int) -> tuple[str | None, str]:
     try:
         return decode(line.rstrip(b"\n").removesuffix(b"\r")), ""
     except UnicodeDecodeError:
-        return None, "text with a null character" if b"\0" in line else "text that is not UTF-8"
+        if b"\0" in line:
+            return None, "text with a null character"
+        return None, "text that is not UTF-8"
 
 
 class Unit(NamedTuple):
@@ -289,7 +297,9 @@ class Unit(NamedTuple):
     def part(self, content: int) -> Part:
         """Returns this unit's lines of a file that unpacks to about `content` bytes; the last unit reads to the end."""
         share = self.share(content)
-        return Part(share.start, None if self.number + 1 == self.parts else share.stop)
+        if self.number + 1 == self.parts:
+            return Part(share.start, None)
+        return Part(share.start, share.stop)
 
     def share(self, count: int) -> range:
         """Returns this unit's share of the numbers from 0 to `count`."""
@@ -318,6 +328,7 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
     """
     if most is None:
         most = MOST_PARTS.get(path.suffix, MOST_PARTS[""])
-    parts = max(1, min(most, math.ceil(weight / max(1, unit_bytes))))
+    wanted = math.ceil(weight / max(1, unit_bytes))
+    parts = max(1, min(most, wanted))
     size = path.stat().st_size if path.is_file() else 0
     return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]

@@ -18,7 +18,8 @@ import google_crc32c
 from mural_lite.files import open_path
 from mural_lite.skipped import DAMAGED_FILE, DAMAGED_RECORD
 
-HEADER, FOOTER = 12, 4  # bytes before and after a record's data
+HEADER = 12  # bytes before a record's data
+FOOTER = 4  # and after them
 FRAME = HEADER + FOOTER
 WINDOW = 1 << 16  # bytes looked through at a time for the next record
 CRC_MASK = 0xA282EAD8
@@ -40,7 +41,9 @@ def lost_records(stated: int, lost: int, before: int, count: int) -> int:
     """
     if stated >= 0 and bin(stated ^ max(lost - FRAME, 0)).count("1") <= 2:
         return 1
-    return max(round(lost * count / before) if before else 1, 1)
+    if not before:
+        return 1
+    return max(round(lost * count / before), 1)
 
 
 def read_all(
@@ -59,8 +62,12 @@ def read_all(
       begin, end: only records that start in this range of bytes; only the lengths of records before it are read.
     """
     with open_file(str(path), "rb") as file:
-        file_end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0
-        while position < (file_end if end is None else min(end, file_end)):
+        file_end = _size_of(file)
+        if end is None:
+            end = file_end
+        position = 0
+        count = 0  # records before it
+        while position < min(end, file_end):
             size = _length(file, position, file_end)
             if size is None:
                 header = _next_header(file, position + 1, file_end)
@@ -68,28 +75,35 @@ def read_all(
                 lost = lost_records(stated, header - position, position, count)
                 if position >= begin:
                     on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
-                position, count = header, count + lost
+                position = header
+                count += lost
                 continue
-            if position < begin:
-                position, count = position + FRAME + size, count + 1
-                continue
-            data, checksum = _read(file, position + HEADER, size), _read(file, position + HEADER + size, FOOTER)
-            if masked_crc(data) == int.from_bytes(checksum, "little"):
-                yield position + HEADER, data
-            else:
-                on_problem(DAMAGED_RECORD, f"{path}, record {count} (byte {position})", 1)
-            position, count = position + FRAME + size, count + 1
+            if position >= begin:
+                data = _read(file, position + HEADER, size)
+                checksum = _read(file, position + HEADER + size, FOOTER)
+                if masked_crc(data) == int.from_bytes(checksum, "little"):
+                    yield position + HEADER, data
+                else:
+                    on_problem(DAMAGED_RECORD, f"{path}, record {count} (byte {position})", 1)
+            position += FRAME + size
+            count += 1
 
 
 def read_at(path: str | os.PathLike, position: int) -> bytes:
     """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole one does."""
     with open_path(path) as file:
-        size = _length(file, position, file.seek(0, os.SEEK_END) or file.tell())
+        size = _length(file, position, _size_of(file))
         if size is not None:
-            data, checksum = _read(file, position + HEADER, size), file.read(FOOTER)
+            data = _read(file, position + HEADER, size)
+            checksum = file.read(FOOTER)
             if masked_crc(data) == int.from_bytes(checksum, "little"):
                 return data
     raise ValueError(f"{path} has no record at byte {position}: it changed after it was indexed, or is damaged.")
+
+
+def _size_of(file: IO[bytes]) -> int:
+    file.seek(0, os.SEEK_END)  # TensorFlow's files return nothing here
+    return file.tell()
 
 
 def _read(file: IO[bytes], position: int, size: int) -> bytes:
@@ -99,8 +113,10 @@ def _read(file: IO[bytes], position: int, size: int) -> bytes:
 
 def _stated(file: IO[bytes], position: int) -> int:
     """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
-    header = _read(file, position, 8)
-    return int.from_bytes(header, "little") if len(header) == 8 else -1
+    length = _read(file, position, 8)
+    if len(length) < 8:
+        return -1
+    return int.from_bytes(length, "little")
 
 
 def _length(file: IO[bytes], position: int, end: int) -> int | None:
@@ -109,7 +125,9 @@ def _length(file: IO[bytes], position: int, end: int) -> int | None:
     if len(header) < HEADER or masked_crc(header[:8]) != int.from_bytes(header[8:], "little"):
         return None
     size = int.from_bytes(header[:8], "little")
-    return size if position + FRAME + size <= end else None
+    if position + FRAME + size > end:
+        return None
+    return size
 
 
 def _next_header(file: IO[bytes], position: int, end: int) -> int:
@@ -128,5 +146,6 @@ def _next_header(file: IO[bytes], position: int, end: int) -> int:
 def framed(data: bytes) -> bytes:
     """Returns a record with its frame, as files hold it."""
     length = len(data).to_bytes(8, "little")
-    checksums = (masked_crc(part).to_bytes(4, "little") for part in (length, data))
-    return b"".join((length, next(checksums), data, next(checksums)))
+    header = length + masked_crc(length).to_bytes(4, "little")
+    footer = masked_crc(data).to_bytes(4, "little")
+    return b"".join((header, data, footer))

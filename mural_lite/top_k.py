@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
-FEW, NUMBERS = 8, 2**17  # of so few queries so many numbers of rows at a time, which stay in the cache as float32
 QUERIES = 256  # scored at a time
+FEW = 8  # queries; for at most so many, rows of NUMBERS numbers are scored at a time, which stay in the cache
+NUMBERS = 2**17  # float32
 
 
 def top_k(
@@ -67,17 +68,21 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | N
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
         if np.count_nonzero(entering) > 4 * best_rows.size and count > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
-            entering &= scores >= np.partition(scores, count - k, axis=1)[:, count - k, None]
+            kth_best = np.partition(scores, count - k, axis=1)[:, count - k, None]
+            entering &= scores >= kth_best
         flat = np.flatnonzero(entering)
         if len(flat):
             owners, columns = np.divmod(flat, count)
-            best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
+            entered = scores[owners, columns]
+            best_scores, best_rows = _merge(best_scores, best_rows, owners, entered, begin + columns)
     return best_scores, best_rows
 
 
 def _write_scores(queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
     """Writes the products of [Q, D] and [B, D] into `scores`, [Q, B]; for few queries in parts that caches hold."""
-    at_a_time = BLOCK if len(queries) > FEW else max(1, NUMBERS // rows.shape[1])
+    at_a_time = BLOCK
+    if len(queries) <= FEW:
+        at_a_time = max(1, NUMBERS // rows.shape[1])
     for first in range(0, len(rows), at_a_time):
         part = rows[first : first + at_a_time]
         np.matmul(queries, as_float32(part).T, out=scores[:, first : first + len(part)])

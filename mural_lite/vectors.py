@@ -27,7 +27,8 @@ import numpy as np
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path
 
-ENDING, METADATA = ".parquet", b"mural_tf"
+ENDING = ".parquet"
+METADATA = b"mural_tf"
 ROWS = 4096  # read, and written, at a time
 
 
@@ -107,7 +108,8 @@ class VectorFile:
         types["path"] = arrow.binary()
         types["offset"] = arrow.int64()
         types["vector"] = arrow.list_(arrow.from_numpy_dtype(self._dtype), width)
-        self._schema = arrow.schema(types.items(), metadata={METADATA: json.dumps(dict(about)).encode()})
+        metadata = {METADATA: json.dumps(dict(about)).encode()}
+        self._schema = arrow.schema(types.items(), metadata=metadata)
         # Each page has a checksum: a bit that flipped is noticed.
         self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
 
@@ -163,8 +165,10 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
             if vectors.null_count:
                 raise UserError(f"{path} holds rows without a vector: leave them out.")
             flat = vectors.flatten().to_numpy(zero_copy_only=False)
-            flat = flat if flat.dtype == np.float16 else flat.astype(np.float32)
-            if len(flat) % len(batch) or len(set(vectors.value_lengths().to_pylist())) > 1:
+            if flat.dtype != np.float16:
+                flat = flat.astype(np.float32)
+            lengths = set(vectors.value_lengths().to_pylist())
+            if len(flat) % len(batch) or len(lengths) > 1:
                 raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
             rows = batch.drop_columns(["vector"]).to_pylist()
             yield rows, flat.reshape(len(batch), -1)

@@ -61,5 +61,6 @@ def newest_description(folder: Folder) -> Folder:
     """Returns the `description` of the newest version of an export with versions; any other folder unchanged."""
     if not (folder / VERSIONS).is_dir():
         return folder
-    newest = max(map(max, models_of(folder).values()), default=1)
+    numbers = models_of(folder).values()
+    newest = max(map(max, numbers), default=1)
     return description(folder, newest)

@@ -53,8 +53,11 @@ from mural_search.queries import Query
 from mural_search.tables.product_table import ProductTable, TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import Entry, RowTally, languages_of, read
 
-INDEX, PICTURES = "index", "pictures"
-PAGE, SKIPPED, LANGUAGES = "examples.html", "skipped.tsv", "languages.json"
+INDEX = "index"
+PICTURES = "pictures"
+PAGE = "examples.html"
+SKIPPED = "skipped.tsv"
+LANGUAGES = "languages.json"
 NOTHING = "nothing"  # in place of a model to start from
 FEWEST_CAPTIONS = 40  # to train on and to measure with: steps on a few pairs only spoil a model
 DRAWINGS = ("emoji", "shapes")  # data sets of drawings
@@ -180,10 +183,15 @@ def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool
     tests_of: dict[str, list[Callable[[str, str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
         if sign == "=":
-            tests_of[name].append(lambda text, groups, value=value: text.casefold() == value.casefold())
+            test = functools.partial(_is_equal, value)
         else:
-            tests_of[name].append(functools.partial(_fits, compare[sign], value))
+            test = functools.partial(_fits, compare[sign], value)
+        tests_of[name].append(test)
     return tests_of
+
+
+def _is_equal(value: str, text: str, groups: str) -> bool:
+    return text.casefold() == value.casefold()
 
 
 def _fits(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
@@ -197,7 +205,9 @@ def _description(source: str) -> pathlib.Path | None:
         return None
     folder = newest_description(model_place(source))
     path = folder / "config.json"
-    return folder if path.is_file() and "model_type" not in read_json(path) else None  # Hugging Face's have one
+    if not path.is_file() or "model_type" in read_json(path):  # Hugging Face's have one
+        return None
+    return folder
 
 
 def _check_has_images(description: pathlib.Path | None, source: str) -> None:
@@ -215,8 +225,10 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
     lines += [f"  left out {line}" for line in tally.left_out.lines()]
     unseen = sum(entry.file is None for entry in entries)
     bare = sum(not entry.captions for entry in entries)
-    lines += [f"{unseen:,} products have no picture: they are found by their words."] if unseen else []
-    lines += [f"{bare:,} pictures have no caption: they are found by their contents."] if bare else []
+    if unseen:
+        lines.append(f"{unseen:,} products have no picture: they are found by their words.")
+    if bare:
+        lines.append(f"{bare:,} pictures have no caption: they are found by their contents.")
     for language, counts in languages_of(entries).items():
         guessed = f", language guessed for {counts.guessed:,}" if counts.guessed else ""
         lines.append(f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures{guessed}")
@@ -225,7 +237,8 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
     if tally.places:
-        write_whole(path, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
+        lines = [f"{problem}\t{location}\n" for problem, location in tally.places]
+        write_whole(path, "".join(lines))
     else:
         path.unlink(missing_ok=True)
 
@@ -282,7 +295,9 @@ def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Seq
     for entry in entries:
         for language, text in entry.captions:
             texts[language].append(text)
-    unknown, cut, room = [], [], 0
+    unknown = []
+    cut = []
+    room = 0
     for language, captions in texts.items():
         reading = read(captions[:MOST_READ])
         if reading is None:
@@ -306,7 +321,11 @@ def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Seq
 def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
     """Yields (item, file of its picture or None) of everything that is found."""
     for entry in entries:
-        path = "" if entry.file is None else str(entry.file if "://" in str(entry.file) else entry.file.absolute())
+        path = ""
+        if entry.file is not None:
+            path = str(entry.file)
+            if "://" not in path:
+                path = str(entry.file.absolute())
         yield Item(entry.name, path, -1, tuple(entry.captions), "", entry.texts(), "", entry.digest()), entry.file
 
 
@@ -331,7 +350,8 @@ def _index(
         index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **about)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
-            workdirs = " ".join(map(_quoted, reversed(trainer.workdirs())))
+            first_to_last = reversed(trainer.workdirs())
+            workdirs = " ".join(map(_quoted, first_to_last))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
         if index.captions is not None and index.noise is None:
             if noise is not None and not model.is_open:  # only items left, or their fields changed
@@ -339,8 +359,12 @@ def _index(
                 changes.keep_noise(index_folder, index.noise)
             else:
                 measure_noise(index, index_folder, model)
-        links = {"What was trained, and how well it finds": f"{trained.name}/{trainer.page}"} if trained else {}
-        choose = functools.partial(_examples, entries, trainer.held_out if trained else None)
+        links = {}
+        names_held_out = None
+        if trained:
+            links = {"What was trained, and how well it finds": f"{trained.name}/{trainer.page}"}
+            names_held_out = trainer.held_out
+        choose = functools.partial(_examples, entries, names_held_out)
         write_examples(folder / PAGE, index, index_folder, model, choose, links)
     return model
 
@@ -355,7 +379,8 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
     """Whether there is an index of these encoders; one of others, before training for example, is removed."""
-    fingerprint, recorded = model.fingerprint, model_of(folder)
+    fingerprint = model.fingerprint
+    recorded = model_of(folder)
     if recorded is None:
         return False
     head = described(folder).get("head", "")
@@ -375,19 +400,23 @@ def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] |
     `names_held_out`: returns the names of entries that a trained model did not learn from. Only these are asked then,
     with their right answers: any picture of the product.
     """
-    held_out = None if names_held_out is None else names_held_out()
-    asked = [entry for entry in entries if held_out is None or entry.name in held_out]
+    candidates = entries
     right: dict[str, list[str]] = collections.defaultdict(list)
-    for entry in entries if held_out is not None else ():
-        right[entry.product or entry.name].append(entry.name)
-    queries, used = [], set()
+    if names_held_out is not None:
+        held_out = names_held_out()
+        candidates = [entry for entry in entries if entry.name in held_out]
+        for entry in entries:
+            right[entry.product or entry.name].append(entry.name)
+    queries = []
+    used = set()
     for language in list(languages_of(entries))[:EXAMPLES]:
-        having = [entry for entry in asked if any(tag == language for tag, _ in entry.captions)]
-        if having:
-            entry = next((entry for entry in having if entry.name not in used), having[0])
+        captioned = [entry for entry in candidates if any(tag == language for tag, _ in entry.captions)]
+        if captioned:
+            entry = next((entry for entry in captioned if entry.name not in used), captioned[0])
             used.add(entry.name)
-            text = next(text for tag, text in entry.captions if tag == language).strip(" |;,.")
-            queries.append(Query(text, language, right=tuple(right[entry.product or entry.name])))
+            caption = next(text for tag, text in entry.captions if tag == language)
+            answers = tuple(right[entry.product or entry.name])
+            queries.append(Query(caption.strip(" |;,."), language, right=answers))
     return queries
 
 
@@ -398,11 +427,14 @@ def _quoted(path: os.PathLike | str) -> str:
 def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     texts = (text for entry in entries for _, text in entry.captions)
-    index, text = _quoted(folder / INDEX), _quoted(next(texts, "a sentence"))
+    text = _quoted(next(texts, "a sentence"))
+    index = _quoted(folder / INDEX)
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
-    lines += [f"  {folder / SKIPPED}  rows that were not used, and why"] if (folder / SKIPPED).is_file() else []
-    lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    lines += [f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search"]
+    if (folder / SKIPPED).is_file():
+        lines.append(f"  {folder / SKIPPED}  rows that were not used, and why")
+    lines.append("Next:")
+    lines.append(f"  python -m mural_tf search query {text} --index={index} --html=found.html")
+    lines.append(f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search")
     trained = trainer.trained()
     if trained:
         lines += [f"  {command}" for command in trainer.commands(trained)]

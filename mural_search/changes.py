@@ -40,7 +40,8 @@ from mural_search.ranking import CAPTIONS, HEAD, prompt_of
 from mural_search.sqlite import sqlite3
 from mural_search.stored_images import content_of, read_image
 
-SKIPPED, LOCK = "skipped.tsv", ".lock"
+SKIPPED = "skipped.tsv"
+LOCK = ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
 MANY = 1_000  # captions that take seconds
 BLOCK_BYTES = 2**26  # of encoded images in a block, about
@@ -91,8 +92,11 @@ class Entry:
 
 def digest_of(item: Item) -> str:
     """Returns the digest of an item's row: its own, or a digest of all its fields."""
+    if item.digest:
+        return item.digest
     described = [item.language, item.content, item.captions, sorted(item.fields.items())]
-    return item.digest or hashlib.blake2b(json.dumps(described).encode(), digest_size=8).hexdigest()
+    content = json.dumps(described).encode()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def bring(
@@ -343,7 +347,8 @@ def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
 def _check_length(item: Item, vector: np.ndarray) -> None:
     """Raises `UserError` unless the length of a vector that came with its item is 1, or 0 for no picture."""
     length = float(np.linalg.norm(vector.astype(np.float32)))
-    if not (abs(length - 1.0) <= 0.01 or (length == 0.0 and not item.path)):
+    has_no_picture = length == 0.0 and not item.path
+    if not abs(length - 1.0) <= 0.01 and not has_no_picture:  # NaN is wrong, too
         raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
 
 
@@ -360,7 +365,9 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
     """Returns why an image cannot be used: `error`, or the error of reading it again."""
     if error is None:
         error = _error_of(item)
-    reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+    reason = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror
     return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
 
 
@@ -422,7 +429,8 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
     with stack:
         remove_partial(folder)
         try:
-            with contextlib.closing(files.make(path) if new else connect(path)) as opened:
+            database = files.make(path) if new else connect(path)
+            with contextlib.closing(database) as opened:
                 if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
@@ -568,12 +576,14 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
     product = table.meta.get("product")
     if product:
         for name, rows in rows_of.items():
-            rows.update(table.rows_with([Filter(product, name)]).tolist())
+            rows_of_product = table.rows_with([Filter(product, name)])
+            rows.update(rows_of_product.tolist())
     unknown = sorted(name for name, rows in rows_of.items() if not rows)
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
-    return np.array(sorted(set().union(*rows_of.values())), np.int64)
+    named = set().union(*rows_of.values())
+    return np.array(sorted(named), np.int64)
 
 
 def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:

@@ -44,7 +44,8 @@ class Codes:
         self._scales = np.empty(len(vectors), np.float32)
         self._errors = np.empty(len(vectors), np.float32)
         for begin in range(0, len(vectors), BLOCK):
-            self._encode(slice(begin, begin + BLOCK), as_float32(vectors[begin : begin + BLOCK]))
+            rows = slice(begin, begin + BLOCK)
+            self._encode(rows, as_float32(vectors[rows]))
             release_pages(vectors)
 
     @np.errstate(all="ignore")
@@ -86,8 +87,11 @@ class Codes:
             upper = upper[among]
         if k >= len(lower):
             return among
-        kept = np.flatnonzero(upper >= np.partition(lower, -k)[-k])
-        return kept if among is None else among[kept]
+        kth_lower = np.partition(lower, -k)[-k]
+        kept = np.flatnonzero(upper >= kth_lower)
+        if among is None:
+            return kept
+        return among[kept]
 
     def candidates_of_items(
         self, vector: np.ndarray, count: int, items: np.ndarray, shifts: np.ndarray, excluded: np.ndarray
@@ -100,8 +104,11 @@ class Codes:
         lower -= shifts
         upper -= shifts
         lower[excluded] = -np.inf
-        best = np.maximum.reduceat(lower, np.flatnonzero(np.diff(items, prepend=-1)))
-        least = np.partition(best, -count)[-count] if count < len(best) else -np.inf
+        firsts = np.flatnonzero(np.diff(items, prepend=-1))  # rows of one item are adjacent
+        best = np.maximum.reduceat(lower, firsts)
+        least = -np.inf
+        if count < len(best):
+            least = np.partition(best, -count)[-count]
         return np.flatnonzero((upper >= least) & ~excluded)
 
     def meanwhile(self, function: Callable[[], typing.Any]) -> Callable[[], typing.Any]:

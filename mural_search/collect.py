@@ -33,8 +33,11 @@ from mural_search.picture_folders import picture_files
 from mural_search.sqlite import sqlite3
 from mural_search.stored_images import image_of_record
 
-TABLE, RECORDS = ".tsv", ".tfrecord"
-OF_IMAGES, OF_TEXTS = ("path", "caption", "language"), ("language", "text")  # the first columns of a table with names
+TABLE = ".tsv"
+RECORDS = ".tfrecord"
+# The first columns of a table with names.
+OF_IMAGES = ("path", "caption", "language")
+OF_TEXTS = ("language", "text")
 
 
 class Unreadable(NamedTuple):
@@ -72,7 +75,8 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
     files = list_files(kind, sources, split, announce)
-    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
+    pieces = ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files)
+    return read(kind, pieces)
 
 
 def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = lambda line: None) -> list[File]:
@@ -107,7 +111,9 @@ def side_files(files: Iterable[str]) -> list[pathlib.Path]:
     return sorted(paths, key=str)
 
 
-RECORD_BYTES, LINE_BYTES = 30_000, 50  # of a record with its image, of a text: how many items a file holds, about
+# By which the number of items in a file is estimated: bytes of a record with its image, and of a text.
+RECORD_BYTES = 30_000
+LINE_BYTES = 50
 
 
 def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
@@ -131,10 +137,14 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
         return [Unit(absolute(file), 0, 1, 0, 1)]
     if kind != TEXTS and ending not in (RECORDS, TABLE):
         return [Unit(absolute(file), 0, 1, path.stat().st_size, 1)]
-    size = path.stat().st_size // RECORD_BYTES if ending == RECORDS else unpacked_size(path) // LINE_BYTES
-    # Records are only cut on this machine: the lengths before a part are read one by one.
-    most = 1 if ending == RECORDS and isinstance(path, RemotePath) else None
-    return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, size), items, most)]
+    most_parts = None
+    if ending == RECORDS:
+        count = path.stat().st_size // RECORD_BYTES
+        if isinstance(path, RemotePath):
+            most_parts = 1  # records before a part are read one by one, each by a request
+    else:
+        count = unpacked_size(path) // LINE_BYTES
+    return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, count), items, most_parts)]
 
 
 def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
@@ -245,7 +255,8 @@ def _read_texts(unit: Unit) -> Iterator[Found]:
             continue
         cells = ["", line]
         if is_table and "\t" in line:
-            cells = line.split("\t", -1 if columns else 1)
+            most_tabs = -1 if columns else 1  # without names of columns, further tabs are the text's
+            cells = line.split("\t", most_tabs)
         language, text = cells[:2]
         if text.strip() and cells != columns:
             yield Item(text, language=language, fields=_fields(columns, cells, OF_TEXTS)), text
@@ -269,8 +280,10 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that are not empty, and the lines that cannot be read."""
-    problems: list[File] = []
-    part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else ALL_LINES
+    problems: list[tuple[str, str]] = []
+    part = ALL_LINES
+    if unit.parts > 1:
+        part = unit.part(unpacked_size(as_path(unit.path)))
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
     for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
@@ -285,7 +298,9 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     path = unit.path
     fields_of = fields_by_id(fields_file(path))
     lost: list[tuple[str, str, int]] = []
-    part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else ALL_LINES
+    part = ALL_LINES
+    if unit.parts > 1:
+        part = unit.part(as_path(path).stat().st_size)
     framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
     for offset, serialized in itertools.chain(framed, [(0, None)]):
         for problem, location, count in lost:
@@ -305,7 +320,9 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     feature = Example.FromString(serialized).features.feature
 
     def strings(name: str, other: str) -> list[str]:
-        values = feature[name if name in feature else other].bytes_list.value
+        if name not in feature:
+            name = other
+        values = feature[name].bytes_list.value
         return [value.decode("utf-8", "replace") for value in values]
 
     texts = strings("caption", "txt")

@@ -62,8 +62,10 @@ RECOUNTED = 0.01  # share of the items that may change before trigrams are count
 def check_place(folder: pathlib.Path) -> None:
     """Raises `UserError` for a folder that is not an index."""
     path = folder / NAME
-    if path.is_file() or (path.exists() and not os.access(path, os.R_OK)):
+    if path.is_file():
         return
+    if path.exists() and not os.access(path, os.R_OK):
+        return  # the error comes when it is read
     if (folder / OLD).is_file():
         raise UserError(f"The index {folder} was made by an earlier version: delete it and make it again.")
     with storage_errors(folder):
@@ -127,7 +129,10 @@ def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
 
 def keep(database: sqlite3.Connection, **values) -> None:
     """Writes into `meta`: bytes as they are, everything else as JSON."""
-    rows = [(key, value if isinstance(value, bytes) else json.dumps(value)) for key, value in values.items()]
+    rows = []
+    for key, value in values.items():
+        content = value if isinstance(value, bytes) else json.dumps(value)
+        rows.append((key, content))
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
 
@@ -176,7 +181,8 @@ def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, 
     names = [_stem(item.name), item.name]
     if item.offset < 0:
         names.insert(1, _stem(item.path))
-    rows = [(2 * number + 1, utf8(words.document([*filter(None, dict.fromkeys(names)), *values])))]
+    different_names = filter(None, dict.fromkeys(names))
+    rows = [(2 * number + 1, utf8(words.document([*different_names, *values])))]
     for text, (_, caption) in zip(texts, item.captions):
         rows.append((2 * text, utf8(words.document([caption]))))
     return rows

@@ -48,7 +48,8 @@ from mural_search.collect import Found, Piece, Unreadable
 from mural_search.index import Index
 from mural_search.items import IMAGES, Item
 
-DESCRIPTION, SKIPPED = "embeddings.json", "skipped.tsv"
+DESCRIPTION = "embeddings.json"
+SKIPPED = "skipped.tsv"
 FORMAT = 2  # raised when the same input would give other vectors than before
 BLOCK = 4096  # items given to the encoder in one call, which sorts texts by length
 BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
@@ -128,7 +129,8 @@ def embed(
     here = local_model(model)
     if not here.is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
-    files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
+    listed = collect.list_files(settings.kind, sources, settings.split)
+    files = sorted(dict(listed).items())
     groups = collect.cut_files(settings.kind, files, settings.shard_items)
     output = as_path(output)
     identity = _identity(here, sources, groups, settings)
@@ -252,7 +254,8 @@ def _encode(
         key = changes.key_of(settings.kind, collected)
         entry = changes.read_entry(settings.kind, collected)
         if key in seen:
-            tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry.item.name)
+            name = entry.name if isinstance(entry, Unreadable) else entry.item.name
+            tally.left_out.add("repeated", name)
         elif isinstance(entry, Unreadable):
             tally.skip(entry.kind, entry.name, entry.count)
         else:
@@ -344,12 +347,16 @@ def to_row(item: Item) -> dict[str, object]:
 
 def to_item(row: dict[str, object]) -> Item:
     """Returns the item of a row's columns; columns that another program left out are empty."""
+    path = row.get("path") or b""
     offset = row.get("offset")
+    if offset is None:
+        offset = -1
+    captions = json.loads(row.get("captions") or "[]")
     return Item(
         name=row["name"],
-        path=(row.get("path") or b"").decode("utf-8", "surrogatepass"),
-        offset=-1 if offset is None else offset,
-        captions=tuple((language, text) for language, text in json.loads(row.get("captions") or "[]")),
+        path=path.decode("utf-8", "surrogatepass"),
+        offset=offset,
+        captions=tuple((language, text) for language, text in captions),
         language=row.get("language") or "",
         fields=json.loads(row.get("fields") or "{}"),
         content=row.get("content") or "",

@@ -74,7 +74,7 @@ def _written(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.
 
 
 def _read(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.ndarray | None] | None:
-    """Returns queries and their vectors, `None` without any that can be read."""
+    """Returns the queries of `_written` with their vectors for pictures and for captions; `None` if unreadable."""
     if content is None:
         return None
     try:

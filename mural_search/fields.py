@@ -19,9 +19,11 @@ from mural_lite.errors import UserError
 from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_search.items import Item, amount
 
-ON_CARD, MOST_FILTERS = 5, 8
+ON_CARD = 5
+MOST_FILTERS = 8
 LOOKED_AT = 1000  # items, evenly spread
-LONG, ENDS = 40, (".", "!", "?", "。", "！", "？", "।")  # characters of a value, on average, and how sentences end
+LONG = 40  # characters of a value, on average
+ENDS = (".", "!", "?", "。", "！", "？", "।")  # of sentences
 FEWEST = 0.05  # of the items must have another value than the most frequent one, or a value at all
 ENOUGH = 10  # values that are needed to see that all of them differ, as numbers of articles do
 FLAGS = frozenset("0 1 yes no true false y n ja nein oui non si sí no да нет はい いいえ".split())
@@ -30,6 +32,8 @@ OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena
 CURRENCY = re.compile(r"[$€£¥₹₽₩₺]|\b[A-Z]{3}\b")
 DECIMALS = re.compile(r"\d[.,]\d\d?$")
 ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
+CODE = re.compile(r"\d+|(?=\S*[\d_-])[\w./-]+")
+DATE = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}")
 
 
 class Fields(NamedTuple):
@@ -46,7 +50,9 @@ class Fields(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def of_index(index) -> Fields:
     """Returns the fields that an index shows: named when it was made, or chosen."""
-    return choose(index.table, index.fields_wanted) if index.table.has_fields() else Fields()
+    if not index.table.has_fields():
+        return Fields()
+    return choose(index.table, index.fields_wanted)
 
 
 def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = None) -> Fields:
@@ -63,13 +69,20 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     columns, count = _columns(table)
     if wanted is not None:
         card = [name for name in dict.fromkeys(wanted) if name in columns]
-        return Fields(tuple(card), tuple(name for name in card if columns[name].is_filter))
-    telling = [column for column in columns.values() if not (column.is_dull(count) or column.is_text or column.is_id)]
-    best = sorted(telling, key=lambda column: (not column.is_property, -column.difference(count)))
+        filters = [name for name in card if columns[name].is_filter]
+        return Fields(tuple(card), tuple(filters))
+
+    def order_of_choice(column):
+        return not column.is_property, -column.difference(count)
+
+    useful = [column for column in columns.values() if not column.is_useless(count)]
+    best = sorted(useful, key=order_of_choice)
     card = [column.name for column in best if not column.is_flag][:ON_CARD]
     filters = [column.name for column in best if column.is_filter][:MOST_FILTERS]
-    order = list(columns).index
-    return Fields(tuple(sorted(card, key=order)), tuple(sorted(filters, key=order)))
+    order_of_table = list(columns).index
+    card.sort(key=order_of_table)
+    filters.sort(key=order_of_table)
+    return Fields(tuple(card), tuple(filters))
 
 
 def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
@@ -84,10 +97,14 @@ def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None
 def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:
     """Returns the fields of a sample of items, and the number of different items in it."""
     rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
-    items = table.at(rows) if isinstance(table, ItemTable) else [table[row] for row in rows]
+    if isinstance(table, ItemTable):
+        items = table.at(rows)
+    else:
+        items = [table[row] for row in rows]
     different = {}  # all pictures of a product have its fields
     for item in items:
-        different.setdefault((tuple(item.fields.items()), item.captions or item.name), item)
+        product = tuple(item.fields.items()), item.captions or item.name
+        different.setdefault(product, item)
     columns: dict[str, _Column] = {}
     for item in different.values():
         captions = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
@@ -104,7 +121,9 @@ def _letters(text: str) -> str:
 
 def _repeats(value: str, caption: str) -> bool:
     """Whether a value holds a caption, or most of one; a brand that begins a title does not."""
-    return bool(caption) and (caption in value or (value in caption and 2 * len(value) > len(caption)))
+    if not caption:
+        return False
+    return caption in value or (value in caption and 2 * len(value) > len(caption))
 
 
 class _Column:
@@ -124,6 +143,10 @@ class _Column:
         """Returns the probability that two of `count` items differ in this field; no value is a value."""
         shares = np.array([*self.counts.values(), count - len(self.values)]) / count
         return float(1.0 - np.sum(shares**2))
+
+    def is_useless(self, count: int) -> bool:
+        """Whether it says nothing about one of `count` items to somebody who looks at them."""
+        return self.is_dull(count) or self.is_text or self.is_id
 
     def is_dull(self, count: int) -> bool:
         """Whether nearly all of `count` items have the same value, or none."""
@@ -151,15 +174,15 @@ class _Column:
     @functools.cached_property
     def is_id(self) -> bool:
         """Whether it identifies items: by its name, or because all values differ and look like codes."""
-        if self.is_price or (len(self.values) >= ENOUGH and all(map(DECIMALS.search, self.values))):
+        count = len(self.values)
+        are_enough = count >= ENOUGH
+        if self.is_price or (are_enough and all(map(DECIMALS.search, self.values))):
             return False
-        differing = len(self.counts) / len(self.values)
-        if OF_IDS.search(self.name) and (differing > 0.5 or len(self.values) < ENOUGH):
+        differing = len(self.counts) / count
+        if OF_IDS.search(self.name) and (differing > 0.5 or not are_enough):
             return True
-        is_code = re.compile(r"\d+|(?=\S*[\d_-])[\w./-]+").fullmatch
-        is_date = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}").fullmatch
-        codes = sum(bool(is_code(value)) and not is_date(value) for value in self.values)
-        return len(self.values) >= ENOUGH and differing > 0.9 and codes > 0.9 * len(self.values)
+        codes = [value for value in self.values if CODE.fullmatch(value) and not DATE.fullmatch(value)]
+        return are_enough and differing > 0.9 and len(codes) > 0.9 * count
 
     @functools.cached_property
     def is_flag(self) -> bool:

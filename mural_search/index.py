@@ -44,7 +44,8 @@ if typing.TYPE_CHECKING:
 
 Where: typing.TypeAlias = "str | Sequence[str | Filter]"
 
-VECTORS, CAPTIONS = "vectors.npy", "captions.npy"
+VECTORS = "vectors.npy"
+CAPTIONS = "captions.npy"
 
 
 class Index:
@@ -135,7 +136,8 @@ class Index:
         recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
         if not sources and not recorded:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
-        given = {"kind": kind, "split": split, "dtype": dtype, "sources": list(map(collect.absolute, sources))}
+        absolute = list(map(collect.absolute, sources))
+        given = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
         settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in given.items()}
         changes.check_settings(folder, recorded, settings)
         if settings["dtype"] not in DTYPES:
@@ -165,16 +167,19 @@ class Index:
         """
         if not filters and not without:
             return None
-        lacking = [np.zeros(0, np.int64), *(self.table.with_words(word) for word in without)]
-        return np.setdiff1d(self._find(tuple(filters)), np.concatenate(lacking))
+        lacking = np.zeros(0, np.int64)
+        for word in without:
+            lacking = np.append(lacking, self.table.with_words(word))
+        return np.setdiff1d(self._find(tuple(filters)), lacking)
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
         """Returns `ItemTable.facets` of the items that pass filters; of each field by the filters of the others."""
         facets = self.table.facets(self.rows(filters))
         for name in {filter_.name for filter_ in filters}:
-            others = self.table.facets(self.rows([filter_ for filter_ in filters if filter_.name != name]))
-            if name in others:
-                facets[name] = others[name]
+            other_filters = [filter_ for filter_ in filters if filter_.name != name]
+            by_others = self.table.facets(self.rows(other_filters))
+            if name in by_others:
+                facets[name] = by_others[name]
         return facets
 
     @typing.overload
@@ -206,16 +211,25 @@ class Index:
           UserError: a question that cannot be asked, a model that is not there; a row of another length than 1.
         """
         conditions = (where,) if isinstance(where, str) else where
-        filters = tuple(one if isinstance(one, Filter) else parse_filters([one])[0] for one in conditions)
+        filters = []
+        for condition in conditions:
+            if isinstance(condition, Filter):
+                filters.append(condition)
+            else:
+                filters += parse_filters([condition])
         if isinstance(question, str):
             from mural_search.queries import Query, check_filters, search  # they ask an index
 
             check_filters(self, filters)
-            return search(self, self.embedder, [Query(question)], k, filters)[0].hits
+            (answer,) = search(self, self.embedder, [Query(question)], k, filters)
+            return answer.hits
         vectors = question
-        among = self.rows(filters) if among is None else among
+        if among is None:
+            among = self.rows(filters)
         if self.bare.size:
-            among = np.setdiff1d(np.arange(len(self)) if among is None else among, self.bare)
+            if among is None:
+                among = np.arange(len(self))
+            among = np.setdiff1d(among, self.bare)
         if self.codes is not None and len(vectors) == 1:
             among = self.codes.candidates(vectors[0], k, among)
         scores, rows = exact(vectors, self.embeddings, k, among)
@@ -322,7 +336,10 @@ def _state(path: pathlib.Path) -> object:
     """Returns a value that changes when a file is replaced, or written without a log; None if there is no file."""
     with contextlib.suppress(OSError):
         status = path.stat()
-        return status.st_dev, status.st_ino, None if os.access(path.parent, os.W_OK) else status.st_mtime_ns
+        changed = None  # a log takes what is written
+        if not os.access(path.parent, os.W_OK):
+            changed = status.st_mtime_ns
+        return status.st_dev, status.st_ino, changed
     return None
 
 
@@ -343,7 +360,9 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     if not (as_path(folder) / database.NAME).is_file():
         return None
     meta = ItemTable(local_copy(folder) / database.NAME).meta
-    return database.fingerprint_of(meta["probes"], meta["model"]) if "probes" in meta else None
+    if "probes" not in meta:
+        return None
+    return database.fingerprint_of(meta["probes"], meta["model"])
 
 
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
@@ -392,7 +411,8 @@ def _matrix(
                 is_current = file.read() == state
             matrix = np.load(path, mmap_mode="r", allow_pickle=False)
             if is_current and matrix.dtype == dtype and matrix.ndim == 2 and len(matrix) == len(ids):
-                check_lengths(matrix, ranking.spread(np.arange(len(ids)), CHECKED), "", may_be_zero=not of_captions)
+                sample = ranking.spread(np.arange(len(ids)), CHECKED)
+                check_lengths(matrix, sample, "", may_be_zero=not of_captions)
                 return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
@@ -401,7 +421,9 @@ def _matrix(
                 return None
         return np.load(path, mmap_mode="r")
     parts = list(blocks)
-    return np.concatenate(parts) if sum(map(len, parts)) == len(ids) else None
+    if sum(map(len, parts)) != len(ids):
+        return None
+    return np.concatenate(parts)
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
@@ -459,8 +481,8 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_
             is_right |= lengths == 0.0
         wrong = np.flatnonzero(~is_right)
         if wrong.size:
-            row, length = chosen[wrong[0]], lengths[wrong[0]]
-            raise UserError(f"{damage}: the vector of row {row} has the length {length:.3g}, not 1.")
+            first = wrong[0]
+            raise UserError(f"{damage}: the vector of row {chosen[first]} has the length {lengths[first]:.3g}, not 1.")
 
 
 # Changing.

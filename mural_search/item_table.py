@@ -28,7 +28,8 @@ TOGETHER = 4096  # items that are in memory at a time
 FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
 LONGEST_NUMBER = 40  # characters of a value that may be a number with its currency
 FEW_NUMBERS = 8  # different numbers that are offered one by one
-MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
+MOST_POSTINGS = 50_000  # places of trigrams that a question looks at
+FEW_GRAMS = 4  # the rarest trigrams of a question, which are always looked up
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 # A row of `words`: its item, and its caption's language, NULL for names and fields.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.id = words.rowid >> 1))"
@@ -43,7 +44,10 @@ def utf8(text: str) -> bytes:
 
 def _shown(hidden: Collection[str]) -> str:
     """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
-    return f"AND {LANGUAGE} NOT IN ({', '.join('?' * len(hidden))})" if hidden else ""
+    if not hidden:
+        return ""
+    marks = ", ".join("?" * len(hidden))
+    return f"AND {LANGUAGE} NOT IN ({marks})"
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
@@ -51,7 +55,9 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
 
     A folder that may not be written, as a container mounts it, is read without the log.
     """
-    address = path if path == ":memory:" else _address(pathlib.Path(path).absolute(), new)
+    address = path
+    if path != ":memory:":
+        address = _address(pathlib.Path(path).absolute(), new)
     database = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None, timeout=PATIENCE)
     database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
     database.execute("PRAGMA synchronous = NORMAL")  # a power cut may undo the last transactions, never half of one
@@ -61,7 +67,9 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
 def _address(path: pathlib.Path, new: bool) -> str:
     """Returns the URI of a database with the mode in which this process may open it."""
     mode = "mode=rwc" if new else "mode=rw"
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+    may_write_folder = os.access(path.parent, os.W_OK)
+    may_write_file = not path.exists() or os.access(path, os.W_OK)
+    if not may_write_folder or not may_write_file:
         has_log = path.with_name(f"{path.name}-wal").exists()
         mode = "mode=ro" if has_log else "mode=ro&immutable=1"
     return f"{path.as_uri()}?{mode}"
@@ -82,11 +90,13 @@ def problem(path: object, error: Exception) -> UserError:
 
 def meta_of(database: sqlite3.Connection) -> dict[str, object]:
     """Returns `meta`; raises `sqlite3.Error`, or `Damaged`."""
+    meta = {}
     try:
-        rows = database.execute("SELECT key, value FROM meta").fetchall()
-        return {key: value if isinstance(value, bytes) else json.loads(value) for key, value in rows}
+        for key, value in database.execute("SELECT key, value FROM meta").fetchall():
+            meta[key] = value if isinstance(value, bytes) else json.loads(value)
     except (ValueError, TypeError) as error:
         raise Damaged(str(error)) from None
+    return meta
 
 
 class Damaged(ValueError):
@@ -134,9 +144,10 @@ class ItemTable:
 
     def __init__(self, source: str | os.PathLike | sqlite3.Connection):
         self._lock = threading.Lock()
-        self._path = source if isinstance(source, (str, os.PathLike)) else "The index in memory"
+        is_file = isinstance(source, (str, os.PathLike))
+        self._path = source if is_file else "The index in memory"
         try:
-            if isinstance(source, (str, os.PathLike)):
+            if is_file:
                 self._database = connect(source)
                 self._watch = connect(source)  # sees what the snapshot does not
                 weakref.finalize(self, self._watch.close)
@@ -186,9 +197,9 @@ class ItemTable:
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
         """Returns {row: the id of its product} of rows, by the field `name`; rows without an id are left out."""
         question = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
-        ids = json.dumps(self.ids[list(rows)].tolist())
-        products = dict(self._ask(question, [utf8(name), ids]))
-        return {row: products[number] for row in rows if (number := int(self.ids[row])) in products}
+        ids = self.ids[list(rows)].tolist()
+        products = dict(self._ask(question, [utf8(name), json.dumps(ids)]))
+        return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
     def field_names(self) -> list[str]:
         """Returns the names of all fields, in the order of the first item that has them."""
@@ -213,8 +224,10 @@ class ItemTable:
         """Returns numbers, int64 [K]."""
         try:
             return np.fromiter((value for (value,) in rows), np.int64)
+        except UserError:  # of a row that cannot be read; a `ValueError`, too
+            raise
         except (TypeError, OverflowError, ValueError) as error:
-            raise error if isinstance(error, UserError) else problem(self._path, error) from None
+            raise problem(self._path, error) from None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -231,8 +244,9 @@ class ItemTable:
         return self._items(self.ids[rows])
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
+        numbers = json.dumps(np.asarray(ids).tolist())
         try:
-            rows = read_items(self._ask, json.dumps(np.asarray(ids).tolist()))
+            rows = read_items(self._ask, numbers)
         except Damaged as error:
             raise problem(self._path, error) from None
         if len(rows) != len(ids):
@@ -284,7 +298,9 @@ class ItemTable:
             question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
             ids = self._column(self._ask(question, [utf8(name), *given]))
             row_sets.append(np.sort(self.rows_of(ids)))
-        return functools.reduce(np.intersect1d, row_sets) if row_sets else np.arange(len(self))
+        if not row_sets:
+            return np.arange(len(self))
+        return functools.reduce(np.intersect1d, row_sets)
 
     def group_marks(self, name: str) -> str:
         """Returns the marks that divide thousands in a field, as `items.group_marks` finds them in its short values."""
@@ -336,7 +352,9 @@ class ItemTable:
         names = [name for (name,) in self._ask("SELECT DISTINCT name FROM fields")]
         marks = {name: self.group_marks(name) for name in names}
         for name, value, count in self.each(f"{question} GROUP BY name, value", given):
-            facets.setdefault(name, _Facet(marks.get(name, ","))).add(str(value), count)
+            if name not in facets:
+                facets[name] = _Facet(marks.get(name, ","))
+            facets[name].add(str(value), count)
         return {name: facet.describe() for name, facet in facets.items()}
 
     def with_words(self, text: str) -> np.ndarray:
@@ -390,13 +408,17 @@ class ItemTable:
         for item, score in pairs:  # best first
             row = int(np.searchsorted(self.ids, item or 0))
             is_there = row < len(self) and self.ids[row] == item
-            if is_there and row not in shares and (allowed is None or allowed[row]):
-                share = min(1.0, score / ideal)
-                if share < next(iter(shares.values()), 0.0) / 4:
-                    break
-                shares[row] = share
-                if len(shares) == count:
-                    break
+            if not is_there or row in shares:
+                continue
+            if allowed is not None and not allowed[row]:
+                continue
+            share = min(1.0, score / ideal)
+            best_share = next(iter(shares.values()), 0.0)
+            if share < best_share / 4:
+                break
+            shares[row] = share
+            if len(shares) == count:
+                break
         return np.array(list(shares), np.int64), np.array(list(shares.values()))
 
     def caption_rows(self) -> np.ndarray:
@@ -456,8 +478,11 @@ class _Facet:
             return {"least": self._least[1], "most": self._most[1]}
         if len(self._counts) > FEW:
             return {}
-        order = self._amount if self._are_amounts else lambda value: -self._counts[value]
-        return {"values": {value: self._counts[value] for value in sorted(self._counts, key=order)}}
+        if self._are_amounts:
+            values = sorted(self._counts, key=self._amount)
+        else:
+            values = sorted(self._counts, key=self._counts.get, reverse=True)
+        return {"values": {value: self._counts[value] for value in values}}
 
 
 class Names(Sequence[str]):

@@ -102,7 +102,8 @@ def group_marks(texts: Iterable[str]) -> str:
 
     "1.299" is 1299 where all values have three digits behind the point, or one is "1.299.000"; and 1.299 next to "2.5".
     """
-    decimal, grouping = set(), set()
+    decimal = set()
+    grouping = set()
     for text in texts:
         digits, marks = _digits(text)
         is_grouped = bool(GROUPED.fullmatch(digits))
@@ -110,15 +111,22 @@ def group_marks(texts: Iterable[str]) -> str:
             grouping.add(marks[0])
         if len(marks) == 2 or not is_grouped:
             decimal.update(marks[-1:])
-    return "".join(mark for mark in ",." if mark not in decimal or (mark == "," and mark in grouping))
+    groups = ""
+    if "," not in decimal or "," in grouping:
+        groups += ","
+    if "." not in decimal:
+        groups += "."
+    return groups
 
 
 def _digits(text: str) -> tuple[str, list[str]]:
     """Returns the sign, digits and marks of a number, "" for another text; and its kinds of marks, in their order."""
-    matches = [NUMBER.fullmatch(part) for part in RANGE.split(text.translate(SIGNS).strip(), maxsplit=1)]
+    ends = RANGE.split(text.translate(SIGNS).strip(), maxsplit=1)
+    matches = [NUMBER.fullmatch(end) for end in ends]
     if not all(matches):
         return "", []
-    digits = matches[0][1] + re.sub(r"[\s']", "", matches[0][2]).rstrip(".,")
+    sign, number = matches[0].groups()
+    digits = sign + re.sub(r"[\s']", "", number).rstrip(".,")
     return digits, sorted(set(digits) & {",", "."}, key=digits.rfind)
 
 
@@ -137,11 +145,13 @@ def amount(text: str, groups: str = ",") -> float | None:
         day = int(match[3] or match[4] or 1)
         return year + (month - 1) / 12 + (day - 1) / 372
     digits, marks = _digits(text)
-    if len(marks) == 1 and GROUPED.fullmatch(digits) and (marks[0] in groups or digits.count(marks[0]) > 1):
-        digits = digits.replace(marks[0], "")
-    elif marks:
-        digits = digits.replace(marks[0], "") if len(marks) == 2 else digits
-        digits = digits.replace(marks[-1], ".")
+    has_group_mark = len(marks) == 2
+    if len(marks) == 1 and GROUPED.fullmatch(digits):
+        has_group_mark = marks[0] in groups or digits.count(marks[0]) > 1
+    if has_group_mark:
+        digits = digits.replace(marks.pop(0), "")
+    if marks:
+        digits = digits.replace(marks[0], ".")
     try:
         value = float(digits)
     except ValueError:

@@ -20,7 +20,8 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
       folder: here or in a store.
       more: endings of further files to return, without the point.
     """
-    files, others = [], {}
+    files = []
+    others = {}
     for path in sorted(folder.rglob("*")):
         parts = str(path.relative_to(folder)).split("/")
         is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)

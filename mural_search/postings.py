@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-K1, B = 1.2, 0.75
+# BM25's parameters in FTS5: K1 says how soon a repeated trigram counts no more, B how much long texts are held back.
+K1 = 1.2
+B = 0.75
 LEAST_IDF = 1e-6  # FTS5's, of a trigram of half the texts or more
 PAIR = np.dtype((np.int64, 2))
 LISTS = "temp.trigram_lists"
@@ -37,16 +39,22 @@ class Postings:
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"))
         sizes = ask("SELECT id, sz FROM words_docsize")
-        rowids, sizes = np.fromiter(((rowid, _varint(size)) for rowid, size in sizes), PAIR).T
+        decoded = ((rowid, _varint(size)) for rowid, size in sizes)
+        rowids, sizes = np.fromiter(decoded, PAIR).T
         count = 1 + int(rowids.max(initial=0))
         self._lengths = np.zeros(count, np.int32)
         self._lengths[rowids] = sizes
         self._texts = len(sizes)
         self._mean = sizes.sum() / max(1, len(sizes))
         self._rows = np.full(count, -1, np.int32)
-        for owned, items in (np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T, (2 * ids + 1, ids)):
-            is_known = (owned < count) & np.isin(items, ids)
-            self._rows[owned[is_known]] = np.searchsorted(ids, items[is_known])
+        owned_texts, owners = np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T
+        self._set_owners(owned_texts, owners)
+        self._set_owners(2 * ids + 1, ids)  # of an item's name and fields
+
+    def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
+        """Notes for texts, by their rowids, the places of the items `owners` in `ids`."""
+        is_known = (rowids < len(self._rows)) & np.isin(owners, self._ids)
+        self._rows[rowids[is_known]] = np.searchsorted(self._ids, owners[is_known])
 
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
         """Returns ids of the `count` items with the best texts for trigrams, and the texts' BM25, best first.
@@ -54,39 +62,42 @@ class Postings:
         For the arguments see `ItemTable.by_words`.
         """
         scores = self._bm25(grams)
+        row_of = self._rows
         texts = np.flatnonzero(scores)
-        texts = texts[self._rows[texts] >= 0]
+        texts = texts[row_of[texts] >= 0]
         if allowed is not None:
-            texts = texts[allowed[self._rows[texts]]]
-        rows = self._rows[texts]
+            texts = texts[allowed[row_of[texts]]]
+        rows = row_of[texts]
         best = np.zeros(1 + rows.max(initial=0))
         np.maximum.at(best, rows, scores[texts])
-        least = np.partition(best, -count)[-count] if count < len(best) else 0.0
+        least = 0.0
+        if count < len(best):
+            least = np.partition(best, -count)[-count]
         texts = texts[scores[texts] >= least]
         texts = texts[np.lexsort((texts, -scores[texts]))]
-        firsts = np.sort(np.unique(self._rows[texts], return_index=True)[1])[:count]
-        texts = texts[firsts]
-        return zip(self._ids[self._rows[texts]].tolist(), scores[texts].tolist())
+        _, firsts = np.unique(row_of[texts], return_index=True)  # each item's best text
+        texts = texts[np.sort(firsts)[:count]]
+        return zip(self._ids[row_of[texts]].tolist(), scores[texts].tolist())
 
     def _bm25(self, grams: Sequence[str]) -> np.ndarray:
         """Returns the scores of all texts, float64, by rowid; 0 for texts without any of the trigrams."""
         scores = np.zeros(len(self._rows))
         for gram in grams:
             texts, often = self._list(gram)
-            rarity = max(np.log((self._texts - len(texts) + 0.5) / (len(texts) + 0.5)), LEAST_IDF)
+            idf = max(np.log((self._texts - len(texts) + 0.5) / (len(texts) + 0.5)), LEAST_IDF)
             damped = K1 * (1.0 - B + B * self._lengths[texts] / self._mean)
             often = often.astype(np.float64)
-            scores[texts] += rarity * (often * (K1 + 1.0) / (often + damped))
+            scores[texts] += idf * (often * (K1 + 1.0) / (often + damped))
         return scores
 
     def _list(self, gram: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the texts that hold a trigram, int32 [T] rising, and how often they do, uint16 [T]."""
         if gram not in self._lists:
-            ((texts,),) = self._ask(f"SELECT group_concat(doc, ' ') FROM {LISTS} WHERE term = ?", (gram,))
-            texts = np.fromstring(texts or "", np.int32, sep=" ")  # each as often as it holds the trigram
+            ((joined,),) = self._ask(f"SELECT group_concat(doc, ' ') FROM {LISTS} WHERE term = ?", (gram,))
+            texts = np.fromstring(joined or "", np.int32, sep=" ")  # each as often as it holds the trigram
             firsts = np.flatnonzero(np.diff(texts, prepend=-1))
-            often = np.minimum(np.diff(firsts, append=len(texts)), 2**16 - 1).astype(np.uint16)
-            self._lists[gram] = texts[firsts], often
+            often = np.diff(firsts, append=len(texts))
+            self._lists[gram] = texts[firsts], np.minimum(often, 2**16 - 1).astype(np.uint16)
         while len(self._lists) > 1 and sum(len(texts) for texts, _ in self._lists.values()) > KEPT:
             del self._lists[next(iter(self._lists))]  # that came first
         return self._lists[gram]

@@ -194,7 +194,8 @@ def search(
     for is_image, way in ((False, rank), (True, PICTURES)):
         group = {number: query for number, query in enumerate(queries) if bool(query.image) == is_image}
         if group:
-            results.update(zip(group, _search(index, embedder, list(group.values()), page, filters, way)))
+            answers = _search(index, embedder, list(group.values()), page, filters, way)
+            results.update(zip(group, answers))
     return [results[number] for number in range(len(queries))]
 
 
@@ -275,7 +276,9 @@ def _nothing_fits(index, text: str, answer: Ranked) -> bool:
 def browse(index, page: Page, filters: Sequence[Filter] = ()) -> list[Hit]:
     """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
     rows = index.rows(filters)
-    groups = _single(np.arange(len(index)) if rows is None else rows)
+    if rows is None:
+        rows = np.arange(len(index))
+    groups = _single(rows)
     if page.sort:
         groups = _sorted(index, groups, page.sort)
     return [Hit(position, 0.0, index.items[row], row) for position, (row,) in page.cut(groups)]

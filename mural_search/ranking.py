@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
     Entries = dict[int, tuple[int, float]]  # row -> rank from 1, cosine or share
 
-PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
+PICTURES = "pictures"
+TEXTS = "texts"
+WORDS = "words"
+ALL = "all"
 WAYS = (PICTURES, TEXTS, WORDS)
 RANKS = (*WAYS, ALL)
 EXACT = "exact"  # a caption, the name or a value is exactly the question, in addition to the ways
@@ -47,12 +50,14 @@ QUESTIONS = ("query",)  # names that models give to their prompts for questions
 CAPTIONS = ("document", "passage", "corpus")  # and for captions
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
-BLOCK, VALUES = 2**12, 2**24  # captions compared at a time; numbers that are in memory for it
+BLOCK = 2**12  # captions compared at a time
+VALUES = 2**24  # numbers that are in memory for it
 SCATTERED = 64  # vectors read at a time that may lie far from each other: each maps a hundred kilobytes around it
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
 DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 5.0, WORDS: 16.0}
-USUAL, SURE = 0.08, 10  # the unit of cosines of captions; as if so many more captions had been measured
+USUAL = 0.08  # the unit of cosines of captions, as if so many more captions had it:
+SURE = 10
 
 
 class CannotBeAsked(UserError):
@@ -126,7 +131,8 @@ class Captions:
         """
         if vectors is not None and not self.head:
             return vectors
-        embedder = embedder.with_text_head(self.head) if self.head else embedder
+        if self.head:
+            embedder = embedder.with_text_head(self.head)
         return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
 
     def search(
@@ -139,14 +145,19 @@ class Captions:
 
         `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
-        excluded = np.zeros(len(self.rows), bool) if allowed is None else ~allowed[self.rows]
+        excluded = np.zeros(len(self.rows), bool)
+        if allowed is not None:
+            excluded = ~allowed[self.rows]
         for language in hidden:
             excluded[self.numbers.get(language, [])] = True
         together = max(1, VALUES // len(self.table))
         results = []
         for begin in range(0, len(vectors), together):
-            for values in self._best_values(vectors[begin : begin + together], count, excluded):
-                rows = np.argpartition(-values, count)[:count] if count < len(values) else np.arange(len(values))
+            block = vectors[begin : begin + together]
+            for values in self._best_values(block, count, excluded):
+                rows = np.arange(len(values))
+                if count < len(values):
+                    rows = np.argpartition(-values, count)[:count]
                 rows = rows[np.isfinite(values[rows])]
                 rows = rows[np.lexsort((rows, -values[rows]))]
                 results.append((rows, values[rows]))
@@ -159,7 +170,8 @@ class Captions:
         ends = np.searchsorted(self.rows, rows, side="right")
         owners = np.repeat(np.arange(len(rows)), ends - begins)
         numbers = np.concatenate([owners[:0], *map(np.arange, begins, ends)])
-        scores = vectors_at(self.vectors, numbers) @ vector - (means @ vector)[groups[numbers]]
+        shifts = means @ vector
+        scores = vectors_at(self.vectors, numbers) @ vector - shifts[groups[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
         best = np.full(len(rows), -np.inf, np.float32)
@@ -187,7 +199,8 @@ class Captions:
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             items = rows[firsts]
-            best[:, items] = np.maximum(best[:, items], np.maximum.reduceat(scores, firsts, axis=1))
+            best_of_block = np.maximum.reduceat(scores, firsts, axis=1)
+            best[:, items] = np.maximum(best[:, items], best_of_block)
             release_pages(self.vectors)
         return best
 
@@ -212,17 +225,20 @@ class Ranked:
 
     def fused(self, weights: dict[str, float]) -> Ranked:
         """Returns the same lists as one ranking, by weights; rows that are exactly the sentence come first."""
-        rows = np.array(sorted(self.exact_rows.union(*self.lists.values())), np.int64)
+        every_row = self.exact_rows.union(*self.lists.values())
+        rows = np.array(sorted(every_row), np.int64)
         scores = np.zeros(len(rows))
         for way, entries in self.lists.items():
             if entries:
                 columns = np.searchsorted(rows, np.array(list(entries), np.int64))
                 values = self._values(way, weights[way])
-                scores_by_way = np.full(len(rows), 0.0 if way == WORDS else self._neutral(way, values))
+                neutral = 0.0 if way == WORDS else self._neutral(way, values)
+                scores_by_way = np.full(len(rows), neutral)
                 scores_by_way[columns] = values
                 scores += scores_by_way
         if self.exact_rows:
-            scores += np.isin(rows, list(self.exact_rows)) * (1.0 + np.ptp(scores))
+            is_exact = np.isin(rows, list(self.exact_rows))
+            scores += is_exact * (1.0 + np.ptp(scores))
         return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
 
     def _values(self, way: str, weight: float) -> np.ndarray:
@@ -238,7 +254,8 @@ class Ranked:
         Items that are not in the list count as nothing, which the few best outweigh.
         """
         best = values.max()
-        return best + math.log(np.exp(values - best).sum() / max(self.judged.get(way, 0), len(values)))
+        count = max(self.judged.get(way, 0), len(values))
+        return best + math.log(np.exp(values - best).sum() / count)
 
     def found_by(self, row: int) -> dict[str, int]:
         """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
@@ -247,7 +264,9 @@ class Ranked:
         """
         ranks = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
         ranks = {way: rank for way, rank in ranks.items() if rank <= max(SHOWN, min(ranks.values()))}
-        return {EXACT: 1, **ranks} if row in self.exact_rows else ranks
+        if row in self.exact_rows:
+            return {EXACT: 1, **ranks}
+        return ranks
 
 
 def resolve(index, rank: str) -> str:
@@ -355,15 +374,20 @@ def rank_all(
 def _ways(index, rank: str) -> tuple[str, ...]:
     if rank != ALL:
         return (rank,)
-    return WAYS if index.kind == IMAGES else (TEXTS, WORDS)
+    if index.kind == IMAGES:
+        return WAYS
+    return TEXTS, WORDS
 
 
 def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
     """Returns way -> number of items that have a picture, or a caption, among `allowed`, bool [N]."""
-    counted = np.ones(len(index), bool) if allowed is None else allowed
-    pictured = counted.copy()
+    if allowed is None:
+        allowed = np.ones(len(index), bool)
+    pictured = allowed.copy()
     pictured[index.bare] = False
-    captioned = counted[index.captions.captioned] if index.captions is not None else counted
+    captioned = allowed
+    if index.captions is not None:
+        captioned = allowed[index.captions.captioned]
     return {PICTURES: np.count_nonzero(pictured), TEXTS: np.count_nonzero(captioned)}
 
 
@@ -376,7 +400,9 @@ def _search_words(
     for sentence in sentences:
         results.append(table.by_words(sentence, count, allowed, hidden))
         rows = table.rows_equal_to(sentence, hidden)
-        exact.append(frozenset(rows.tolist() if allowed is None else rows[allowed[rows]].tolist()))
+        if allowed is not None:
+            rows = rows[allowed[rows]]
+        exact.append(frozenset(rows.tolist()))
     return results, exact
 
 
@@ -411,12 +437,14 @@ def units_of(index) -> dict[str, float]:
 
 
 def _measured_units(index) -> dict[str, float]:
-    vectors = index.vectors_of(spread(np.arange(len(index)), SAMPLE))
+    sample = spread(np.arange(len(index)), SAMPLE)
+    vectors = index.vectors_of(sample)
     vectors = vectors[np.any(vectors, axis=1)]
     units = {PICTURES: 1e-3, TEXTS: USUAL}  # pictures without captions: no texts to compare
     if len(vectors):
         cosines = index.model.of_texts @ vectors.T
-        units[PICTURES] = max(units[PICTURES], float(cosines.std(axis=1).mean()))
+        deviation = cosines.std(axis=1).mean()
+        units[PICTURES] = max(units[PICTURES], float(deviation))
     if index.captions is not None:
         units[TEXTS] = index.captions.unit
     elif index.kind != IMAGES:
@@ -436,19 +464,25 @@ def vectors_at(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns at most `count` of the numbers, evenly spread."""
-    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), count), dtype=np.int64)]
+    count = min(len(numbers), count)
+    return numbers[np.linspace(0, len(numbers) - 1, count, dtype=np.int64)]
 
 
 def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
     """Returns the standard deviation of the products of vectors with others, except products with themselves.
 
-    Few vectors say little of it, so theirs is drawn to `USUAL`.
+    Few vectors say little about it, so their deviation is drawn to `USUAL`.
     """
+    if others is None:
+        others = vectors
     count = len(vectors)
-    products = vectors @ (vectors if others is None else others).T
-    variance = products[~np.eye(count, dtype=bool)].var() if count > 1 else 0.0
+    products = vectors @ others.T
+    variance = 0.0
+    if count > 1:
+        variance = products[~np.eye(count, dtype=bool)].var()
     return float(np.sqrt((count * variance + SURE * USUAL**2) / (count + SURE)))
 
 
 def _entries(rows: np.ndarray, values: np.ndarray, start: int = 1) -> Entries:
-    return dict(zip(rows.tolist(), enumerate(values.tolist(), start)))
+    ranks_and_values = enumerate(values.tolist(), start)
+    return dict(zip(rows.tolist(), ranks_and_values))

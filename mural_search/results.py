@@ -13,15 +13,19 @@ from mural_search import fields
 from mural_search.items import TEXTS, Item
 from mural_search.queries import Hit, Result
 
-LONGEST_CAPTION, LONGEST_VALUE = 80, 30  # characters of a line
+# Characters of a line.
+LONGEST_CAPTION = 80
+LONGEST_VALUE = 30
 SIDE = 240  # pixels of the longer side of a card's image
 ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
 
 
 def to_lines(index, result: Result) -> list[str]:
     """Returns the lines to print: the query, whether nothing fits, and each hit in a line."""
-    heading = f"{result.query.name!r} in {len(index):,} {index.kind}"
-    lines = [f"{heading}: Nothing fits; the closest:" if result.nothing_fits else f"{heading}:"]
+    heading = f"{result.query.name!r} in {len(index):,} {index.kind}:"
+    if result.nothing_fits:
+        heading += " Nothing fits; the closest:"
+    lines = [heading]
     lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None:
         lines.append("      none of the right answers")
@@ -46,7 +50,9 @@ def _line(index, hit: Hit, language: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
 
 
 def to_json(index, results: Sequence[Result]) -> str:

@@ -56,7 +56,8 @@ def index(
         if vectors:
             made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
         else:
-            model = model or (recorded["model"]["path"] if recorded else "")
+            if recorded:
+                model = model or recorded["model"]["path"]
             kind = kind or recorded.get("kind", "")
             split = split or recorded.get("split", "")
             if not model:
@@ -155,7 +156,10 @@ def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "
     lines = list(itertools.chain.from_iterable(to_lines(opened, result) for result in shown))
     if len(answered) > MANY:
         lines += recall_lines(answered)
-    print(to_json(opened, results) if json == "-" else "\n".join(lines))
+    if json == "-":
+        print(to_json(opened, results))
+    else:
+        print("\n".join(lines))
     if json not in ("", "-"):
         write_whole(json, to_json(opened, results) + "\n")
         print(f"Written: {json}", file=notes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import os
 import pathlib
 import re
@@ -84,10 +83,13 @@ class WordsInside:
         counts = CountsByKind()
         for problem, file in self.problems:
             counts.add(problem, file)
-        first = "the first " if self._read < len(self._sidecars) else ""
+        lines = counts.lines()
         numbers = ", ".join(f"{name} {count:,}" for name, count in self._counts.items() if count)
-        line = f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}"
-        return [line] * bool(numbers) + counts.lines()
+        if numbers:
+            first = "the first " if self._read < len(self._sidecars) else ""
+            line = f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}"
+            lines.insert(0, line)
+        return lines
 
 
 def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
@@ -139,8 +141,12 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
             sources.append(content)
     with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
         with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
-            inside = [attempt(read_xmp, image.info.get("xmp"), "XMP"), attempt(read_iptc, image, "IPTC")]
-            inside += [attempt(read_exif, image, "EXIF"), attempt(read_position, image, "position in EXIF")]
+            inside = [
+                attempt(read_xmp, image.info.get("xmp"), "XMP"),
+                attempt(read_iptc, image, "IPTC"),
+                attempt(read_exif, image, "EXIF"),
+                attempt(read_position, image, "position in EXIF"),
+            ]
             sources = inside + sources
     for source in sources:
         for name, values in source.items():
@@ -150,8 +156,10 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
 
 def _read_sidecar(path: pathlib.Path) -> Texts:
     with path.open("rb") as file:
-        content = file.read(LARGEST)  # a larger one is cut off and does not parse
-    return read_xmp(content) if path.suffix.lower() == ".xmp" else read_takeout(content)
+        content = file.read(LARGEST)  # a larger file is cut off and does not parse
+    if path.suffix.lower() == ".xmp":
+        return read_xmp(content)
+    return read_takeout(content)
 
 
 # Each standard.
@@ -180,8 +188,10 @@ def read_xmp(data: bytes | None) -> Texts:
     for description in root.iterfind(f".//{_RDF}RDF/{_RDF}Description"):
         properties = [(name, [("", text)]) for name, text in description.items()]
         properties += [(element.tag, _values_of(element)) for element in description]
-        for name, values in properties:
-            texts.setdefault(_XMP.get(name.rpartition("}")[2], ""), []).extend(values)
+        for tag, values in properties:
+            _, _, property_name = tag.rpartition("}")
+            name = _XMP.get(property_name, "")
+            texts.setdefault(name, []).extend(values)
     paths = [text.split(mark) for mark in "/|" for _, text in texts.pop(mark, ())]
     no_words = {word for path in paths if path[0] in _OF_PROGRAMS for word in path}
     keywords = texts.get("keywords", []) + [("", word) for path in paths for word in reversed(path)]
@@ -209,7 +219,9 @@ def read_iptc(image: Image.Image) -> Texts:
     texts: Texts = {}
     for number, name in _IPTC.items():
         values = data.get((2, number)) or []
-        for value in values if isinstance(values, list) else [values]:
+        if not isinstance(values, list):
+            values = [values]
+        for value in values:
             text = value.decode("utf-8", "ignore") if is_utf8 else _decoded(value)  # the last character may be cut
             texts.setdefault(name, []).append(("", text))
     return texts
@@ -218,7 +230,9 @@ def read_iptc(image: Image.Image) -> Texts:
 _EXIF = {0x010E: "description", 0x010F: "make", 0x0110: "model", 0x0131: "software"}
 _EXIF_OF_PHOTOGRAPH = {0x9003: "taken", 0x9004: "digitized"}
 _EXIF_OF_WINDOWS = {0x9C9B: "title", 0x9C9C: "description", 0x9C9E: "keywords"}
-_PHOTOGRAPH, _POSITION, _COMMENT = 0x8769, 0x8825, 0x9286
+_PHOTOGRAPH = 0x8769
+_POSITION = 0x8825
+_COMMENT = 0x9286
 
 
 def read_exif(image: Image.Image) -> Texts:
@@ -227,12 +241,16 @@ def read_exif(image: Image.Image) -> Texts:
     photograph = exif.get_ifd(_PHOTOGRAPH)
     texts: Texts = {}
     for tags, names in ((exif, _EXIF), (photograph, _EXIF_OF_PHOTOGRAPH)):
-        texts |= {name: [("", _decoded(tags[tag]))] for tag, name in names.items() if tag in tags}
+        for tag, name in names.items():
+            if tag in tags:
+                texts[name] = [("", _decoded(tags[tag]))]
     for tag, name in _EXIF_OF_WINDOWS.items():
-        text = bytes(exif.get(tag, b"")).decode("utf-16-le", "ignore").rstrip("\0")
+        data = bytes(exif.get(tag, b""))
+        text = data.decode("utf-16-le", "ignore").rstrip("\0")
         parts = text.split(";") if name == "keywords" else [text]
-        texts[name] = [*texts.get(name, ()), *(("", part) for part in parts)]
-    texts["description"].append(("", _comment(photograph.get(_COMMENT, b""), exif.endian == ">")))
+        texts.setdefault(name, []).extend(("", part) for part in parts)
+    comment = _comment(photograph.get(_COMMENT, b""), is_big=exif.endian == ">")
+    texts["description"].append(("", comment))
     return texts
 
 
@@ -247,7 +265,7 @@ def read_position(image: Image.Image) -> Texts:
 
 
 def _decoded(value: str | bytes) -> str:
-    """Returns text that is UTF-8, as most programs write it, or Latin-1, as which Pillow reads EXIF's."""
+    """Returns text whose bytes are UTF-8, as most programs write it, or else Latin-1; Pillow reads EXIF as Latin-1."""
     data = value.encode("latin-1") if isinstance(value, str) else value
     try:
         return data.decode("utf-8")
@@ -257,13 +275,19 @@ def _decoded(value: str | bytes) -> str:
 
 def _comment(data: bytes, is_big: bool) -> str:
     """Returns EXIF's UserComment, of which the first eight bytes name the encoding; `is_big`: the data's byte order."""
-    encoding, text = data[:8].rstrip(b"\0 "), data[8:]
+    encoding = data[:8].rstrip(b"\0 ")
+    text = data[8:]
+    if encoding in (b"", b"ASCII"):
+        return _decoded(text)
     if encoding != b"UNICODE":
-        return _decoded(text if encoding in (b"", b"ASCII") else data)
-    # Of Latin letters every second byte is 0. Many programs write their own byte order here.
-    even, odd = text[::2].count(0), text[1::2].count(0)
-    is_big = even > odd if even != odd else is_big
-    return text.decode("utf-16-be" if is_big else "utf-16-le", "ignore")
+        return _decoded(data)
+    # Many programs write another byte order here than the data's. Every second byte of Latin letters is 0.
+    even_zeros = text[::2].count(0)
+    odd_zeros = text[1::2].count(0)
+    if even_zeros != odd_zeros:
+        is_big = even_zeros > odd_zeros
+    codec = "utf-16-be" if is_big else "utf-16-le"
+    return text.decode(codec, "ignore")
 
 
 def read_takeout(data: bytes) -> Texts:
@@ -298,13 +322,15 @@ def captions_of(texts: Texts, picture: pathlib.Path) -> list[Caption]:
     technical = {_plain(text) for name in ("make", "model", "software") for _, text in texts.get(name, ())}
     captions = []
     for name in CAPTIONS:
+        is_word = str.isalnum if name == "keywords" else str.isalpha  # "2019" is a keyword, but not a title
         for language, text in texts.get(name, ()):
             text = _plain(text)
+            has_words = any(map(is_word, text))
             is_numbered_name = text == picture.stem and not text.isalpha()
             is_default = text in (*technical, picture.name) or _DEFAULT.fullmatch(text) is not None
-            has_words = any(map(str.isalnum if name == "keywords" else str.isalpha, text))
-            if has_words and not (is_default or is_numbered_name):
-                captions.append(Caption(name, "" if language == "x-default" else language, text))
+            if has_words and not is_default and not is_numbered_name:
+                code = "" if language == "x-default" else language
+                captions.append(Caption(name, code, text))
     different = dict.fromkeys(captions)
     return [caption for caption in different if not any(_repeats(caption, other) for other in different)]
 
@@ -336,14 +362,21 @@ def fields_of(texts: Texts) -> dict[str, str]:
         camera = f"{maker} {camera}".strip()
     fields = {
         "date": next(filter(None, dates), ""),
-        "place": ", ".join(dict.fromkeys(filter(None, places))),
+        "place": _joined(places),
         "camera": camera,
-        "people": ", ".join(dict.fromkeys(filter(None, plain.get("people", ())))),
+        "people": _joined(plain.get("people", ())),
     }
-    latitude, longitude = _degrees(first.get("latitude", "")), _degrees(first.get("longitude", ""))
+    latitude = _degrees(first.get("latitude", ""))
+    longitude = _degrees(first.get("longitude", ""))
     if latitude and longitude:  # 0 where they are not known
         fields |= {"latitude": f"{latitude:.5f}", "longitude": f"{longitude:.5f}"}
     return {name: text for name, text in fields.items() if text}
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Returns the different texts that are not empty, between commas."""
+    different = dict.fromkeys(filter(None, texts))
+    return ", ".join(different)
 
 
 def _date(text: str) -> str:
@@ -351,9 +384,14 @@ def _date(text: str) -> str:
     match = re.match(r"([12]\d{3})(?:[-:]?(\d\d)(?:[-:]?(\d\d))?)?(?!\d)", text)
     if not match:
         return ""
-    parts = list(itertools.takewhile(lambda part: part != "00", match.groups("00")))
+    parts = []
+    for part in match.groups("00"):
+        if part == "00":
+            break
+        parts.append(part)
+    whole = [*parts, 1, 1][:3]  # of a year or a month, its first day
     try:
-        datetime.date(*map(int, [*parts, 1, 1][:3]))
+        datetime.date(*map(int, whole))
     except ValueError:
         return ""
     return "-".join(parts)
@@ -361,8 +399,9 @@ def _date(text: str) -> str:
 
 def _degrees(text: str) -> float | None:
     """Returns degrees of "47,22.6N", "47,22,36.8S" or "-8.54"; None of other texts."""
+    parts = text.rstrip("NSEW").split(",")  # degrees, minutes, seconds
     try:
-        value = sum(float(part) / 60**power for power, part in enumerate(text.rstrip("NSEW").split(",")))
+        value = sum(float(part) / 60**power for power, part in enumerate(parts))
     except ValueError:
         return None
     if not abs(value) <= 180:  # nan, too, of a fraction with a denominator of 0

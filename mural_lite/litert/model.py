@@ -19,8 +19,10 @@ from mural_lite.litert.runtime import Encoder
 FOLDER = "lite"  # in an export
 DESCRIPTION = "lite.json"
 FORMAT = 1  # raised when older readers would give other vectors
-IMAGE_ENCODER, TEXT_ENCODER = "image_encoder.tflite", "text_encoder.tflite"
-PROBES, REPORT = "model_probes.npy", "report.json"
+IMAGE_ENCODER = "image_encoder.tflite"
+TEXT_ENCODER = "text_encoder.tflite"
+PROBES = "model_probes.npy"
+REPORT = "report.json"
 
 
 class LiteModel:
@@ -107,8 +109,9 @@ class LiteModel:
         ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])
         cut = sum(len(row) > room for row in ids)
         read = [row[:room] for row in ids]  # a long text ends within a word
+        total = sum(map(len, read))
         unknown = sum(row.count(self._pieces.unknown) for row in read)
-        return Reading(unknown / max(1, sum(map(len, read))), cut / max(1, len(ids)), room)
+        return Reading(unknown / max(1, total), cut / max(1, len(ids)), room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
         """Returns the text encoder's inputs, int32 [1, T]: T is the number of ids, or the length of full rows."""

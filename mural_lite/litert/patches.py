@@ -8,7 +8,10 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-SMALLEST, LARGEST, EXACT = 1e-6, 100.0, 1e-5  # factors of a picture's sides, and how exactly one is found
+# Factors of a picture's sides, and how exactly one is found.
+SMALLEST = 1e-6
+LARGEST = 100.0
+EXACT = 1e-5
 
 
 def grid_of(height: int, width: int, patch_size: int, patches: int) -> tuple[int, int]:

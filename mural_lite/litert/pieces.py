@@ -22,9 +22,12 @@ from mural_lite.errors import UserError, install_extra
 from mural_lite.litert.few_pieces import PLACES, FewPieces
 from mural_lite.plain_characters import as_plain
 
-MODEL, VOCABULARY = "pieces.model", "vocabulary.txt"  # the file of SentencePiece's kinds, and of the kinds in lines
+MODEL = "pieces.model"  # the file of SentencePiece's kinds
+VOCABULARY = "vocabulary.txt"  # and of the kinds in lines
 IN_LINES = ("word_pieces", "words")
-FEW, SHORT = 16, 1_000  # texts, and bytes of each, that are divided without the whole vocabulary of SentencePiece
+# Texts, and bytes of each, that are divided without the whole vocabulary of SentencePiece.
+FEW = 16
+SHORT = 1_000
 Row = tuple[list[int], int]  # the ids of a text, begin and end included, and its type: the language of words
 SPACE_CATEGORIES = {"Zs", "Zl", "Zp", "Cc", "Cf"}
 ASCII_PUNCTUATION = {chr(code) for code in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))}
@@ -44,7 +47,8 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
         raise UserError(
             f"{folder / 'lite.json'}: the kind of its texts is {settings.get('kind')!r}, expected one of {expected}."
         )
-    path = folder / (VOCABULARY if settings["kind"] in IN_LINES else MODEL)
+    name = VOCABULARY if settings["kind"] in IN_LINES else MODEL
+    path = folder / name
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -252,7 +256,10 @@ class Words(Pieces):
             score = 0.0
             for word in words:
                 line = self._ids.get(f"{language}\t{word}", -1)
-                score -= math.log(line - start + 2.0) if line >= start else self._rarest
+                if line >= start:
+                    score -= math.log(line - start + 2.0)
+                else:
+                    score -= self._rarest
             scores.append(score)
         return scores.index(max(scores))
 

@@ -46,8 +46,11 @@ def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
         return _resize_bilinear(np.asarray(picture), resized, corner, side, floors_columns=keeps_ratio)
     scale = np.array(picture.size) / resized
     # Only the centre is computed: a strip of 1 x 5,000 would become 224 x 1,120,000.
-    box = (*(corner * scale), *np.minimum((corner + side) * scale, picture.size))
-    return np.asarray(picture.resize((side, side), _KERNELS[tower.interpolation], box=tuple(map(float, box))))
+    begin = corner * scale
+    end = np.minimum((corner + side) * scale, picture.size)
+    box = tuple(map(float, (*begin, *end)))
+    centre = picture.resize((side, side), _KERNELS[tower.interpolation], box=box)
+    return np.asarray(centre)
 
 
 def _resize_bilinear(
@@ -72,5 +75,6 @@ def _interpolate(values: np.ndarray, axis: int, resized: int, start: int, side: 
     lower = np.floor(positions).astype(np.int64)
     below = np.take(values, lower, axis=axis)
     above = np.take(values, np.minimum(lower + 1, size - 1), axis=axis)
-    share = np.expand_dims(positions - lower, (0, 2) if axis == 1 else (1, 2))
+    other_axes = (0, 2) if axis == 1 else (1, 2)
+    share = np.expand_dims(positions - lower, other_axes)
     return below + (above - below) * share

@@ -47,12 +47,15 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
         filters = parse_filters(query.getall("filter", []))
     except UserError as error:
         raise BadRequest(str(error)) from None
+    k = to_number("k", query.get("k") or str(DEFAULT_RESULTS))
+    like = to_number("like", query["like"]) if query.get("like") else None
+    picture = vector_of(query["picture"], size) if query.get("picture") else None
     return Question(
         sentence=query.get("sentence", ""),
-        k=to_number("k", query.get("k") or str(DEFAULT_RESULTS)),
+        k=k,
         filters=filters,
-        like=to_number("like", query["like"]) if query.get("like") else None,
-        picture=vector_of(query["picture"], size) if query.get("picture") else None,
+        like=like,
+        picture=picture,
         language=language,
         rank=query.get("rank", ""),
         offset=to_number("offset", query.get("offset") or "0"),
@@ -73,8 +76,9 @@ def to_number(name: str, text: str) -> int:
 
 def vector_code(vector: np.ndarray) -> str:
     """Returns a vector [D] as a text for an address."""
-    numbers = np.round(vector / np.abs(vector).max() * 127).astype(np.int8)
-    return base64.urlsafe_b64encode(numbers.tobytes()).decode("ascii").rstrip("=")
+    numbers = np.round(vector / np.abs(vector).max() * 127)
+    data = numbers.astype(np.int8).tobytes()
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
 def vector_of(code: str, size: int) -> np.ndarray:
@@ -113,7 +117,9 @@ class Links:
 
 def address(pairs: Sequence[tuple[str, object]]) -> str:
     """Returns an address of the page, relative to itself."""
-    return f"search?{urlencode(pairs, errors='replace')}" if pairs else "search"
+    if not pairs:
+        return "search"
+    return f"search?{urlencode(pairs, errors='replace')}"
 
 
 def ranges_as_filters(query: Mapping[str, str]) -> str:

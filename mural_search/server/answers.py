@@ -51,20 +51,20 @@ class Question:
 
     def check(self) -> None:
         """Raises `ValueError` for an empty sentence, or a value outside of these bounds."""
-        sentence, k, offset = self.sentence, self.k, self.offset
-        if len(sentence) > LONGEST_SENTENCE:
-            raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
-        if not 1 <= k <= MOST_RESULTS:
-            raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
-        if offset < 0 or (self.is_ranked and offset > MOST_RESULTS - k):
+        if len(self.sentence) > LONGEST_SENTENCE:
+            raise ValueError(f"The sentence has {len(self.sentence)} characters; at most {LONGEST_SENTENCE} are read.")
+        if not 1 <= self.k <= MOST_RESULTS:
+            raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {self.k}.")
+        is_too_far = self.is_ranked and self.offset > MOST_RESULTS - self.k
+        if self.offset < 0 or is_too_far:
             raise ValueError(
-                f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: further hits are not ranked."
+                f"offset must be between 0 and {MOST_RESULTS} - k, got {self.offset}: further hits are not ranked."
             )
-        if self.rank and not sentence:
+        if self.rank and not self.sentence:
             raise ValueError("rank is for sentences: give one, in any language.")
-        if bool(sentence) + (self.picture is not None) + (self.like is not None) > 1:
+        if bool(self.sentence) + (self.picture is not None) + (self.like is not None) > 1:
             raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
-        if sentence and not sentence.strip():
+        if self.sentence and not self.sentence.strip():
             raise ValueError("The sentence is empty: give one in any language.")
 
 
@@ -95,7 +95,9 @@ class Answer:
     def next_offset(self) -> int | None:
         """Where the next page begins; None on the last page."""
         offset = self.question.offset + DEFAULT_RESULTS
-        return offset if self.cards and offset < self.total else None
+        if not self.cards or offset >= self.total:
+            return None
+        return offset
 
     def to_json(self, shop: ShopFields) -> dict[str, object]:
         """Returns {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", …}]}.
@@ -115,7 +117,8 @@ class Answer:
 
     def _described(self, card: Card, shop: ShopFields) -> dict[str, object]:
         """Returns a hit as JSON values, without paths of this machine."""
-        hit, item = card.hit, card.item
+        hit = card.hit
+        item = card.item
         number = shop.product_of(item).number
         values = {"number": number} if number else {}
         return {
@@ -175,14 +178,17 @@ def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
 
 
 def _result(index: Index, embedder, question: Question) -> Result:
-    page, filters = Page(question.k, question.offset, question.sort), question.filters
+    page = Page(question.k, question.offset, question.sort)
+    filters = question.filters
     if question.sentence:
         query = Query(question.sentence)
-        return search(index, embedder, [query], filters=filters, rank=question.rank, **page._asdict())[0]
+        (result,) = search(index, embedder, [query], filters=filters, rank=question.rank, **page._asdict())
+        return result
     if question.like is not None:
         return _like(index, question.like, page, filters)
     if question.picture is not None:
-        return find(index, question.picture[None], [Query(image="picture")], page, filters)[0]
+        (result,) = find(index, question.picture[None], [Query(image="picture")], page, filters)
+        return result
     return Result(Query(), tuple(browse(index, page, filters)))
 
 
@@ -191,10 +197,12 @@ def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Resu
     query = Query(image=item_of(index, row).name)
     vector = index.embeddings[row][None].astype(np.float32)
     ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
-    result = find(index, vector, [query], ranked, filters, fold=False)[0]
-    product_of = index.table.products([row, *(hit.row for hit in result.hits)], index.product)
-    own = product_of.get(row)
-    others = [hit for hit in result.hits if hit.row != row and (own is None or product_of.get(hit.row) != own)]
+    (result,) = find(index, vector, [query], ranked, filters, fold=False)
+    others = [hit for hit in result.hits if hit.row != row]
+    product_of = index.table.products([row, *(hit.row for hit in others)], index.product)
+    product = product_of.get(row)
+    if product is not None:
+        others = [hit for hit in others if product_of.get(hit.row) != product]
     hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
     total = result.total - len(result.hits) + len(others)
     return dataclasses.replace(result, hits=hits, total=total)

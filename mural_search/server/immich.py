@@ -26,7 +26,9 @@ from mural_search.queries import LONGEST_SENTENCE
 from mural_search.ranking import QUESTIONS, prompt_of
 from mural_search.server.limits import BadRequest, check_picture
 
-TASK, VISUAL, TEXTUAL = "clip", "visual", "textual"
+TASK = "clip"
+VISUAL = "visual"
+TEXTUAL = "textual"
 NAMES = {  # dimensions -> immich's models
     512: "RN101__openai RN101__yfcc15m ViT-B-16__laion400m_e31 ViT-B-16__laion400m_e32 ViT-B-16__openai "
     "ViT-B-32__laion2b-s34b-b79k ViT-B-32__laion2b_e16 ViT-B-32__laion400m_e31 ViT-B-32__laion400m_e32 "

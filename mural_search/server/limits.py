@@ -15,10 +15,13 @@ class Limits:
     timeout: float = 60.0  # seconds for an answer (503)
 
 
-REQUESTS, LARGE_BODIES, LARGE = 256, 4, 2**20  # at once; how many bodies of more than so many bytes are among them
+REQUESTS = 256  # at once
+LARGE_BODIES = 4  # among them, of more than LARGE bytes
+LARGE = 2**20
 IMAGE_PIXELS = 64 * 10**6  # of a picture, by its header
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
-MOST_SCANS, SCAN = 100, b"\xff\xda"
+MOST_SCANS = 100
+SCAN = b"\xff\xda"
 TRANSPARENT = 4  # putting transparent pixels on white takes so many times the memory of others
 
 

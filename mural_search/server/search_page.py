@@ -27,7 +27,8 @@ from mural_search.server.served_index import ServedIndex
 
 FEW_VALUES = 8  # of a filter, before "more"
 SCRIPT = (TEMPLATES / "search.js").read_text(encoding="utf-8").strip()  # answers while typing; the page does without
-SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode("utf-8")).digest()).decode("ascii")
+_DIGEST = hashlib.sha256(SCRIPT.encode("utf-8")).digest()
+SCRIPT_HASH = base64.b64encode(_DIGEST).decode("ascii")
 COUNTED = 100_000  # items whose fields are counted for a page; for more items the page shows the index's counts
 
 
@@ -82,7 +83,8 @@ def _answer_values(
     question = read_question(query, index.embeddings.shape[1], PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
-    facets = index.facets(tuple(filters) if answered.matching <= COUNTED else ())
+    counted_filters = tuple(filters) if answered.matching <= COUNTED else ()
+    facets = index.facets(counted_filters)
     unknown = []
     if not answered.matching:
         unknown = [filter_.name for filter_ in filters if filter_.name not in index.facets()]
@@ -106,7 +108,9 @@ def _answer_values(
 def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
     """Returns the filters to offer: values with their counts and addresses, or the ends of a range."""
     offered = []
-    for name in dict.fromkeys([*served.fields.filters, *(filter_.name for filter_ in filters)]):
+    names = [*served.fields.filters]
+    names += [filter_.name for filter_ in filters]
+    for name in dict.fromkeys(names):
         facet = facets.get(name, {})
         chosen = [filter_ for filter_ in filters if filter_.name == name]
         if "least" in facet:

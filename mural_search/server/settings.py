@@ -19,7 +19,9 @@ LOGO_BYTES = 2**20  # of the file; on the page it is smaller
 LOGO_PIXELS = 16 * 10**6
 LOGO_SIZE = (480, 96)  # pixels at most, for 240 x 48 of a page
 CONTRAST = 4.5  # of text, by WCAG 2.2, 1.4.3
-WHITE, DARK = (255, 255, 255), (18, 18, 18)  # grounds of the page; browsers' dark ground
+# Grounds of the page; browsers' dark ground.
+WHITE = (255, 255, 255)
+DARK = (18, 18, 18)
 Color = tuple[int, int, int]
 
 
@@ -79,7 +81,8 @@ class PageSettings:
         try:
             if os.path.getsize(self.logo) > LOGO_BYTES:
                 raise BadImage(f"it has more than {LOGO_BYTES:,} bytes")
-            image = turned(open_image(read_file(self.logo), LOGO_PIXELS)).convert("RGBA")
+            opened = open_image(read_file(self.logo), LOGO_PIXELS)
+            image = turned(opened).convert("RGBA")
         except (OSError, ValueError, SyntaxError) as error:
             reason = getattr(error, "strerror", "") or error
             raise UserError(f"--logo={self.logo} cannot be used: {reason}.") from None
@@ -109,8 +112,14 @@ def contrast(color: Color, other: Color) -> float:
 
 
 def _luminance(color: Color) -> float:
-    linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = map(_linear, color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(channel: int) -> float:
+    if channel <= 10:
+        return channel / 3294.6
+    return ((channel / 255 + 0.055) / 1.055) ** 2.4
 
 
 def readable(color: Color, ground: Color) -> Color:

@@ -49,8 +49,12 @@ from mural_search.tables.table_rows import (
 )
 from mural_search.words_inside import WordsInside
 
-CSV, JSON, PARQUET, EXCEL = "CSV", "JSON", "Parquet", "Excel workbook"
-DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
+CSV = "CSV"
+JSON = "JSON"
+PARQUET = "Parquet"
+EXCEL = "Excel workbook"
+DOWNLOADS = "img2dataset's output"
+PICTURES = "folder of pictures"
 _FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".token": CSV, ".jsonl": JSON}
 _FORMS |= {".ndjson": JSON, ".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
 _OF_TEXT = (".txt", ".caption")  # next to pictures; programs that train on drawings write .caption
@@ -118,8 +122,10 @@ class OwnTable:
             problem = _problem_with(row)
             if problem:
                 on_problem(problem, row.place)
+            elif self.lists:
+                yield with_lists(row, self.lists)
             else:
-                yield with_lists(row, self.lists) if self.lists else row
+                yield row
 
 
 def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
@@ -138,7 +144,10 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
         codecs.lookup(encoding or "utf-8")
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
-    table = _open_folder(as_path(name), captions) if as_path(name).is_dir() else _open_files(name, encoding)
+    if as_path(name).is_dir():
+        table = _open_folder(as_path(name), captions)
+    else:
+        table = _open_files(name, encoding)
     if captions and table.file_type != PICTURES:
         raise UserError(
             f"--captions={captions} is for a folder of pictures; {name} has columns: --columns=caption=NAME."
@@ -157,7 +166,7 @@ def _open_files(name: str, encoding: str) -> OwnTable:
     path = files[0]
     if file_type in (PARQUET, EXCEL):
         return OwnTable(files, file_type, path.parent)
-    data = _content(path, lambda *problem: None)
+    data = _content(path, _ignore)
     form = Form(encoding or _find_encoding(data, path))
     if file_type == CSV:
         form = _find_form(data, path, form)
@@ -188,10 +197,15 @@ def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
     inside = WordsInside()
     # In a store each picture would be fetched, also where nothing is new.
-    if captions == "inside" or (captions != "texts" and isinstance(folder, pathlib.Path)):
+    by_default = captions != "texts" and isinstance(folder, pathlib.Path)
+    if captions == "inside" or by_default:
         inside = WordsInside(pictures, itertools.chain.from_iterable(others.values()))
-        others = {reason: [path for path in paths if path not in inside.sidecars] for reason, paths in others.items()}
-        others = {reason: paths for reason, paths in others.items() if paths}
+        unread = {}
+        for reason, paths in others.items():
+            no_sidecars = [path for path in paths if path not in inside.sidecars]
+            if no_sidecars:
+                unread[reason] = no_sidecars
+        others = unread
     return OwnTable(files, PICTURES, folder, names=captions == "names", others=others, inside=inside)
 
 
@@ -204,8 +218,12 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
 _OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # that a message names
 
 
+def _ignore(reason: str, location: str) -> None:
+    """Takes a problem that is reported where the whole file is read."""
+
+
 def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
-    """Returns a file, unpacked, as far as it is whole."""
+    """Returns a file, unpacked, up to the first damage."""
     data = bytearray()
     with open_binary(path) as (content, _):
         read = getattr(content, "read1", content.read)  # gives the whole part before the damage
@@ -293,7 +311,8 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
         # Another way than the usual one, or titles above the table, must be better, not as good.
         share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN) - 0.02 * bool(most_titles)
         if share > most:
-            best, most = candidate, share
+            best = candidate
+            most = share
     if not most:
         raise UserError(
             f"{path} has one column only: expected columns for pictures and captions, separated "
@@ -309,16 +328,17 @@ def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
 
     A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
-    lengths = list(_row_lengths(form.reader(iter(lines))))
+    reader = form.reader(iter(lines))
+    lengths = list(_row_lengths(reader))
     if len(lengths) > 1:
         lengths.pop()  # the sample may end within its last row
     lengths = [length for length in lengths if length]
     if all(length == 1 for length in lengths[: most_titles + 1]):
         return 0.0
-    usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
+    rows, usual = max((lengths.count(length), length) for length in set(lengths))
     if usual == 1:
         return 0.0
-    return lengths.count(usual) / len(lengths)
+    return rows / len(lengths)
 
 
 def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
@@ -331,7 +351,10 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
         except csv.Error:
             cells = []
         is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)
-        yield 0 if is_open else len(cells)
+        if is_open:
+            yield 0
+        else:
+            yield len(cells)
 
 
 # Each form of table.
@@ -344,7 +367,7 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
     for line in lines:
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
-    first = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, lambda *problem: None), FIRST_ROWS))
+    first = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, _ignore), FIRST_ROWS))
     start, header = table.heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
     end = first[start - 1][1] if start else 0
     for begin, _, cells in _rows_of_csv(path, lines, form, header, end, on_problem):
@@ -361,7 +384,8 @@ def _rows_of_csv(
             cells, end = _read_row(lines, begin, form)
             problem = _problem_with_cells(cells, header, form) if header else ""
         except csv.Error as error:
-            cells, problem = [], f"row that is no CSV ({error})"
+            cells = []
+            problem = f"row that is no CSV ({error})"
         if _is_empty(cells) and not problem:
             continue
         if problem:
@@ -380,7 +404,8 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     """Returns the cells of the row that begins at a line, and the number of lines up to its end; raises `csv.Error`."""
     # Each row has a new reader, because a reader cannot go back. A quote that nothing closes, as in `1.jpg,"a cat`,
     # makes a cell of the whole rest of the file; so only this line is lost, and the next one begins a row.
-    reader = form.reader(map(lines.__getitem__, range(begin, len(lines))))
+    rest = map(lines.__getitem__, range(begin, len(lines)))  # not a slice, which would copy the rest for each row
+    reader = form.reader(rest)
     cells = next(reader)
     return cells, begin + max(1, reader.line_num)
 
@@ -390,7 +415,8 @@ def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form)
     if any(map(str.strip, cells[len(header) :])):
         return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
-    if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
+    is_short = len(cells) < len(header)
+    if broken and (is_short or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
     return ""
 
@@ -416,7 +442,8 @@ def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iter
         has_lines = True
     else:
         # A .jsonl file of one line is a valid document, too. So is `null`, which is reported as a line without a row.
-        has_lines = content is None or not (is_json_file or isinstance(content, list))
+        is_document = is_json_file or isinstance(content, list)
+        has_lines = content is None or not is_document
     if has_lines:
         yield from _rows_of_lines(text, path, on_problem)
     else:
@@ -460,7 +487,11 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
         rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
         return _labelled(rows, document.get("index") or range(len(rows)))
     if values and all(map(names_picture, document)):  # {"1.jpg": "a hat"}, {"1.jpg": {"caption": "a hat"}}
-        return [{"image": name, **(of if _is_object(of) else {"caption": of})} for name, of in document.items()]
+        rows = []
+        for name, value in document.items():
+            columns = value if _is_object(value) else {"caption": value}
+            rows.append({"image": name, **columns})
+        return rows
     are_lists = bool(values) and all(isinstance(column, list) for column in values)
     if are_lists and not all(map(_is_object, itertools.chain.from_iterable(values))):  # to_dict, orient="list"
         lengths = sorted(set(map(len, values)))
@@ -479,11 +510,17 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
 def _rows_of_objects(document: dict[str, dict]) -> list[dict]:
     """Returns the rows of objects with the same keys: orient="index" has an object per row, "columns" per column."""
     labels = next(iter(document.values()))
-    has_column_of_pictures = any(all(map(names_picture, map(str, column.values()))) for column in document.values())
-    are_columns = all(map(str.isdigit, labels)) or (not all(map(str.isdigit, document)) and has_column_of_pictures)
+    are_columns = all(map(str.isdigit, labels))
+    if not are_columns and not all(map(str.isdigit, document)):
+        are_columns = any(map(_names_pictures, document.values()))
     if not are_columns:
         return _labelled(document.values(), document)
-    return _labelled([{name: column[label] for name, column in document.items()} for label in labels], labels)
+    rows = [{name: column[label] for name, column in document.items()} for label in labels]
+    return _labelled(rows, labels)
+
+
+def _names_pictures(column: dict) -> bool:
+    return all(map(names_picture, map(str, column.values())))
 
 
 def _labelled(rows: Iterable[dict], labels: Iterable) -> list[dict]:
@@ -508,8 +545,9 @@ def _is_object(value: Any) -> bool:
 
 def _object_of(line: str) -> dict | None:
     """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
+    content = line.strip().rstrip(",")
     try:
-        return parse_object(line.strip().rstrip(",").encode("utf-8", "surrogateescape"))  # refuses other bytes
+        return parse_object(content.encode("utf-8", "surrogateescape"))  # refuses other bytes
     except ValueError:
         return None
 
@@ -534,7 +572,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Ite
     from mural_search.tables import workbooks
 
     try:
-        file = io.BytesIO(_content(path, lambda *problem: None))
+        file = io.BytesIO(_content(path, _ignore))
         with zipfile.ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > LARGEST:
                 raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
@@ -557,7 +595,9 @@ def _problem_with(row: Row) -> str:
     together = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
     if "\0" in together:
         return "text with a null character"
-    return "" if is_text(together) else "text that its encoding does not allow, see --encoding"
+    if not is_text(together):
+        return "text that its encoding does not allow, see --encoding"
+    return ""
 
 
 # A folder of pictures, with text files.
@@ -580,7 +620,8 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
         language = ""
         begin, _, code = stem.rpartition(".")
         if stem not in stems and language_of(code):
-            stem, language = begin, language_of(code)
+            stem = begin
+            language = language_of(code)
         if stem in stems:
             texts_of.setdefault(stem, []).append((language, path))
         else:
@@ -595,9 +636,10 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
             tag = known_language(caption.language)
             name = f"caption.{tag}" if tag else "caption"
             captions[name] = (*captions.get(name, ()), caption.text)
-        words = _words_of_name(path.stem) if table.names and not captions else ""
-        if words:
-            captions["caption"] = (words,)
+        if table.names and not captions:
+            words = _words_of_name(path.stem)
+            if words:
+                captions["caption"] = (words,)
         yield Row(str(path), {"image": str(path.relative_to(table.folder)), **captions, **fields})
 
 
@@ -611,7 +653,9 @@ def _words_of_name(stem: str) -> str:
     if _NUMBERED.match(stem):
         return ""
     words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
-    return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in words) else ""
+    if not any(len(word) > 2 or not word.isascii() for word in words):
+        return ""
+    return " ".join(words)
 
 
 _NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' names, four characters and four digits (DCF)
@@ -638,7 +682,8 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
         text = _text(data, _find_encoding(data, path)).lstrip("\ufeff")
     except (OSError, UserError):
         return {}
-    lines = list(filter(None, map(str.strip, text.splitlines())))
+    stripped = map(str.strip, text.splitlines())
+    lines = list(filter(None, stripped))
     have_names = all(map(_named_caption, lines[1:]))
     by_column: dict[str, tuple[str, ...]] = {}
     for line in lines:

@@ -173,7 +173,8 @@ class ProductTable:
 
     def content_of(self, row: Row) -> RowContent:
         """Returns the content of a row; raises `Unusable`."""
-        columns, values = self.columns, row.values
+        columns = self.columns
+        values = row.values
         pictures: list[str | bytes] = []
         for name in columns.images:
             pictures += pictures_of(values.get(name, ()))

@@ -77,8 +77,9 @@ class Entry:
 
     def digest(self) -> str:
         """Returns a hash of the entry's content, which changes with its rows in the table."""
-        content = [self.product, self.file and self.file.name, list(self.captions), self.fields]
-        return hashlib.blake2b(json.dumps(content).encode(), digest_size=12).hexdigest()
+        values = [self.product, self.file and self.file.name, list(self.captions), self.fields]
+        content = json.dumps(values).encode()
+        return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:
@@ -140,7 +141,8 @@ class _Entries:
         key = product, file, "" if file else name
         if key not in self.by_key:
             self._names[name] += 1
-            numbered = name if self._names[name] == 1 else f"{name}#{self._names[name]}"
+            count = self._names[name]
+            numbered = name if count == 1 else f"{name}#{count}"
             self.by_key[key] = Entry(product, numbered, file)
             self.by_product[product].append(self.by_key[key])
         return self.by_key[key]
@@ -168,11 +170,12 @@ def _wanted_rows(
         names: dict[pathlib.Path, str] = {}
         problems = []
         for value in content.pictures:
-            file, problem = file_of_name(value) if isinstance(value, str) else file_of(value)
+            is_name = isinstance(value, str)
+            file, problem = file_of_name(value) if is_name else file_of(value)
             if file is None:
                 problems.append(problem)
             else:
-                names.setdefault(file, value if isinstance(value, str) else file.name)
+                names.setdefault(file, value if is_name else file.name)
         if problems and not names:
             value = next((value for value in content.pictures if isinstance(value, str)), "")
             tally.skip(problems[0], _place(row, value))
@@ -190,8 +193,9 @@ def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted
     """Returns why a row is not wanted, or ""; notes in `unwanted` the products that a row leaves out."""
     # A variation, or a further row of a product, goes with the product.
     owners = [content.product, content.parent, content.parent.removeprefix("id:")]
-    reasons = [table.reason_against(row.values), *(unwanted[name] for name in owners if name in unwanted)]
-    reason = next(filter(None, reasons), "")
+    reason = table.reason_against(row.values)
+    for owner in owners:
+        reason = reason or unwanted.get(owner, "")
     if reason and not content.parent:
         unwanted.update(dict.fromkeys(content.names, reason))
     return reason

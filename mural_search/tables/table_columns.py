@@ -151,12 +151,12 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
     role = ""
     for entry in entries:
         match = _ROLE.fullmatch(entry)
-        if match is None and (not role or "=" in entry):
-            raise UserError(
-                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
-                "with the name of a column."
-            )
         if match is None:
+            if not role or "=" in entry:
+                raise UserError(
+                    f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
+                    "with the name of a column."
+                )
             choices[role][-1] += f", {entry}"
             continue
         role, _, code = match[1].partition(".")
@@ -192,16 +192,16 @@ def find_columns(
     chosen: dict[str, list[str]] = {}
     for role, names in choices.items():
         chosen[role] = [_column(role, name, values) for name in names]
-    no_caption = lambda name: split_language(name)[0] not in _CAPTION  # noqa: E731 - "name_id" may be in Indonesian
-    identity = chosen.get("id", [""])[0] or _named(values, IDENTITIES, no_caption)
+    no_captions = [name for name in values if split_language(name)[0] not in _CAPTION]  # "name_id" may be Indonesian
+    identity = chosen.get("id", [""])[0] or _named(no_captions, IDENTITIES)
     images = chosen.get("image") or _find_images(values, is_there, identity, notes)
     language = chosen.get("language", [""])[0] or _find_language(values, images)
     taken = {*images, language, identity}
-    free = {name: some for name, some in values.items() if name not in taken}
+    free = {name: column for name, column in values.items() if name not in taken}
     captions, bases = _find_captions(free, chosen)
-    free = {name: some for name, some in free.items() if name not in captions}
+    free = {name: column for name, column in free.items() if name not in captions}
     identity = identity or _find_identity(free, len(rows))
-    parent = _named(free, [*GROUPS, *_PARENT], lambda name: name != identity)
+    parent = _named([name for name in free if name != identity], [*GROUPS, *_PARENT])
     sold = tuple(name for name in free if plain(name) in _SOLD)
     others = frozenset(name for name in values if name not in captions)
     if language in captions:
@@ -222,10 +222,13 @@ def _column(role: str, name: str, values: Values) -> str:
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
-def _named(values: Values, names: Sequence[str], fits: Callable[[str], bool]) -> str:
+def _named(columns: Sequence[str], names: Sequence[str]) -> str:
     """Returns the column with the first of several names, or ""."""
-    by_plain_name = {plain(name): name for name in reversed(values) if fits(name)}
-    return next((by_plain_name[name] for name in names if name in by_plain_name), "")
+    by_plain_name = {plain(column): column for column in reversed(columns)}  # of equal names the first column's
+    for name in names:
+        if name in by_plain_name:
+            return by_plain_name[name]
+    return ""
 
 
 def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]) -> list[str]:
@@ -251,18 +254,21 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if exist >= 0.5 else names_picture
-    return [best, *(name for name in shows if name != best and share(name, is_picture) >= 0.5)]
+    further = [name for name in shows if name != best and share(name, is_picture) >= 0.5]
+    return [best, *further]
 
 
 def _find_language(values: Values, taken: Sequence[str]) -> str:
     """Returns the column that says each row's language, by its name or by its codes ("en", "pt_BR"); "" without one."""
-    named = _named(values, _LANGUAGE, lambda name: name not in taken)
+    free = [name for name in values if name not in taken]
+    named = _named(free, _LANGUAGE)
     if named:
         return named
-    for name, column in values.items():
-        if name in taken or plain(name) in _NO_LANGUAGE or split_language(name)[1]:
+    for name in free:
+        if plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
-        if _are_language_codes({value.strip() for value in column if isinstance(value, str)}):
+        different = {value.strip() for value in values[name] if isinstance(value, str)}
+        if _are_language_codes(different):
             return name
     return ""
 
@@ -282,35 +288,39 @@ def _are_language_codes(texts: set[str]) -> bool:
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Returns column -> language, and the bases of columns with a language in their names."""
-    texts = {name: some for name, some in values.items() if bytes not in map(type, some)}
+    texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
     with_language = _with_language(texts)
     chosen: dict[str, str] = {}
     for role, names in choices.items():
         if role.startswith("caption."):
             chosen |= dict.fromkeys(names, role.removeprefix("caption."))
     if chosen or "caption" in choices:
-        plainly = choices.get("caption", ())
-        bases = tuple(map(plain, plainly))
-        chosen |= {name: "" for name in plainly if name in values}
+        names = choices.get("caption", ())
+        bases = tuple(map(plain, names))
+        chosen |= {name: "" for name in names if name in values}
         return {**_of_bases(with_language, bases), **chosen}, bases
     base = _caption_base(texts, with_language)
     if base is not None:
         columns = {name: "" for name in texts if plain(name) == base}
         return {**columns, **_of_bases(with_language, (base,))}, (base,)
-    wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
-    is_wordy = wordy != "" and _wordiness(texts[wordy]) > 0
-    return {wordy: ""} if is_wordy else {}, ()
+    wordiness = {name: _wordiness(column) for name, column in texts.items()}
+    wordiest = max(wordiness, key=wordiness.get, default="")
+    if wordiest and wordiness[wordiest] > 0:
+        return {wordiest: ""}, ()
+    return {}, ()
 
 
 def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -> str | None:
     """Returns the plain name of the columns of captions, without a language: a usual name, or one with languages."""
     counts = collections.Counter(base for base, _ in with_language.values())
     names = {*map(plain, texts), *counts}
-    usual = next((name for name in _CAPTION if name in names), None)
-    if usual is not None:
-        return usual
-    repeated = [base for base, count in counts.most_common(1) if count > 1]
-    return repeated[0] if repeated else None
+    for usual_name in _CAPTION:
+        if usual_name in names:
+            return usual_name
+    for base, count in counts.most_common(1):
+        if count > 1:
+            return base
+    return None
 
 
 def _with_language(values: Values) -> dict[str, tuple[str, str]]:
@@ -354,8 +364,8 @@ def _is_of_words(character: str) -> bool:
 
 def _find_identity(values: Values, rows: int) -> str:
     """Returns the first column in which (nearly) each row has a code of its own, or ""."""
-    for name, some in values.items():
-        texts = [value for value in some if isinstance(value, str) and not names_picture(value)]
+    for name, column in values.items():
+        texts = [value for value in column if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
         decimal = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
         if len(texts) == rows and len(codes) > 0.95 * rows and not decimal:
@@ -415,7 +425,8 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        ranked = list(_shares(_probabilities(_detector(()), sample), least=0.0))
+        guesses = _probabilities(_detector(()), sample)
+        ranked = list(_shares(guesses, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
         probabilities: list[dict[str, float]] = []
@@ -435,7 +446,10 @@ class Guess:
 
     @functools.cached_property
     def _few(self):
-        return _detector(tuple(self.shares)) if len(self.shares) > 1 else None
+        """lingua's detector of the column's languages; `None` for a single language."""
+        if len(self.shares) < 2:
+            return None
+        return _detector(tuple(self.shares))
 
     def _likeliest(self, text: str) -> str:
         script = _script(text)
@@ -445,12 +459,15 @@ class Guess:
         if self._few is None:
             return next(iter(self.shares), "und")
         (probabilities,) = _probabilities(self._few, [text])
-        return max(self.shares, key=lambda tag: probabilities.get(tag, 0.0) * self.shares[tag])
+        joint = {tag: probabilities.get(tag, 0.0) * share for tag, share in self.shares.items()}
+        return max(joint, key=joint.get)
 
     def describe(self) -> str:
         """Returns the languages in words."""
         shares = ", ".join(f"{tag} {share:.0%}" for tag, share in self.shares.items())
-        return f"guessed: {shares}" + ("" if self.certainty >= SURE else ", not sure: --language=de says it")
+        if self.certainty < SURE:
+            return f"guessed: {shares}, not sure: --language=de says it"
+        return f"guessed: {shares}"
 
 
 def _script(text: str) -> str:
@@ -501,10 +518,13 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
     """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
-    values = np.array([guess.get(tag, 0.0) for guess in probabilities for tag in tags]).reshape(-1, max(1, len(tags)))
+    if not tags:
+        return {}
+    values = np.array([guess.get(tag, 0.0) for guess in probabilities for tag in tags]).reshape(-1, len(tags))
     shares = np.full(len(tags), 1.0)
     for _ in range(ROUNDS):
         joint = values * shares  # [texts, languages]
-        shares = np.mean(joint / np.maximum(joint.sum(1, keepdims=True), 1e-300), axis=0) if tags else shares
+        posterior = joint / np.maximum(joint.sum(1, keepdims=True), 1e-300)
+        shares = np.mean(posterior, axis=0)
     kept = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never a share of 0
-    return dict(sorted(kept.items(), key=lambda item: -item[1]))
+    return {tag: kept[tag] for tag in sorted(kept, key=kept.get, reverse=True)}

@@ -28,7 +28,10 @@ def pictures_of(value: Value) -> Sequence[str | bytes]:
     pictures: list[str | bytes] = []
     for item in several(value):
         content = item if isinstance(item, bytes) else _decoded(item)
-        pictures += [content] if content is not None else map(without_suffix, _divided(item))
+        if content is not None:
+            pictures.append(content)
+        else:
+            pictures += map(without_suffix, _divided(item))
     return tuple(filter(None, pictures))
 
 

@@ -26,7 +26,9 @@ class Row(NamedTuple):
 
 def several(value: Value) -> tuple:
     """Returns the parts of a value."""
-    return value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def texts_of(value: Value) -> tuple[str, ...]:
@@ -42,7 +44,9 @@ _SUFFIX = re.compile(rf"(\.(?:{'|'.join(ENDINGS)}))[?#][^/]*$", re.I)
 
 def without_suffix(name: str) -> str:
     """Returns a picture's name without a suffix: "a.jpg#0" or "a.jpg?v=2" -> "a.jpg"; an address stays as it is."""
-    return name if "://" in name else _SUFFIX.sub(r"\1", name)
+    if "://" in name:
+        return name
+    return _SUFFIX.sub(r"\1", name)
 
 
 # How pictures begin in texts: as data URLs, and JPEG, PNG, GIF, WebP and TIFF in base64.
@@ -56,7 +60,7 @@ def is_encoded(text: str) -> bool:
 
 def names_picture(value: Value) -> bool:
     """Whether a value is a picture, or the name or address of one by its ending."""
-    first = (*several(value), "")[0]
+    first = next(iter(several(value)), "")
     if isinstance(first, bytes):
         return True
     name = without_suffix(first.strip())
@@ -64,7 +68,8 @@ def names_picture(value: Value) -> bool:
         return True
     if "://" in name:
         name = re.split(r"[?#]", name)[0]
-    return name.rpartition(".")[2].lower() in ENDINGS and "." in name
+    _, point, ending = name.rpartition(".")
+    return point != "" and ending.lower() in ENDINGS
 
 
 # The names of columns.
@@ -88,11 +93,12 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
     if pictured is None:
         above = [number for number in above if 2 * sizes[number] >= max(sizes)][:1]
     if not above:
-        return pictured or 0, [str(number) for number in range(1, max(map(len, rows), default=0) + 1)]
+        columns = max(map(len, rows), default=0)
+        return pictured or 0, [str(number) for number in range(1, columns + 1)]
     fullest = max(sizes[number] for number in above)
     likely = [number for number in above if sizes[number] == fullest and _may_name(rows, number, pictured)]
-    names = (likely or above[:1])[-1]
-    return names + 1, _unique_names(rows[names])
+    row = likely[-1] if likely else above[0]
+    return row + 1, _unique_names(rows[row])
 
 
 @dataclasses.dataclass
@@ -145,7 +151,8 @@ def columns_of_lists(rows: Iterable[Row]) -> frozenset[str]:
     for row in rows:
         for name, value in row.values.items():
             if isinstance(value, str):
-                counts[name] += 1 if _parsed(value) is not None else -1
+                is_list = _parsed(value) is not None
+                counts[name] += 1 if is_list else -1
     return frozenset(name for name, count in counts.items() if count > 0)
 
 
@@ -153,12 +160,25 @@ def with_lists(row: Row, names: Collection[str]) -> Row:
     """Returns a row with the lists and objects that the texts in some columns are."""
     values: dict[str, Value] = {}
     for name, value in row.values.items():
-        parsed = _parsed(value) if name in names and isinstance(value, str) else None
-        values.update({name: value} if parsed is None else flattened({name: parsed}))
+        parsed = None
+        if name in names and isinstance(value, str):
+            parsed = _parsed(value)
+        if parsed is None:
+            values[name] = value
+        else:
+            values.update(flattened({name: parsed}))
     return Row(row.place, values)
 
 
-_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# A string, and the space between it and another string.
+_STRING = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(\s+(?=['"]))?""")
+
+
+def _with_comma(match: re.Match) -> str:
+    """Returns a string with a comma before another string: NumPy writes none, and Python would join the two."""
+    if match[2]:
+        return f"{match[1]},"
+    return match[1]
 
 
 def _parsed(text: str) -> list | dict | None:
@@ -171,15 +191,15 @@ def _parsed(text: str) -> list | dict | None:
     except (ValueError, RecursionError):
         pass
     try:
-        # NumPy writes no commas; Python would join such texts to one.
-        with_commas = re.sub(rf"{_STRING}(\s+(?=['\"]))?", lambda match: match[1] + ("," if match[2] else ""), text)
-        tree = ast.parse(with_commas, mode="eval").body
+        tree = ast.parse(_STRING.sub(_with_comma, text), mode="eval").body
         if isinstance(tree, ast.List):
             tree.elts = [part for part in tree.elts if ast.unparse(part) != "nan"]
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
-    return value if isinstance(value, (list, dict)) else None
+    if not isinstance(value, (list, dict)):
+        return None
+    return value
 
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
@@ -189,18 +209,27 @@ def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> di
         values = {key: value for key, value in values.items() if key != "path"}
     for key, value in values.items():
         name = f"{before}{key}"
-        if isinstance(value, list) and value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            value = {str(part): text for part, text in value}  # a map of Parquet
+        if _is_map(value):
+            value = {str(part): text for part, text in value}
         objects = value if isinstance(value, list) else [value]
         if value and all(isinstance(part, dict) for part in objects) and depth < DEEPEST:
             for part in objects:  # of a list of objects each column holds the texts, or the pictures, of all
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
-                    columns[column] = (*several(columns[column]), *several(text)) if column in columns else text
+                    if column in columns:
+                        text = (*several(columns[column]), *several(text))
+                    columns[column] = text
             continue
         value = value_of(value)
         if any(item.strip() for item in several(value)):
             columns[name] = value
     return columns
+
+
+def _is_map(value: Any) -> bool:
+    """Whether a value is a map of Parquet: a list of pairs."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, tuple) and len(item) == 2 for item in value)
 
 
 def value_of(value: Any) -> Value:

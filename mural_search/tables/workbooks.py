@@ -91,7 +91,8 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     if get_rels_path(part) in archive.namelist():
         relations = get_dependents(archive, get_rels_path(part))
     xml = archive.read(part)
-    for cell, formula, value in _FORMULA.findall(xml) if b"<f" in xml else ():
+    formulas = _FORMULA.findall(xml) if b"<f" in xml else ()  # the expression is slow
+    for cell, formula, value in formulas:
         link = _LINK.match(formula)
         if link:
             _put(extras.links, cell.decode(), html.unescape(link[1].decode()))
@@ -101,7 +102,8 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     for tag in re.findall(rb"<(?:\w+:)?(?:mergeCell|hyperlink) [^>]*>", behind_rows):
         attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag.decode()))
         if b"mergeCell" in tag:
-            _put(extras.merged, attributes["ref"], range_boundaries(attributes["ref"])[3])
+            _, _, _, last_row = range_boundaries(attributes["ref"])
+            _put(extras.merged, attributes["ref"], last_row)
         elif "id" in attributes:  # other links lead to a cell
             _put(extras.links, attributes["ref"], relations.get(attributes["id"]).Target)
     if b' vm="' in xml:
@@ -109,19 +111,26 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     try:
         for relation in relations:
             if relation.Type.endswith("/drawing"):
-                for image in find_images(archive, relation.target)[1]:
-                    start = getattr(image.anchor, "_from", None)
-                    if start is None:  # a place on the page, not in a cell
-                        continue
-                    is_in_sheet = 0 <= start.row < most_rows and 0 <= start.col < MOST_COLUMNS
-                    if not is_in_sheet:
-                        heading.say(f"a picture in row {start.row + 1}, column {start.col + 1} is outside of the sheet")
-                    else:
-                        row_pictures = extras.pictures[start.row + 1]
-                        row_pictures[start.col] = (*row_pictures.get(start.col, ()), image.ref.getvalue())
+                _, images = find_images(archive, relation.target)
+                for image in images:
+                    _put_picture(extras, image, most_rows, heading)
     except Exception:  # noqa: BLE001 - of parsers of XML, on drawings that openpyxl does not know
         heading.say("the pictures in the workbook cannot be read")
     return extras
+
+
+def _put_picture(extras: _Extras, image, most_rows: int, heading: Heading) -> None:
+    """Puts one of openpyxl's images at the cell where it begins; an image may have a place on the page only."""
+    start = getattr(image.anchor, "_from", None)
+    if start is None:
+        return
+    is_in_sheet = 0 <= start.row < most_rows and 0 <= start.col < MOST_COLUMNS
+    if not is_in_sheet:
+        heading.say(f"a picture in row {start.row + 1}, column {start.col + 1} is outside of the sheet")
+        return
+    row_pictures = extras.pictures[start.row + 1]
+    others = row_pictures.get(start.col, ())
+    row_pictures[start.col] = (*others, image.ref.getvalue())
 
 
 def _put(things: dict[int, dict[int, Any]], cells: str, thing: Any) -> None:
@@ -131,17 +140,18 @@ def _put(things: dict[int, dict[int, Any]], cells: str, thing: Any) -> None:
 
 
 def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number, texts) of the rows, as far as there are pictures; a merged cell has its text in all its rows."""
-    held: dict[int, tuple[int, str]] = {}  # column -> (last row, text) of the merged cell that is met
-    pictured = range(max(extras.pictures, default=0))
-    for number, (values, _) in enumerate(itertools.zip_longest(rows, pictured, fillvalue=()), start=1):
+    """Yields (number, texts) of each row, at least to the last picture; a merged cell has its text in all its rows."""
+    merged: dict[int, tuple[int, str]] = {}  # column -> (last row, text) of its latest merged cell
+    to_last_picture = range(max(extras.pictures, default=0))
+    rows_and_more = itertools.zip_longest(rows, to_last_picture, fillvalue=())
+    for number, (values, _) in enumerate(rows_and_more, start=1):
         cells = [str(value_of(value)) for value in values]
-        for column, (last, text) in held.items():
+        for column, (last, text) in merged.items():
             if number <= last and column < len(cells):
                 cells[column] = cells[column] or text
         for column, last in extras.merged.get(number, {}).items():
             if column < len(cells):
-                held[column] = last, cells[column]
+                merged[column] = last, cells[column]
         yield number, cells
 
 
@@ -149,8 +159,10 @@ def _named_rows(
     path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
 ) -> Iterator[Row]:
     """Yields the rows below the names of the columns."""
-    first = list(itertools.islice(rows, FIRST_ROWS))
-    first = [(number, cells) for number, cells in first if number in extras.pictures or any(map(str.strip, cells))]
+    first = []  # without empty rows
+    for number, cells in itertools.islice(rows, FIRST_ROWS):
+        if number in extras.pictures or any(map(str.strip, cells)):
+            first.append((number, cells))
     start, header = heading.find_names([cells for _, cells in first], [number for number, _ in first])
     header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
     for number, cells in itertools.chain(first[start:], rows):
@@ -161,7 +173,9 @@ def _named_rows(
                 heading.say(f"{header[column]} holds formulas without values: open the workbook in Excel and save it")
         for column, pictures in extras.pictures.get(number, {}).items():
             name = header[column]
-            values[f"{name} picture" if name in values else name] = pictures
+            if name in values:  # the cell below the picture holds text
+                name = f"{name} picture"
+            values[name] = pictures
         for column, address in extras.links.get(number, {}).items():
             values[f"{header[column]} link"] = address
         if values:

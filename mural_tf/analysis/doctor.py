@@ -36,7 +36,12 @@ MOST_RECORDS = 200_000  # of either kind that are read
 ROW = "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}"
 PROFILE_TEXTS = 2_000  # of a language's training texts whose pieces are counted
 
-WELL, LABELS, VOCABULARY, CUT_TEXTS, PAIRS, STAGE = "well", "labels", "vocabulary", "cut texts", "pairs", "stage"
+WELL = "well"
+LABELS = "labels"
+VOCABULARY = "vocabulary"
+CUT_TEXTS = "cut texts"
+PAIRS = "pairs"
+STAGE = "stage"
 ADVICE = {
     WELL: "nothing to do",
     LABELS: "its texts read like {looks_like}: check the language labels of the data",
@@ -131,24 +136,28 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     profiles = {name: _log_shares(tokenizer, lines) for name, lines in texts.training.items() if lines and name}
     vectors = {}
     for name, captions in texts.split.items():
-        vectors[name] = dict(zip(captions, embedder.encode_text(list(captions.values()), progress=False)))
+        embeddings = embedder.encode_text(list(captions.values()), progress=False)
+        vectors[name] = dict(zip(captions, embeddings))
     languages = []
     for name, captions in texts.split.items():
         pieces, words = _pieces(tokenizer, list(captions.values()))
         all_pieces = np.concatenate(pieces)
-        languages.append(
-            Language(
-                name,
-                captions=texts.captions[name],
-                pairs=texts.pairs[name],
-                pieces_per_word=len(all_pieces) / max(1, words),
-                unknown=float(np.mean(all_pieces == tokenizer.unknown_id)) if len(all_pieces) else 1.0,
-                cut=float(np.mean([len(row) > tokenizer.max_length - 2 for row in pieces])),
-                distance=_distance(vectors[name], vectors[pivot]),
-                recall=recalls[name],
-                looks_like=_nearest(name, all_pieces, profiles),
-            )
+        unknown = 1.0
+        if len(all_pieces):
+            unknown = float(np.mean(all_pieces == tokenizer.unknown_id))
+        is_cut = [len(row) > tokenizer.max_length - 2 for row in pieces]
+        language = Language(
+            name,
+            captions=texts.captions[name],
+            pairs=texts.pairs[name],
+            pieces_per_word=len(all_pieces) / max(1, words),
+            unknown=unknown,
+            cut=float(np.mean(is_cut)),
+            distance=_distance(vectors[name], vectors[pivot]),
+            recall=recalls[name],
+            looks_like=_nearest(name, all_pieces, profiles),
         )
+        languages.append(language)
     pivot_language = next(language for language in languages if language.name == pivot)
     most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
     for language in languages:

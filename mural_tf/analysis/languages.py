@@ -33,7 +33,8 @@ UNKNOWN = "other"
 def _families() -> dict[str, str]:
     """Language -> family: branches of Indo-European, otherwise families, as Glottolog has them, at [MURAL]'s depth."""
     families = {}
-    for line in pathlib.Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines():
+    path = pathlib.Path(__file__).with_name("families.tsv")
+    for line in path.read_text(encoding="utf-8").splitlines():
         family, codes = line.split("\t")
         families.update(dict.fromkeys(codes.split(), family))
     return families
@@ -193,7 +194,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     from matplotlib.textpath import TextPath
 
     families = [family_of(language) for language in languages]
-    low, high = points.min(axis=0), points.max(axis=0)
+    low = points.min(axis=0)
+    high = points.max(axis=0)
     points = (points - low) / np.where(high > low, high - low, 1.0)
     figure, axes = pyplot.subplots(figsize=(10, 7.5))
     axes.set_title(title, fontsize=11)
@@ -235,12 +237,13 @@ def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     highs = centres + MARKER
     offsets = np.zeros_like(centres, float)
     for number, size in enumerate(sizes):
-        tried = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
-        low = centres[number] + tried - size / 2
-        high = centres[number] + tried + size / 2
+        candidates = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
+        low = centres[number] + candidates - size / 2
+        high = centres[number] + candidates + size / 2
         shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
-        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first direction that covers nothing, or least
-        offsets[number] = tried[best]
+        covered = shared.clip(0).prod(axis=2).sum(axis=1)  # the area, for each candidate
+        best = covered.argmin()  # the first that covers nothing, or least
+        offsets[number] = candidates[best]
         lows = np.concatenate([lows, low[best, None]])
         highs = np.concatenate([highs, high[best, None]])
     return offsets

@@ -45,10 +45,11 @@ def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]],
     for images, texts in shown:
         to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
         if direction == "text_to_image":
-            top = pool[top_k(texts, images[pool], TOP)[1]]
+            _, rows = top_k(texts, images[pool], TOP)
+            top = pool[rows]
             ranks = to_image
         else:
-            top = top_k(images[pool], texts, TOP)[1]
+            _, top = top_k(images[pool], texts, TOP)
             ranks = to_text
         for query, nearest, rank in zip(searched, top, ranks):
             query.found.append(Found(nearest.tolist(), float(rank)))

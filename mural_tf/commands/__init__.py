@@ -103,8 +103,10 @@ def finetune(config, dry_run, **training):
 
 
 def _catalogue_config():
-    from_nothing = last_value("from", sys.argv[1:]) == "nothing"
-    return define_config(required=False, default="catalogue" if from_nothing else "finetune")
+    default = "finetune"
+    if last_value("from", sys.argv[1:]) == "nothing":
+        default = "catalogue"
+    return define_config(required=False, default=default)
 
 
 @cli.command(
@@ -253,7 +255,8 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
         return
     from mural_tf.export.versions import check_free
 
-    check_free(as_path(output) if output else as_path(model) / "export", options["overwrite"], options["version"])
+    folder = as_path(output) if output else as_path(model) / "export"
+    check_free(folder, options["overwrite"], options["version"])
     from mural_tf.export.workdir import export_workdir
 
     path = export_workdir(model, output, **options)
@@ -509,7 +512,8 @@ def emoji(output, cache, **flag):
     folder = as_path(output)
     if not cache and not isinstance(folder, pathlib.Path):
         raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
-    print(describe(build_emoji(output, cache or folder.parent / "emoji_packages", Variant(**flag))))
+    data = build_emoji(output, cache or folder.parent / "emoji_packages", Variant(**flag))
+    print(describe(data))
 
 
 COMMANDS = {

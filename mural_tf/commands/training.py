@@ -34,7 +34,9 @@ from mural_search.tables.products import Entry, RowTally
 from mural_tf.commands.config_arguments import find_config, given_fields, read_config
 from mural_tf.runs.finished import is_finished
 
-DATA, WORKDIR, TRANSLATED = "data", "workdir", "translated"
+DATA = "data"
+WORKDIR = "workdir"
+TRANSLATED = "translated"
 TRAINED_AS = "trained_as.json"  # what a finished training was asked for
 
 
@@ -81,7 +83,8 @@ class CatalogueTrainer:
         from mural_tf.models import method_class
         from mural_tf.models.translation_distillation import TranslationDistillation
 
-        model, stage = load_config(description / "config.json").model, TranslationDistillation
+        model = load_config(description / "config.json").model
+        stage = TranslationDistillation
         check_class(model, description / "config.json")
         if not stage.may_start_from(method_class(model)):
             raise UserError(f"--translations: the stage starts from {stage.starts_from}; {self.source} is {model}.")
@@ -94,21 +97,22 @@ class CatalogueTrainer:
         from mural_tf.commands.training_data import make_data_set
 
         data = self.folder / DATA
-        trained_on = frozenset
+        trained_on = frozenset  # without a model yet, no names
         if (self.folder / WORKDIR / "config.json").is_file() and (data / DESCRIPTION).is_file():
             trained_on = functools.partial(names_in, data, "train")
         make_data_set(entries, data, tally, trained_on=trained_on)
         print(describe(data), flush=True)
-        asked = json.dumps([self.source, self.translations, json.loads(self.config.to_json_best_effort())])
+        config = json.loads(self.config.to_json_best_effort())
+        request = json.dumps([self.source, self.translations, config])
         path = self.folder / TRAINED_AS
         stages = [WORKDIR, TRANSLATED] if self.translations else [WORKDIR]
-        is_known = path.is_file() and path.read_text("utf-8") == asked
+        is_known = path.is_file() and path.read_text("utf-8") == request
         if is_known and all(is_finished(self.folder / name) for name in stages):
             print(f"Training in {self.folder / stages[-1]} is finished.")
             return True  # no run is opened, which takes a model
         if not self._fit() or (self.translations and not self._teach()):
             return False
-        write_whole(path, asked)
+        write_whole(path, request)
         return True
 
     def workdirs(self) -> list[pathlib.Path]:
@@ -170,7 +174,7 @@ class CatalogueTrainer:
         data = str(self.folder / DATA)
         tuned = load_config(local_copy(self.folder / WORKDIR / "config.json"))
         stage = read_config(find_config("translated"))
-        stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
+        stage.data.update(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer)
         names = [data, *self.translations]
         stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
         stage.evaluation.update(tuned.evaluation)

@@ -23,20 +23,35 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
       UserError: a variant, a field or a value that is not known.
     """
     words = [word for word in text.split(",") if word]
-    variant = words.pop(0) if words and "=" not in words[0] else next(iter(variants))
+    variant = next(iter(variants))
+    if words and "=" not in words[0]:
+        variant = words.pop(0)
     if variant not in variants:
         raise UserError(f"Unknown argument {variant!r} of the configuration: expected one of {', '.join(variants)}.")
-    fields, given = variants[variant], {}
+    fields = variants[variant]
+    given = {}
     for word in words:
         name, _, value = word.partition("=")
         field = fields.get(name)
-        if field is None or not (value.isdecimal() if field is int else value if field is str else value in field):
+        if field is None or not _takes(field, value):
             expected = ", ".join(map(_shown, fields.items())) or "no others"
             raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {expected}.")
         given[name] = int(value) if field is int else value
     return variant, given
 
 
+def _takes(field: Field, value: str) -> bool:
+    if field is int:
+        return value.isdecimal()
+    if field is str:
+        return value != ""
+    return value in field
+
+
 def _shown(field: tuple[str, Field]) -> str:
     name, values = field
-    return f"{name}=" + ("NUMBER" if values is int else "…" if values is str else "|".join(values))
+    if values is int:
+        return f"{name}=NUMBER"
+    if values is str:
+        return f"{name}=…"
+    return f"{name}={'|'.join(values)}"

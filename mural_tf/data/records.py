@@ -158,7 +158,8 @@ def file_sizes(files: Sequence[str]) -> dict[str, int]:
 
     try:
         # A store's answer takes as long as a thousand of a disk's: many are waited for at once.
-        with concurrent.futures.ThreadPoolExecutor(REQUESTS if files and "://" in files[0] else 1) as pool:
+        requests = REQUESTS if files and "://" in files[0] else 1
+        with concurrent.futures.ThreadPoolExecutor(requests) as pool:
             return dict(zip(files, pool.map(size, files)))
     except tf.errors.OpError as error:
         raise UserError(f"A data file cannot be read: {error.message}.") from None
@@ -206,7 +207,8 @@ def read_records(
 
 def read_serialized(path: str, on_problem: Callable[[str, str, int], None]) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of the data, data) of the records of a file, local or elsewhere; see `tfrecord.read_all`."""
-    return tfrecord.read_all(path, on_problem, tf.io.gfile.GFile if "://" in path else open)
+    open_file = tf.io.gfile.GFile if "://" in path else open
+    return tfrecord.read_all(path, on_problem, open_file)
 
 
 # Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.

@@ -27,7 +27,8 @@ class SkippedRecords:
     """
 
     def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
-        self._places, self._before = locations, before
+        self._places = locations
+        self._before = before
         self.by_part = {part: CountsByKind() for part in locations}
         self.read = dict.fromkeys(locations, 0)
         self._named: set[tuple[str, str]] = set()
@@ -39,7 +40,8 @@ class SkippedRecords:
 
     def add_tallies(self, part: str, tallies: np.ndarray) -> None:
         """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
-        self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
+        self.read[part] = int(tallies[:, 0, 0].sum())
+        counts = CountsByKind()
         for tally in tallies.tolist():
             for problem, (count, file, byte) in zip(KINDS, tally[1:]):
                 if count:
@@ -59,7 +61,8 @@ class SkippedRecords:
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
         """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
         self.add_tallies(part, tally[None])
-        counts, read = self.by_part[part], self.read[part]
+        counts = self.by_part[part]
+        read = self.read[part]
         if counts.total == read:
             raise UserError(
                 f"None of the {counts.total} records read of the stream {part} can be used "

@@ -195,7 +195,9 @@ def build_emoji(
     """
     output = as_path(output)
     if packages is None:
-        packages = (*PACKAGES, *(icons.package for icons in MORE_STYLES if variant.more_styles))
+        packages = list(PACKAGES)
+        if variant.more_styles:
+            packages += [icons.package for icons in MORE_STYLES]
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
     identity["packages"] = {
         package.name: {"version": package.version, "license": package.license} for package in packages
@@ -238,10 +240,12 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     if not variant.locale_names:
         locale_names = dict.fromkeys(languages, {})
     pairs = text_pairs(without_held_out(names, held_out), locale_names, seed)
-    with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
+    total = sum(map(len, image_text.values())) + len(pairs)
+    with tqdm(total=total, unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
         for split, records in image_text.items():
-            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
+            shards = 4 if split == "train" else 1
+            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=shards)
         write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
     description = count_records(languages, image_text, pairs)
     description["language_groups"] = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
@@ -258,8 +262,8 @@ def _counted(records: Sequence, bar: tqdm) -> Iterator:
 
 def _listed_emoji(tarball: pathlib.Path) -> set[str]:
     """Returns the keys in the package's emoji.json, whose entries exclude skin-tone variants, without Components."""
-    content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
-    entries = parse_json(content, tarball, "emoji.json")
+    members = read_members(tarball, lambda path: path == "emoji.json")
+    entries = parse_json(members.get("emoji.json", b""), tarball, "emoji.json")
     return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
 
 
@@ -271,13 +275,17 @@ def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
 
 def choose_held_out(test: set[str]) -> set[str]:
     """Returns the `HELD_OUT_SHARE` of the test's emoji of smallest hash."""
-    return set(sorted(test, key=lambda key: _hash("held out", key))[: round(HELD_OUT_SHARE * len(test))])
+    ranked = sorted(test, key=lambda key: _hash("held out", key))
+    return set(ranked[: round(HELD_OUT_SHARE * len(test))])
 
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
     """Returns the names without the names of `held_out`, which well-resourced languages keep."""
-    others = restricted(names, set().union(*names.values()) - held_out)
-    return {language: names[language] if language in WELL_RESOURCED else others[language] for language in names}
+    kept = restricted(names, set().union(*names.values()) - held_out)
+    for language in WELL_RESOURCED:
+        if language in names:
+            kept[language] = names[language]
+    return kept
 
 
 def captioned_in_training(names: Names, seed: int) -> Names:
@@ -362,7 +370,8 @@ def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int)
 
 
 def _hash(*parts: object) -> bytes:
-    return hashlib.sha256("\t".join(map(str, parts)).encode("utf-8")).digest()
+    text = "\t".join(map(str, parts))
+    return hashlib.sha256(text.encode("utf-8")).digest()
 
 
 # Names, out of the Unicode CLDR packages. CLDR's annotations hold, per locale and emoji, `tts`, the short name that we
@@ -414,10 +423,12 @@ def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages
             if languages == "core" and locale not in CORE:
                 continue
             locale_names = names.setdefault(locale, {})
-            for emoji, entry in parse_json(content, tarball, path)[folder].get("annotations", {}).items():
+            annotated = parse_json(content, tarball, path)[folder].get("annotations", {})
+            for emoji, entry in annotated.items():
                 if entry.get("tts"):
+                    name = ", ".join(entry["tts"])
                     keywords = tuple(entry.get("default", ()))
-                    locale_names.setdefault(key_of_text(emoji), EmojiName(", ".join(entry["tts"]), keywords))
+                    locale_names.setdefault(key_of_text(emoji), EmojiName(name, keywords))
     return names
 
 
@@ -433,7 +444,8 @@ def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str
         _, locale, file_name = path.split("/")
         group = file_name.removesuffix(".json")
         if locale in names:
-            entries = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"].get(group, {})
+            display_names = parse_json(content, localenames, path)["main"][locale]["localeDisplayNames"]
+            entries = display_names.get(group, {})
             names[locale].update({f"{group}:{code}": name for code, name in entries.items() if name != code})
     return names
 
@@ -482,7 +494,10 @@ class DrawingStyle:
 
     def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
         """Returns emoji key -> the drawing's file, PNG or SVG, for the emoji of `names` that the package draws."""
-        by_file_key = {key if self.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in names}
+        by_file_key = {}
+        for key in names:
+            written = key if self.joined else key.replace(_ZERO_WIDTH_JOINER, "")
+            by_file_key[written] = key
 
         def file_key(path: str) -> str | None:
             folder, _, name = path.rpartition("/")
@@ -507,8 +522,8 @@ class IconSet:
 
     def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
         """Returns emoji key -> the drawing as SVG, for the emoji of `names`, English, that the package draws."""
-        content = read_members(tarball, lambda path: path == "icons.json").get("icons.json", b"")
-        entries = parse_json(content, tarball, "icons.json")
+        members = read_members(tarball, lambda path: path == "icons.json")
+        entries = parse_json(members.get("icons.json", b""), tarball, "icons.json")
         side = entries.get("width", 16)  # of a square; Iconify's default
         drawings = {}
         for key, name in names.items():
@@ -521,7 +536,8 @@ class IconSet:
 
 def _icon_name(name: str) -> str:
     """Returns the English name of an emoji as Iconify writes it: "woman’s hat" is "womans-hat"."""
-    return re.sub("[^a-z0-9]+", "-", re.sub("['’]", "", name.lower())).strip("-")
+    without_apostrophes = re.sub("['’]", "", name.lower())
+    return re.sub("[^a-z0-9]+", "-", without_apostrophes).strip("-")
 
 
 TRAINING_STYLES = (

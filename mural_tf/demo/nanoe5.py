@@ -185,7 +185,7 @@ def configure(path: str | os.PathLike, config: ConfigDict) -> None:
     tower = config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
     configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))
-    tower.update(dict(pooling="mean", pooler_size=0))
+    tower.update(pooling="mean", pooler_size=0)
     config.embedding_size = tower.hidden_size
 
 

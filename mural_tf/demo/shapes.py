@@ -188,7 +188,8 @@ def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
 
 def _shade(color: str, draw: random.Random) -> tuple[int, ...]:
     """A colour near the named one, 0..255."""
-    return tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in RGB[color])
+    shifted = [channel + draw.randint(-COLOR_JITTER, COLOR_JITTER) for channel in RGB[color]]
+    return tuple(min(255, max(0, channel)) for channel in shifted)
 
 
 def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: float, color, ground) -> None:
@@ -216,7 +217,8 @@ def _outline(shape: str) -> list[tuple[float, float]]:
     if shape == "triangle":
         return [(0.0, -1.0), (0.86, 0.5), (-0.86, 0.5)]
     if shape == "cross":
-        a, b = 0.3, 0.95
+        a = 0.3
+        b = 0.95
         return [
             (-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a), (-b, -a), (-a, -a)
         ]  # fmt: skip
@@ -290,7 +292,8 @@ def _german(scene: Scene) -> tuple[str, ...]:
     if scene.count > 1:
         shape = plural
         ending = "e"
-    count = ("eine" if ending == "e" else "ein", "zwei", "drei")[scene.count - 1]
+    article = "eine" if ending == "e" else "ein"
+    count = (article, "zwei", "drei")[scene.count - 1]
     size = _DE[scene.size]
     color = _DE[scene.color]
     ground = _DE[scene.ground]

@@ -71,11 +71,13 @@ class _Refused(ValueError):
 def _tensor(storage, offset, shape, strides, *_) -> _Tensor:
     tensor = _Tensor(storage, offset, tuple(shape), tuple(strides))
     numbers = (tensor.offset, *tensor.shape, *tensor.strides)
-    if not isinstance(storage, _Storage) or not all(type(number) is int and number >= 0 for number in numbers):
+    are_whole = all(type(number) is int and number >= 0 for number in numbers)
+    if not isinstance(storage, _Storage) or not are_whole:
         raise _Refused("a tensor's place is not a storage with whole numbers")
     last = offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides))
     count = math.prod(tensor.shape)
-    if len(tensor.shape) != len(tensor.strides) or count > storage.size or (count and last >= storage.size):
+    ends_behind = count > 0 and last >= storage.size
+    if len(tensor.shape) != len(tensor.strides) or count > storage.size or ends_behind:
         raise _Refused(f"a tensor of shape {list(tensor.shape)} does not lie in its storage of {storage.size} numbers")
     return tensor
 

@@ -69,7 +69,7 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
         return _with_adapter(config)
     if config.branch_size:
         without = config.copy_and_resolve_references()
-        without.update(dict(branch_size=0, projection=0))
+        without.update(branch_size=0, projection=0)
         return towers.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
@@ -87,7 +87,7 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
             "and neither head_size nor branch_size."
         )
     without = config.copy_and_resolve_references()
-    without.update(dict(adapter_size=0, projection=0))
+    without.update(adapter_size=0, projection=0)
     tower = build_image_encoder(without)
     model = keras.Model(tower.input, image_adapter(config, IMAGE_HEAD)(tower.output), name="image_encoder")
     model.embedding_size = config.projection

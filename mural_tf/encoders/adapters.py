@@ -71,13 +71,15 @@ class Adapter(keras.layers.Layer):
 
     def standard(self, x) -> tf.Tensor:
         """Maps states, [B, hidden], to s, float32."""
-        return tf.clip_by_value((tf.cast(x, tf.float32) - self.mean) / self.deviation, -FARTHEST, FARTHEST)
+        standard = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+        return tf.clip_by_value(standard, -FARTHEST, FARTHEST)
 
     def call(self, x, training=None):
         x = self.standard(x)
         if training and self.noise:
             x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
-        return self.output_dense(self.dropout(self.dense(x), training=training)) + self.skip(x)
+        between = self.dropout(self.dense(x), training=training)
+        return self.output_dense(between) + self.skip(x)
 
 
 class TextAdapter(Adapter):
@@ -127,7 +129,8 @@ class ClassesAdapter(Adapter):
         states = x[:, : -self.classes]
         probabilities = tf.cast(x[:, -self.classes :], tf.float32)
         share = self.share(states)
-        embedding = share * tf.math.l2_normalize(super().call(states, training=training), axis=-1)
+        trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
+        embedding = share * trained
         by_head, by_state = tf.split(self.mean_name(probabilities), [self.size, self.width], axis=-1)
         if not training:
             embedding += (1 - share) * by_head
@@ -143,7 +146,8 @@ class ClassesAdapter(Adapter):
 
         `probabilities`: float32 [B, classes], softened here. Both vectors have the length 1/2.
         """
-        weights = tf.nn.softmax(tf.math.log(tf.maximum(probabilities, LEAST)) / SOFTENING)
+        logits = tf.math.log(tf.maximum(probabilities, LEAST))
+        weights = tf.nn.softmax(logits / SOFTENING)
         sums = tf.matmul(weights, self.names)
         by_head, by_state = tf.split(sums, [self.size, self.width], axis=-1)
         halves = [tf.math.l2_normalize(part, axis=-1) / 2 for part in (by_head, by_state)]

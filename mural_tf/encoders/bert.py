@@ -70,22 +70,24 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     inputs = token_inputs()
     mask = [inputs["input_mask"]] if config.attention != "full" else []
     pools_one_token = config.pooling in ("first", "last")
+    embedding_epsilon = config.epsilon if config.norm == "after" else None
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
         config.max_length,
         config.token_embedding_size or config.hidden_size,
         dropout,
-        config.epsilon if config.norm == "after" else None,
+        embedding_epsilon,
         name="embeddings",
         dtype=policy,
     )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
     for index in range(config.layers):
+        is_last = index == config.layers - 1
         x = TransformerLayer(
             config.heads,
             config.feed_forward_size,
             dropout,
-            only=config.pooling if pools_one_token and index == config.layers - 1 else "",
+            only=config.pooling if pools_one_token and is_last else "",
             norm_first=config.norm == "before",
             activation=config.activation,
             epsilon=config.epsilon,
@@ -215,9 +217,10 @@ class BertEmbeddings(keras.layers.Layer):
 
 def check_length(word_ids: tf.Tensor, max_length: int) -> None:
     """Raises `UserError` if a padded batch is known to be wider than the position table."""
-    if word_ids.shape[1] is not None and word_ids.shape[1] > max_length:
+    length = word_ids.shape[1]
+    if length is not None and length > max_length:
         raise UserError(
-            f"Texts of {word_ids.shape[1]} tokens for a text tower with text_tower.max_length={max_length}: "
+            f"Texts of {length} tokens for a text tower with text_tower.max_length={max_length}: "
             "shorten the texts or raise max_length."
         )
 

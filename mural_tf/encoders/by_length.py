@@ -18,7 +18,7 @@ LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled l
 
 
 def longest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """The largest length, rounded up to a multiple of `LENGTH_STEP`; as of a length of 1 if there are no texts."""
+    """The largest length, rounded up to a multiple of `LENGTH_STEP`; without texts, the length 1 rounded up."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 
@@ -26,7 +26,10 @@ def longest_of(lengths: tf.Tensor) -> tf.Tensor:
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
     """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
     widths = [value.shape[1] for value in ids]
-    width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
+    if None in widths:
+        width = tf.reduce_max([tf.shape(value)[1] for value in ids])
+    else:
+        width = max(widths)
     padded = []
     for value in ids:
         missing = width - tf.shape(value)[1]
@@ -90,7 +93,8 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     seed = None if current is None else current.next_seed()
 
     def encode_cut(rows, length):
-        return encoder({name: ids[:, :length] for name, ids in rows.items()}, training=training)
+        cut = {name: ids[:, :length] for name, ids in rows.items()}
+        return encoder(cut, training=training)
 
     def encode(group):
         rows = {name: ids[group] for name, ids in by_group.items()}

@@ -207,7 +207,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     builder = _Builder(config)
     images = image_input()
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
-    x = builder.stem(x, STEM_WIDTH if builder.lite else scaled_width(STEM_WIDTH, config.width))
+    stem_width = STEM_WIDTH if builder.lite else scaled_width(STEM_WIDTH, config.width)
+    x = builder.stem(x, stem_width)
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
     counts = blocks_by_stage(config.depth, builder.lite)

@@ -99,8 +99,8 @@ def settle_vocabulary(config: ConfigDict) -> None:
         )
     pieces = read_lines(files[0])
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-    config.vocabulary.update(dict(file=str(files[0]), size=len(pieces), builder="tokenizers"))
-    config.vocabulary.update(dict(lower_case=not cased, strip_accents=not cased))
+    config.vocabulary.update(file=str(files[0]), size=len(pieces), builder="tokenizers")
+    config.vocabulary.update(lower_case=not cased, strip_accents=not cased)
 
 
 class HubEncoder(hub.KerasLayer):

@@ -64,13 +64,19 @@ def compiles_fused() -> bool:
     """Returns whether chains are compiled here and now: never on a TPU, where the whole step is."""
     if on_tpu():
         return False
-    return _fusion == "on" or (_fusion == "auto" and not tf.config.list_logical_devices("GPU"))
+    if _fusion == "auto":
+        return not tf.config.list_logical_devices("GPU")
+    return _fusion == "on"
+
+
+in_one_loop = functools.partial(tf.function, jit_compile=True, autograph=False)
 
 
 def compile_first_quietly() -> None:
     """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, at any log level."""
     with without_noise():
-        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(0.0))
+        add_one = in_one_loop(lambda x: x + 1.0)
+        add_one(tf.constant(0.0))
 
 
 def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
@@ -84,11 +90,11 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     def compiled(*signature):
         """New functions for every signature; a shared one would warn of retracing."""
 
-        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        @in_one_loop
         def forward(*inputs):
             return function(*inputs)
 
-        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        @in_one_loop
         def backward(inputs, upstream):
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
@@ -99,7 +105,8 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     @tf.custom_gradient
     def run(*inputs):
-        forward, backward = compiled(*((x.dtype, tuple(x.shape)) for x in inputs))
+        signature = [(x.dtype, tuple(x.shape)) for x in inputs]
+        forward, backward = compiled(*signature)
         return forward(*inputs), lambda upstream: backward(inputs, upstream)
 
     @functools.wraps(function)
@@ -175,7 +182,8 @@ def softmax(logits: tf.Tensor, *mask: tf.Tensor, training=False) -> tf.Tensor:
 
 @fused
 def _softmax_in_float32(logits, *mask):
-    return tf.cast(tf.nn.softmax(_masked(tf.cast(logits, tf.float32), *mask)), logits.dtype)
+    masked = _masked(tf.cast(logits, tf.float32), *mask)
+    return tf.cast(tf.nn.softmax(masked), logits.dtype)
 
 
 def _masked(logits, *mask):
@@ -228,7 +236,9 @@ def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
         return False
     inputs = x.shape[1] * x.shape[2]
     outputs = -(-x.shape[1] // stride) * -(-x.shape[2] // stride)
-    return outputs <= TINY_MAP or (kernel_size >= 5 and inputs * outputs <= MAX_POSITION_PAIRS)
+    if kernel_size < 5:
+        return outputs <= TINY_MAP
+    return outputs <= TINY_MAP or inputs * outputs <= MAX_POSITION_PAIRS
 
 
 def _same_depthwise(stride: int):
@@ -297,8 +307,9 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
         raise UserError(f"Unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        on_tensor_cores = on_tpu() or (on_gpu and compute_capability() >= TENSOR_CORES)
-        precision = fast_precision(tower, on_tensor_cores, multiplies_bfloat16() and not on_gpu)
+        on_tensor_cores = on_gpu and compute_capability() >= TENSOR_CORES
+        on_fast_processor = multiplies_bfloat16() and not on_gpu
+        precision = fast_precision(tower, on_tpu() or on_tensor_cores, on_fast_processor)
     return keras.mixed_precision.Policy(precision)
 
 

@@ -122,7 +122,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         """Returns y, and the mean and the unbiased variance [C] for the moving averages."""
         examples = x.shape[0]
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        if self.group == "local" or (self.group == "global" and replicas == 1) or self.group == examples:
+        is_whole = self.group == "global" and replicas == 1
+        if self.group == "local" or self.group == examples or is_whole:
             return tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, epsilon=self.epsilon, is_training=True)
         if examples is None:
             raise UserError(f"batch_norm_group={self.group} needs a batch of known size.")
@@ -257,7 +258,8 @@ class MlpHead(keras.layers.Layer):
     def call(self, x):
         if self.columns is not None:
             x = x[:, self.columns[0] : self.columns[1]]
-        return self.output_dense(self.norm(tf.nn.gelu(self.dense(x), approximate=False)))
+        x = tf.nn.gelu(self.dense(x), approximate=False)
+        return self.output_dense(self.norm(x))
 
 
 class ClozeHead(keras.layers.Layer):

@@ -37,9 +37,10 @@ def build_naflex(config: ConfigDict) -> keras.Model:
     policy = dtype_policy(config.precision, "text")
     images = image_input(config.image_size)
     pixels = PixelNormalization(config, name="normalization", dtype="float32")(images)
-    positions, mask = PatchPositions(
+    patch_positions = PatchPositions(
         config.patch_size, config.patches, config.position_grid, name="patch_positions", dtype="float32"
-    )(images)
+    )
+    positions, mask = patch_positions(images)
     x = FlexiblePatches(config.patch_size, config.hidden_size, name="patches", dtype=policy)([pixels, positions])
     options = dict(norm_first=True, activation=config.activation, epsilon=config.epsilon, dtype=policy)
     for index in range(config.layers):
@@ -68,10 +69,12 @@ class PatchPositions(keras.layers.Layer):
         rows, columns = tf.split(sizes, 2, axis=1)  # [B, 1] each
         number = tf.range(self.patches, dtype=tf.float32)  # [N]
         mask = tf.cast(number < rows * columns, tf.int32)  # [B, N]
-        rows, columns = tf.maximum(rows, 1.0), tf.maximum(columns, 1.0)
+        rows = tf.maximum(rows, 1.0)
+        columns = tf.maximum(columns, 1.0)
         row = tf.floor((number + 0.5) / columns)  # half a patch off, so that division never rounds to the row before
         column = number - row * columns
-        by_row, by_column = self.weights_of(row, rows), self.weights_of(column, columns)  # [B, N, grid] each
+        by_row = self.weights_of(row, rows)  # [B, N, grid]
+        by_column = self.weights_of(column, columns)  # [B, N, grid]
         weights = by_row[..., tf.newaxis] * by_column[:, :, tf.newaxis]  # [B, N, grid, grid]
         weights = tf.reshape(weights, [-1, self.patches, self.grid**2])
         return weights * tf.cast(mask, tf.float32)[..., tf.newaxis], mask

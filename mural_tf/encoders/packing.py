@@ -92,8 +92,9 @@ class Packing:
             rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
             by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
         taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-        by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for places beyond the texts
-        by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
+        count = tf.size(taken)
+        by_token = tf.fill([self.count * vectors + 1], count)  # the last is for places beyond the texts
+        by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(count))
         self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
 

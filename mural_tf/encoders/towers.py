@@ -26,7 +26,9 @@ def keeps_precision(tower: ConfigDict) -> bool:
 def computed_in(tower: ConfigDict, modality: str) -> str:
     """Returns the dtype that a tower of "image" or "text" computes in on this machine."""
     precision = "float32" if keeps_precision(tower) else tower.precision
-    return dtype_policy(precision, "text" if tower.name in ("vit", "naflex") else modality).compute_dtype
+    if tower.name in ("vit", "naflex"):  # transformers
+        modality = "text"
+    return dtype_policy(precision, modality).compute_dtype
 
 
 # Least and most of the numbers that towers are built with. Beyond them building would end in one of TensorFlow's many

@@ -161,7 +161,8 @@ def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
 
 def _coco_id(name: str) -> str:
     """COCO's image id from itself or from a file name: "COCO_val2014_000000000042.jpg" -> "42"."""
-    return pathlib.PurePosixPath(name.strip()).stem.rsplit("_", 1)[-1].lstrip("0")
+    stem = pathlib.PurePosixPath(name.strip()).stem
+    return stem.rsplit("_", 1)[-1].lstrip("0")
 
 
 def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:

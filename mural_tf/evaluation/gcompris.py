@@ -32,7 +32,9 @@ MANY = 1000  # words; a language with more enters the group's mean
 GROUP = f"more than {MANY:,} words"
 VERSIONS = (1, 2, 3)
 LARGEST = 2**26  # bytes of a file in it; files of words have some 100,000 each
-COMPRESSED, FOLDER = 1, 2  # flags of a node; 4 is Zstandard
+# Flags of a node; 4 is Zstandard.
+COMPRESSED = 1
+FOLDER = 2
 
 
 def gcompris(request: Request) -> list[Evaluation]:

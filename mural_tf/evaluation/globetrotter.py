@@ -62,8 +62,8 @@ def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, 
 
     counts_a, counts_b: [sentences, words] of aligned sentences.
     """
-    forward = _top(_tf_idf(counts_a, counts_b))
-    backward = _top(_tf_idf(counts_b, counts_a))
+    forward = _top(_tf_idf(counts_a, counts_b))  # [A, B]
+    backward = _top(_tf_idf(counts_b, counts_a))  # [B, A]
     return np.nonzero(forward & backward.T)
 
 
@@ -91,7 +91,8 @@ def globetrotter(request: Request) -> list[Evaluation]:
     options = request.protocol.globetrotter
     texts, notes = read_parallel(request.folder, request.split, request.languages)
     total = len(next(iter(texts.values())))
-    chosen = np.sort(np.random.default_rng(options.seed).permutation(total)[: options.sentences])
+    shuffled = np.random.default_rng(options.seed).permutation(total)
+    chosen = np.sort(shuffled[: options.sentences])
     if total < options.sentences:
         notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
     result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
@@ -111,27 +112,33 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
         every += [lines[i] for i in chosen]
     number = np.arange(len(every))
     language, sentence = np.divmod(number, len(chosen))
-    excluded = {"all_candidates": number, "other_languages": language}  # candidates that are equal to the query's
+    excluded = {"all_candidates": number, "other_languages": language}  # a candidate with the query's own value
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(every, head)  # [M N, D]
         for name, values in excluded.items():
-            nearest = top_k(embeddings, embeddings, len(texts) - 1, _equality(values))[1]  # [M N, M - 1]
-            hits = (sentence[nearest] == sentence[:, None]) & (language[nearest] != language[:, None])
+            _, nearest = top_k(embeddings, embeddings, len(texts) - 1, _equality(values))  # [M N, M - 1]
+            is_translation = sentence[nearest] == sentence[:, None]
+            is_foreign = language[nearest] != language[:, None]
+            hits = is_translation & is_foreign
             result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": len(every), "languages": len(texts)}
 
 
 def _equality(values: np.ndarray):
-    """Returns (begin, end) -> bool [end - begin, N]: whether each of N values equals the value of a row."""
-    return lambda begin, end: values[begin:end, None] == values
+    """Returns the function (begin, end) -> bool [end - begin, N]: whether each of N values equals a row's value."""
+
+    def equals(begin, end):
+        return values[begin:end, None] == values
+
+    return equals
 
 
 def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
     """Adds the recall of words' translations, the mean over all pairs of languages."""
     counted = {language: count_words(lines, options.words) for language, lines in texts.items()}
-    without = [language for language, (words, _) in counted.items() if not words]
-    if without:
-        raise UserError(f"No sentence in {', '.join(without)} has a word: leave them out of --languages.")
+    wordless = [language for language, (words, _) in counted.items() if not words]
+    if wordless:
+        raise UserError(f"No sentence in {', '.join(wordless)} has a word: leave them out of --languages.")
     embeddings = {}
     for suffix, head in request.text_heads().items():
         raw = {language: request.encode_texts(words, head) for language, (words, _) in counted.items()}
@@ -140,15 +147,21 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
     recalls = collections.defaultdict(list)
     number = 0
     for a, b in itertools.combinations(counted, 2):
-        (words_a, counts_a), (words_b, counts_b) = counted[a], counted[b]
-        pairs = np.stack(pair_words(counts_a, counts_b))  # [2, P]
-        number += pairs.shape[1]
-        is_different = np.array(words_a)[pairs[0]] != np.array(words_b)[pairs[1]]
-        for name, chosen in {"": pairs, "_without_identical": pairs[:, is_different]}.items():
-            if not chosen.size:
+        words_a, counts_a = counted[a]
+        words_b, counts_b = counted[b]
+        left, right = pair_words(counts_a, counts_b)  # [P]
+        number += len(left)
+        is_different = np.array(words_a)[left] != np.array(words_b)[right]
+        choices = {
+            "": (left, right),
+            "_without_identical": (left[is_different], right[is_different]),
+        }
+        for name, pairs in choices.items():
+            if not pairs[0].size:
                 continue
             for (measure, suffix), words in embeddings.items():
-                recalls[f"{measure}{name}{suffix}"].append(_word_recall(words[a], words[b], *chosen))
+                recall = _word_recall(words[a], words[b], *pairs)
+                recalls[f"{measure}{name}{suffix}"].append(recall)
     for name, values in recalls.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(values))
     result.sizes["word_translation"] = {"pairs": number, "languages": len(texts)}
@@ -156,9 +169,10 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
 
 def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
     """Recall@10 in percent over the pairs (left[p], right[p]), each its own query, both directions."""
-    forward = ranking.recall_at(ranking.ranks(a[left], b, right), WORD_CUTOFF)
-    backward = ranking.recall_at(ranking.ranks(b[right], a, left), WORD_CUTOFF)
-    return float(np.mean([forward, backward]))
+    forward = ranking.ranks(a[left], b, right)
+    backward = ranking.ranks(b[right], a, left)
+    recalls = [ranking.recall_at(ranks, WORD_CUTOFF) for ranks in (forward, backward)]
+    return float(np.mean(recalls))
 
 
 # Words that are each other's neighbours across two languages are anchors, and an orthogonal map for each language
@@ -188,8 +202,8 @@ def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = T
       first, second: float [N, D] and [M, D], L2-normalised for cosines.
       neighbours: k, at least 1; of equal neighbours the first count.
     """
-    nearest = top_k(first, second, neighbours)[1]  # [N, k]
-    nearest_back = top_k(second, first, neighbours)[1]  # [M, k]
+    _, nearest = top_k(first, second, neighbours)  # [N, k]
+    _, nearest_back = top_k(second, first, neighbours)  # [M, k]
     i = np.repeat(np.arange(len(first)), nearest.shape[1])
     j = nearest.reshape(-1)
     is_mutual = (nearest_back[j] == i[:, None]).any(axis=1)

@@ -80,6 +80,7 @@ def published_tables() -> dict[tuple[str, str], Table]:
 
 
 def _read_table(block: str) -> Table:
+    """Reads a block of lines: the paper, table, title and choices; the metrics; and a line for each row."""
     head, names, *rows = (line.split("\t") for line in block.splitlines())
     paper, table_name, title, *choices = head
     columns = tuple(names[2:])

@@ -31,7 +31,8 @@ from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 
-BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
+BABEL = "babel_imagenet.json"
+NLLB = "nllb_dist13b_prompts.json"
 
 
 @dataclasses.dataclass

@@ -184,11 +184,13 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     that do not fit lose their ends in turns, the shorter segment last. A `WordTokenizer` takes one segment.
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
+    signature = [tf.TensorSpec([None], tf.string, name="inputs")]
+
+    @tf.function(input_signature=signature, autograph=False)
     def preprocess(inputs):
         return tokenizer(inputs)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
+    @tf.function(input_signature=signature, autograph=False)
     def tokenize(inputs):
         return tokenizer.tokenize(tokenizer.prompted(inputs))
 

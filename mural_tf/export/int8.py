@@ -77,7 +77,8 @@ class LiteFile:
 
     def set_data(self, tensor, values: np.ndarray) -> None:
         """Gives a tensor new constant values."""
-        self.model.buffers.append(self.schema.BufferT(data=np.frombuffer(values.tobytes(), np.uint8)))
+        data = np.frombuffer(values.tobytes(), np.uint8)
+        self.model.buffers.append(self.schema.BufferT(data=data))
         tensor.buffer = len(self.model.buffers) - 1
 
     def add_tensor(self, name: bytes, data_type: int, shape: Sequence[int], values: np.ndarray | None = None) -> int:
@@ -96,11 +97,12 @@ class LiteFile:
             row = self.schema.OperatorCodeT(deprecatedBuiltinCode=min(number, 127), builtinCode=number)
             self.model.operatorCodes.append(row)
             codes.append(number)
+        options_type = type(options).__name__.removesuffix("T")
         return self.schema.OperatorT(
             opcodeIndex=codes.index(number),
             inputs=np.array(inputs, np.int32),
             outputs=np.array([output], np.int32),
-            builtinOptionsType=getattr(self.schema.BuiltinOptions, type(options).__name__.removesuffix("T")),
+            builtinOptionsType=getattr(self.schema.BuiltinOptions, options_type),
             builtinOptions=options,
         )
 
@@ -137,7 +139,8 @@ def _aligned(buffer):
 
 def layers_of(content: bytes) -> list[str]:
     """Returns the names of the layers that `to_int8` quantises, in the order in which they are computed."""
-    return list(dict.fromkeys(layer for _, _, layer in LiteFile(content).weights()))
+    file = LiteFile(content)
+    return list(dict.fromkeys(layer for _, _, layer in file.weights()))
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
@@ -149,7 +152,8 @@ def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
             continue
         weights = file.data_of(tensor).view("<f4").reshape(tensor.shape)
         rows = weights.reshape(len(weights), -1)
-        scales = np.maximum(np.abs(rows).max(axis=1), 1e-12).astype(np.float32) / 127.0  # [C]
+        largest = np.maximum(np.abs(rows).max(axis=1), 1e-12)  # [C]
+        scales = largest.astype(np.float32) / 127.0
         tensor.type = schema.TensorType.INT8
         file.set_data(tensor, np.rint(rows / scales[:, np.newaxis]).astype(np.int8))
         if layer == TABLE:
@@ -167,15 +171,16 @@ def _scale_after_gather(file: LiteFile, operator, table, scales: np.ndarray) -> 
     """Makes rows = table[ids] into float32(table[ids]) * scales[ids]."""
     schema = file.schema
     (rows,) = operator.outputs
-    name = file.tensors[rows].name
-    shape = file.tensors[rows].shape
+    tensor = file.tensors[rows]
+    name = tensor.name
+    shape = tensor.shape
     int8 = schema.TensorType.INT8
     float32 = schema.TensorType.FLOAT32
     all_scales = file.add_tensor(table.name + b"/scales", float32, [len(scales), 1], scales)
     in_int8 = file.add_tensor(name + b"/int8", int8, shape)
     in_float = file.add_tensor(name + b"/float", float32, shape)
     scale = file.add_tensor(name + b"/scale", float32, [*shape[:-1], 1])
-    signature = file.tensors[rows].shapeSignature
+    signature = tensor.shapeSignature
     if signature is not None:
         file.tensors[in_int8].shapeSignature = signature
         file.tensors[in_float].shapeSignature = signature

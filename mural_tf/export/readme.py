@@ -51,12 +51,13 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
         license = licences.pop()
     bases = [part.repository for part in parts if part.repository]
     languages = _languages(card)
+    task = "zero-shot-image-classification" if _has_images(card) else "sentence-similarity"
     values = {
         "license": license,
         "language": sorted({tag.split("-")[0].lower() for tag in languages}),
         "language_bcp47": [tag for tag in languages if "-" in tag],
         "library_name": LIBRARY,
-        "pipeline_tag": "zero-shot-image-classification" if _has_images(card) else "sentence-similarity",
+        "pipeline_tag": task,
         "tags": _tags(card, languages),
         "base_model": bases,
         "model-index": _model_index(card),
@@ -69,7 +70,11 @@ def _tags(card: Mapping, languages: Sequence[str]) -> list[str]:
     tags = ["tensorflow", "saved-model", "retrieval", "feature-extraction"]
     if len(languages) > 1:
         tags.append("multilingual")
-    return [*tags, card["config"]["text_tower"]["name"] if _is_only_imported(card) else card["name"]]
+    if _is_only_imported(card):
+        tags.append(card["config"]["text_tower"]["name"])
+    else:
+        tags.append(card["name"])
+    return tags
 
 
 def _is_only_imported(card: Mapping) -> bool:
@@ -82,7 +87,9 @@ def _has_images(card: Mapping) -> bool:
 
 def _languages(card: Mapping) -> list[str]:
     """The languages of the training data, as far as these are known, and of the imported weights."""
-    languages = set().union(*(part.languages for part in origins(card["origin"])))
+    languages = set()
+    for part in origins(card["origin"]):
+        languages.update(part.languages)
     data = card["training_data"]
     if "counts" in data or not card["origin"]:
         languages.update(data["languages"])
@@ -237,7 +244,9 @@ def _result_table(card: Mapping) -> list[str]:
     rows = list(_results(card))
     if not rows:
         return ["", "This export has no results: it was not measured, in any language."]
-    measured = set().union(*(numbers for *_, numbers in rows))
+    measured = set()
+    for *_, numbers in rows:
+        measured.update(numbers)
     titles = {key: title for key, (_, title) in METRICS.items() if key in measured}
     lines = ["", "## Results", "", "In percent.", ""]
     lines.append(_row(["evaluation", "split", "language", *titles.values()]))
@@ -250,7 +259,9 @@ def _result_table(card: Mapping) -> list[str]:
 
 def _label(name: str, data: str) -> str:
     """An evaluation, with the data that it read where these are called otherwise."""
-    return f"{name} ({data})" if data and data != name else name
+    if not data or data == name:
+        return name
+    return f"{name} ({data})"
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -101,7 +101,8 @@ class WordCounts:
         self._folder = folder
         self._counts = rows.files(folder, "counts")
         query = f"SELECT language, sum(count)::BIGINT FROM {self._counts} GROUP BY language ORDER BY language"
-        self.totals: collections.Counter[str] = collections.Counter(dict(rows.ask(folder, query).fetchall()))
+        totals = dict(rows.ask(folder, query).fetchall())
+        self.totals: collections.Counter[str] = collections.Counter(totals)
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
         """Returns the counts of the most frequent words over all languages, and the number of the other words.
@@ -165,11 +166,16 @@ def count_sources(
             jobs.append((len(jobs), index, unit))
     step = Step("Count words", CountUnit, (sources, lower_case, strip_accents, folder))
     with tqdm(desc="Counting words", unit=" units", total=len(jobs), disable=not progress) as bar:
-        watch = lambda: bar.update(len(list(folder.glob("tally-*"))) - bar.n)  # noqa: E731
+
+        def watch():
+            finished = len(list(folder.glob("tally-*")))
+            bar.update(finished - bar.n)
+
         settings.engine().map(step, jobs, folder, watch)
     tally = Tally()
     for path in sorted(folder.glob("tally-*")):
-        tally.add(Tally(**json.loads(path.read_text(encoding="utf-8"))))
+        values = json.loads(path.read_text(encoding="utf-8"))
+        tally.add(Tally(**values))
     tally.check(settings.max_skipped_fraction)
     return WordCounts(folder), tally
 

@@ -25,13 +25,19 @@ from mural_tf.ingest.filters import Screen
 from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text
 from mural_tf.ingest.translated_captions import keys_of, read_translations
 
-TEXTS, IMAGES = "frequent_texts", "frequent_images"
-LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
-SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
+TEXTS = "frequent_texts"
+IMAGES = "frequent_images"
+LOCATIONS = "locations"
+TRANSLATIONS = "translations"
+HELD_OUT = "held_out"
+SAME_IMAGE = "duplicate image"
+SAME_TEXT = "duplicate text"
+SAME_PAIR = "duplicate pair"
 UNIT = "unit"  # a type of job, as LOCATIONS and TRANSLATIONS
 
 # Tables of rows, {column: type}; keys are hashes.
-KEY, NUMBER = "uint64", "uint32"
+KEY = "uint64"
+NUMBER = "uint32"
 TABLES = {
     "texts": {"text": KEY, "image": KEY},
     "addresses": {"source": NUMBER, "key": KEY, "unit": NUMBER},  # that are looked for

@@ -72,7 +72,7 @@ def cache_features(
         tower = base_config().image_tower
         if not encoder.startswith("http"):
             tower.update(stored_preparation(encoder))
-        tower.update(dict(resize=resize, image_size=image_size))
+        tower.update(resize=resize, image_size=image_size)
         skipped = CountsByKind()
         total_bytes = sum(file.stat().st_size for file in files)
         bytes_read = 0
@@ -158,7 +158,8 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
-        model = tensorflow_hub().load(encoder if encoder.startswith("http") else str(local_copy(encoder)))
+        address = encoder if encoder.startswith("http") else str(local_copy(encoder))
+        model = tensorflow_hub().load(address)
         call = tf.function(lambda images: tf.cast(model(tf.cast(images, tf.float32) / 255.0), tf.float32))
         example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))
     except UserError:

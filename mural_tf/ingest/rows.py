@@ -83,17 +83,20 @@ def _quoted(path: pathlib.Path) -> str:
 
 def ask(folder: pathlib.Path, query: str, parameters: Sequence[Any] = ()) -> Any:
     """Returns DuckDB's answer to a query about files in `folder`, which is also where it spills."""
-    return _database(folder, os.getpid()).cursor().execute(query, parameters)
+    database = _database(folder, os.getpid())
+    return database.cursor().execute(query, parameters)
 
 
 @functools.lru_cache(maxsize=1)
 def _database(folder: pathlib.Path, process: int) -> Any:
     duckdb, _ = _packages()
     is_remote = isinstance(folder, RemotePath)
-    spilled = os.path.join(tempfile.gettempdir() if is_remote else folder, f"spilled-{process}")
+    local = tempfile.gettempdir() if is_remote else folder
+    spilled = os.path.join(local, f"spilled-{process}")
     database = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY, "temp_directory": spilled})
     if is_remote:
-        database.register_filesystem(fsspec.filesystem(str(folder).partition("://")[0], use_listings_cache=False))
+        scheme, _, _ = str(folder).partition("://")
+        database.register_filesystem(fsspec.filesystem(scheme, use_listings_cache=False))
     return database
 
 

@@ -19,7 +19,10 @@ from mural_lite.skipped import Tally, check_fraction
 from mural_lite.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
 from mural_lite.work import Engine
 
-PAIR, IMAGE, FILE = "pair", "image", "file"  # types of items
+# Types of items.
+PAIR = "pair"
+IMAGE = "image"
+FILE = "file"
 
 
 class Text(NamedTuple):

@@ -123,8 +123,10 @@ def image_sentence_loss(
 
     other_images = ~rows.share_id(ids_of_sentences, image_ids)  # [R, I]
     sentence_factor, structure_factor = factors
-    losses = sentence_factor * top_violations(to_image, distances(anchors, images, distance), other_images, margin, top)
-    losses += top_violations(to_image, distances(image, rows.values, distance), is_negative, margin, top)
+    to_images = distances(anchors, images, distance)  # [R, I]
+    to_sentences = distances(image, rows.values, distance)  # [R, S]
+    losses = sentence_factor * top_violations(to_image, to_images, other_images, margin, top)
+    losses += top_violations(to_image, to_sentences, is_negative, margin, top)
     if structure_factor:
         between = distances(anchors, rows.values, distance)  # [R, S]
         itself = rows.is_own_row(tf.range(rows.total))
@@ -252,4 +254,5 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
 
 def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:
     """Sums losses, [R], over the number of sentences there are, of bool [S]."""
-    return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(tf.cast(is_present, tf.float32)), 1.0)
+    count = tf.reduce_sum(tf.cast(is_present, tf.float32))
+    return tf.reduce_sum(losses) / tf.maximum(count, 1.0)

@@ -84,8 +84,9 @@ def _sum_of_blocks(summed: Callable) -> Callable:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 value = summed(index, *inputs)
-            query, candidate, scale_part, bias_part = tape.gradient(value, inputs)
-            return to_queries + query, to_blocks.write(index, candidate), to_scale + scale_part, to_bias + bias_part
+            query_part, block_part, scale_part, bias_part = tape.gradient(value, inputs)
+            to_blocks = to_blocks.write(index, block_part)
+            return to_queries + query_part, to_blocks, to_scale + scale_part, to_bias + bias_part
 
         def gradient(upstream):
             array = tf.TensorArray(tf.float32, size=number, element_shape=blocks.shape[1:])
@@ -93,17 +94,20 @@ def _sum_of_blocks(summed: Callable) -> Callable:
             to_queries, to_blocks, to_scale, to_bias = _over_blocks(number, add_gradients, zeros)
             return upstream * to_queries, upstream * to_blocks.stack(), upstream * to_scale, upstream * to_bias
 
-        return _over_blocks(number, add, (tf.zeros([]),))[0], gradient
+        (total,) = _over_blocks(number, add, (tf.zeros([]),))
+        return total, gradient
 
     return function
 
 
 def _over_blocks(number, step: Callable, state: tuple) -> tuple:
     """Returns the state after `step(index, *state)` for each of `number` blocks, one at a time."""
-    return tf.while_loop(
-        lambda index, *_: index < number,
-        lambda index, *now: (index + 1, *step(index, *now)),
-        (0, *state),
-        parallel_iterations=1,
-        maximum_iterations=number,
-    )[1:]
+
+    def is_left(index, *_):
+        return index < number
+
+    def advance(index, *current):
+        return index + 1, *step(index, *current)
+
+    _, *final = tf.while_loop(is_left, advance, (0, *state), parallel_iterations=1, maximum_iterations=number)
+    return tuple(final)

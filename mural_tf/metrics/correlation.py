@@ -63,7 +63,8 @@ def bootstrap_spearman(
     size = int(len(starts) * fraction)
     if size < 2:
         raise ValueError(f"A draw of {fraction} of {len(starts)} queries has {size} items; a correlation needs two.")
-    human_codes, model_codes = _numbered(human[order]), _numbered(model[order])
+    human_codes = _numbered(human[order])
+    model_codes = _numbered(model[order])
     random = np.random.default_rng(seed)
     result = np.empty(draws, np.float64)
     for draw in range(draws):

@@ -52,7 +52,7 @@ def on_features(model: DualEncoder) -> DualEncoder:
         image_encoder = features
         if head is not None:
             image_encoder = keras.Model(features.input, head(features.output))
-        config.image_tower.update(dict(name="features", feature_size=features.embedding_size))
+        config.image_tower.update(name="features", feature_size=features.embedding_size)
     if texts:
         text_encoder = feature_input(text_encoder.embedding_size)
         config.text_tower.name = "features"

@@ -115,7 +115,8 @@ class Globetrotter(LearnedTemperature):
     def build_head(self, name):
         hidden = self.text_tower.hidden_size
         columns = {"image_text": (0, hidden), "text_text": (hidden, 2 * hidden)}  # of `FirstAndMean`
-        return MlpHead(hidden, self.embedding_size, None if self.shared_head else columns[name], name=f"{name}_head")
+        own_columns = None if self.shared_head else columns[name]
+        return MlpHead(hidden, self.embedding_size, own_columns, name=f"{name}_head")
 
     def width(self, head):
         return 2 if head == "predict_masked" else self.embedding_size

@@ -94,7 +94,8 @@ class KerasModel(keras.Model):
         if optimizers is None:
             optimizers = self._chosen_optimizers(optimizer, config)
         self.compiled_lengths = compiled_lengths
-        super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
+        first_optimizer = next(iter(optimizers.values()))
+        super().compile(optimizer=first_optimizer, **kwargs)
         self.optimizers = dict(optimizers)
         decay = _first_given(average_decay, config.train.average_decay)
         average = None
@@ -179,7 +180,8 @@ class KerasModel(keras.Model):
         if isinstance(batch, tuple) and batch:
             batch = batch[0]
         if not isinstance(batch, Mapping):
-            if batch is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
+            is_array = hasattr(x, "shape") or isinstance(x, Sequence)
+            if batch is x and not is_array:
                 return  # a generator or the like: unknown before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
             raise UserError(f"{holds}; got {type(batch).__name__}.")
@@ -259,7 +261,8 @@ class KerasModel(keras.Model):
         _, logs = global_losses(self, embeddings, batch, self.optimizers)
         logs = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, logs)
         logs.update(self.state_logs())
-        rows = tf.cast(tf.shape(next(iter(embeddings.values())))[0], tf.float32)
+        first = next(iter(embeddings.values()))
+        rows = tf.cast(tf.shape(first)[0], tf.float32)
         return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
@@ -305,7 +308,9 @@ def _missing_tokens(name: str, tokens) -> list[str]:
 
 
 def _check_shared(size: int | None, replicas: int) -> None:
-    if replicas > 1 and (size is None or size % replicas):
+    if replicas == 1:
+        return
+    if size is None or size % replicas:
         raise UserError(
             f"{replicas} replicas share a batch, so its size must be fixed and a multiple of {replicas}: got "
             f"{size or 'no fixed one'}, expected a tf.data.Dataset with batch(B, drop_remainder=True)."

@@ -62,7 +62,8 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
         for source, files in stream_sources(data, stream):
             described.append(describe_files(source.directory, sorted(files)))
     selection = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
-    return hashlib.blake2b(json.dumps([described, selection]).encode(), digest_size=8).hexdigest()
+    content = json.dumps([described, selection])
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 # Texts.
@@ -122,15 +123,16 @@ class KnownStates:
         """
         model = self._model
         column = self._column
-        states = tf.TensorSpec([None, model.text_encoder.embedding_size])
-        project = tf.function(lambda rows: model.project_texts(rows, head), [states], autograph=False)
+        signature = [tf.TensorSpec([None, model.text_encoder.embedding_size])]
+        project = tf.function(lambda rows: model.project_texts(rows, head), signature, autograph=False)
 
         def embed(texts: tf.Tensor) -> tf.Tensor:
             keys = fingerprint(texts).numpy()
             is_made = column.holds(keys)
             vectors = np.zeros([len(keys), model.embedding_size], np.float32)
             if is_made.any():
-                vectors[is_made] = project(tf.constant(column.find(keys[is_made]))).numpy()
+                states = column.find(keys[is_made])
+                vectors[is_made] = project(tf.constant(states)).numpy()
             if not is_made.all():
                 vectors[~is_made] = embed_texts(tf.boolean_mask(texts, ~is_made)).numpy()
             return tf.constant(vectors)
@@ -156,7 +158,8 @@ def texts_of(model, config: ConfigDict, tokenizer) -> Items:
 
 def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
     def encode(tokens):
-        return tf.cast(model.text_states([tokens], False)[0], tf.float32)
+        (states,) = model.text_states([tokens], False)
+        return tf.cast(states, tf.float32)
 
     return of_texts(encode, tokenizer, computed_in(config.text_tower, "text"))
 
@@ -242,7 +245,8 @@ def _of_pictures(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed
                 with contextlib.suppress(tf.errors.OpError):
                     prepared[row] = prepare(tf.constant(pictures[row]))
             if prepared:
-                states[list(prepared)] = traced(tf.stack(list(prepared.values())))
+                pixels = tf.stack(list(prepared.values()))
+                states[list(prepared)] = traced(pixels)
         return states
 
     return embed
@@ -276,7 +280,11 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
         free.put(interpreter)
         return values
 
-    return lambda pictures: np.stack(list(pool.map(run, pictures.numpy())))
+    def run_all(pictures: tf.Tensor) -> np.ndarray:
+        states = list(pool.map(run, pictures.numpy()))
+        return np.stack(states)
+
+    return run_all
 
 
 # Both.

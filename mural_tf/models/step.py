@@ -299,10 +299,12 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list
         return index + 1, list(map(_accumulate, sums, gradients))
 
     zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+
+    def is_left(index, _):
+        return index < chunks
+
     state = (0, zeros)
-    _, sums = tf.while_loop(
-        lambda index, _: index < chunks, add_chunk, state, parallel_iterations=1, maximum_iterations=chunks
-    )
+    _, sums = tf.while_loop(is_left, add_chunk, state, parallel_iterations=1, maximum_iterations=chunks)
     return [total if is_reached else None for total, is_reached in zip(sums, reached)]
 
 

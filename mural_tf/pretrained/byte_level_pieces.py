@@ -49,18 +49,24 @@ def cleaning_of(tokenizer: Mapping, path: pathlib.Path) -> tuple[str, ...]:
         last, {"type": ("ByteLevel",), "add_prefix_space": (False,), "trim_offsets": FREE, "use_regex": FREE}, path
     )
     by_expression = {expression: name for name, expression in EXPRESSIONS.items()}
-    if not splits and last.get("use_regex", True):
+    uses_gpt2 = last.get("use_regex", True)
+    if not splits and uses_gpt2:
         words = GPT2
     else:
         patterns = [(step.get("pattern") or {}).get("Regex", "") for step in splits]
-        is_split = len(splits) == 1 and splits[0].get("type") == "Split" and splits[0].get("behavior") == "Isolated"
-        words = by_expression.get(patterns[0]) if is_split and not last.get("use_regex", True) else None
-        if words is None or splits[0].get("invert"):
+        words = None
+        if len(splits) == 1 and not uses_gpt2:
+            (split,) = splits
+            if split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert"):
+                words = by_expression.get(patterns[0])
+        if words is None:
             raise UserError(
                 f"{path}: its pre_tokenizer splits texts by {' and '.join(map(repr, patterns)) or 'nothing'}, which is "
                 "not supported: expected GPT-2's expression, or GPT-4o's."
             )
-    return (*(["composed"] if normalizers else []), words)
+    if normalizers:
+        return ("composed", words)
+    return (words,)
 
 
 def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
@@ -71,18 +77,22 @@ def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
     merges = json_field(model, "merges", list, path)
     types = {}
     for token in json_field(tokenizer, "added_tokens", list[dict], path, []):
-        ids.setdefault(str(token.get("content")), int(token.get("id", -1)))
-        types[str(token.get("content"))] = "control"
+        content = str(token.get("content"))
+        ids.setdefault(content, int(token.get("id", -1)))
+        types[content] = "control"
     if not types or separator() not in ids:
         raise UserError(f"{path}: expected a piece for each of the 256 bytes, and added tokens.")
     unknown = model.get("unk_token")
-    types[unknown if unknown in types else next(iter(types))] = "unknown"
+    if unknown not in types:
+        unknown = next(iter(types))
+    types[unknown] = "unknown"
     lines = byte_pair_lines(ids, merges, types, str, path)
     if not model.get("ignore_merges"):
         return lines
     pieces, _ = parse_lines(lines, path)
     names = [name for name, _, _ in pieces]
-    lengths = PieceModel(model_of(pieces, BYTE_PAIR_SETTINGS)).divide(tf.constant(names)).row_lengths().numpy()
+    piece_model = PieceModel(model_of(pieces, BYTE_PAIR_SETTINGS))
+    lengths = piece_model.divide(tf.constant(names)).row_lengths().numpy()
     for piece, length in zip(pieces, lengths):
         if length != 1 and piece[0] not in types:
             piece[0] = f"{separator()}{piece[0]}{separator()}"

@@ -121,8 +121,10 @@ def open_clip_layers(ours: str, theirs: str, layers: int, names: Mapping[str, st
                 rows.append(Row(mine, (other,), linear))
             elif part.endswith("bias"):
                 rows.append(Row(mine, (other,)))
+            elif part.endswith("norm"):
+                rows += norm_rows(mine, other)
             else:
-                rows += norm_rows(mine, other) if part.endswith("norm") else kernel_and_bias(mine, other)
+                rows += kernel_and_bias(mine, other)
     return rows
 
 
@@ -152,13 +154,11 @@ def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, poolin
     values = {**size, **vision}
     configure_transformer(tower, values, path, "vision_config")
     tower.update(
-        dict(
-            name="vit",
-            patch_size=json_field(values, "patch_size", int, path),
-            pooling=pooling,
-            projection=0,
-            image_size=json_field(values, "image_size", int, path),
-        )
+        name="vit",
+        patch_size=json_field(values, "patch_size", int, path),
+        pooling=pooling,
+        projection=0,
+        image_size=json_field(values, "image_size", int, path),
     )
 
 
@@ -168,10 +168,10 @@ def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, p
     Raises `UserError` for another activation.
     """
     activation = values.get("hidden_act")
-    if activation not in list(ACTIVATIONS):  # it may be anything
+    if activation not in list(ACTIVATIONS):  # a list, because JSON may hold an object here, which no dictionary takes
         raise UserError(f"{path}: {part}.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
     epsilon = float(json_field(values, "layer_norm_eps", float, path))
-    tower.update(dict(activation=ACTIVATIONS[activation], epsilon=epsilon, **transformer_sizes(values, path)))
+    tower.update(activation=ACTIVATIONS[activation], epsilon=epsilon, **transformer_sizes(values, path))
 
 
 def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
@@ -219,4 +219,6 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
     """Opens the weights of Hugging Face's folder or open_clip's."""
     folder = folder_of_two_towers(folder)
-    return open_safetensors(folder / OPEN_CLIP_WEIGHTS if (folder / OPEN_CLIP_CONFIG).is_file() else folder)
+    if (folder / OPEN_CLIP_CONFIG).is_file():
+        return open_safetensors(folder / OPEN_CLIP_WEIGHTS)
+    return open_safetensors(folder)

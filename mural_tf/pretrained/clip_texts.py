@@ -38,7 +38,8 @@ END = "<|endoftext|>"
 PIECES = "vocab.json"
 MERGES = "merges.txt"
 CLEANING = ("composed", "single_spaces", "lower_characters", "clip_words")  # Hugging Face's
-TOKENS, POSITIONS = "text_model.embeddings.token_embedding.weight", "text_model.embeddings.position_embedding.weight"
+TOKENS = "text_model.embeddings.token_embedding.weight"
+POSITIONS = "text_model.embeddings.position_embedding.weight"
 # Keys of open_clip's own text tower that are not read below, and their values, which are also the defaults.
 OPEN_CLIP_KEYS = {
     **open_clip_siglip.TEXT_KEYS,
@@ -77,15 +78,13 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
         cleaning = _configure_hugging_face(folder, config.text_tower)
         tokens = TOKENS
     config.text_tower.update(
-        dict(
-            name="bert",
-            norm="before",
-            attention="causal",
-            pooling="end",
-            token_embedding_size=0,
-            pooler_size=0,
-            head_hidden_size=0,
-        )
+        name="bert",
+        norm="before",
+        attention="causal",
+        pooling="end",
+        token_embedding_size=0,
+        pooler_size=0,
+        head_hidden_size=0,
     )
     lines = fit_rows(_read_lines(folder), file.shapes.get(tokens, (0,))[0], folder)
     use_sentence_pieces(config, lines, "clip", cleaning)
@@ -108,19 +107,22 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
     model, path = open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path, {})
     check_keys(text, OPEN_CLIP_KEYS, path, all_known=False)
-    options = json_field(text, "tokenizer_kwargs", dict, path, {}) if text.get("tokenizer_kwargs") else {}
+    options = {}
+    if text.get("tokenizer_kwargs"):
+        options = json_field(text, "tokenizer_kwargs", dict, path, {})
     check_keys(options, {"clean": ("lower", "canonicalize"), "context_length": FREE}, path)
     width = json_field(text, "width", int, path, 512)
+    layers = json_field(text, "layers", int, path, 12)
+    heads = json_field(text, "heads", int, path, 8)
+    ratio = json_field(text, "mlp_ratio", float, path, 4.0)
     tower.update(
-        dict(
-            layers=json_field(text, "layers", int, path, 12),
-            hidden_size=width,
-            heads=json_field(text, "heads", int, path, 8),
-            feed_forward_size=int(width * float(json_field(text, "mlp_ratio", float, path, 4.0))),
-            activation="quick_gelu" if model.get("quick_gelu") else "gelu",
-            epsilon=1e-5,
-            max_length=json_field(text, "context_length", int, path, 77),
-        )
+        layers=layers,
+        hidden_size=width,
+        heads=heads,
+        feed_forward_size=int(width * float(ratio)),
+        activation="quick_gelu" if model.get("quick_gelu") else "gelu",
+        epsilon=1e-5,
+        max_length=json_field(text, "context_length", int, path, 77),
     )
     return (*open_clip_siglip.CLEANING[options.get("clean") or "lower"], "clip_words")
 
@@ -161,9 +163,10 @@ def _read_lines(folder: pathlib.Path) -> list[str]:
 def _read_merges(path: pathlib.Path) -> list[str]:
     """The pairs of merges.txt, "a b" each, whose first line may be a version."""
     try:
-        lines = as_path(path).read_text(encoding="utf-8").replace("\r", "").split("\n")
+        text = as_path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text: {error}.") from None
+    lines = text.replace("\r", "").split("\n")
     return [line for line in lines if line and not line.startswith("#version")]
 
 

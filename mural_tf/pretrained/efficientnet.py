@@ -73,8 +73,10 @@ class Names:
 
 
 def _keras_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    # The one layer of squeeze-and-excitation has Keras' two in it.
-    return Row(variable, (variable.split("/", 1)[1] if "_squeeze_excite/" in variable else variable,))
+    theirs = variable
+    if "_squeeze_excite/" in variable:  # the one layer of squeeze-and-excitation has Keras' two in it
+        _, theirs = variable.split("/", 1)
+    return Row(variable, (theirs,))
 
 
 TORCH_LAYERS = {
@@ -93,9 +95,12 @@ TORCH_LAYERS = {
 
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    layouts = {"kernel": linear if layer == CLASSIFIER else convolution, "depthwise_kernel": depthwise}
+    layouts = {"kernel": convolution, "depthwise_kernel": depthwise}
+    if layer == CLASSIFIER:
+        layouts["kernel"] = linear
     prefix = "" if block < 0 else f"_blocks.{block}."
-    return Row(variable, (f"{prefix}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}",), layouts.get(rest, as_is))
+    theirs = f"{prefix}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}"
+    return Row(variable, (theirs,), layouts.get(rest, as_is))
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
@@ -190,8 +195,11 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
     rows = []
     for name in ours:
         layer, _, rest = name.partition("/")
-        block, _, part = layer.partition("_") if layer.startswith("block") else ("", "", layer)
-        rows.append(names.row(name, part, blocks.index(block) if block else -1, rest))
+        number = -1
+        if layer.startswith("block"):
+            block, _, layer = layer.partition("_")
+            number = blocks.index(block)
+        rows.append(names.row(name, layer, number, rest))
     return rows
 
 
@@ -214,7 +222,8 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         if fits and blocks == sum(blocks_by_stage(depth, lite)):
             tower.width = width
             tower.depth = depth
-    if lite and not (names is KERAS and _normalization_layer(file)):
+    has_own_pixels = names is KERAS and _normalization_layer(file)
+    if lite and not has_own_pixels:
         tower.update(LITE_PIXELS)
     elif names is KERAS:
         tower.normalization = _normalization(file)
@@ -224,7 +233,9 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
 
 def _width_of(file: WeightFile, name: str, axis: int) -> int:
     """The size of one axis of weights, 0 where the file lacks them."""
-    return file.shapes[name][axis] if name in file.shapes else 0
+    if name not in file.shapes:
+        return 0
+    return file.shapes[name][axis]
 
 
 def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:

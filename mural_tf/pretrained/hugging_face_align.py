@@ -92,20 +92,21 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     _check_architecture(vision, path)
     # Keys that equal Hugging Face's defaults, which are align-base's, may be left out of the file.
+    width = json_field(values, "vision_config.width_coefficient", float, path, 2.0)
+    depth = json_field(values, "vision_config.depth_coefficient", float, path, 3.1)
+    rate = json_field(values, "vision_config.drop_connect_rate", float, path, 0.2)
     config.image_tower.update(
-        dict(
-            name="efficientnet",
-            width=float(json_field(values, "vision_config.width_coefficient", float, path, 2.0)),
-            depth=float(json_field(values, "vision_config.depth_coefficient", float, path, 3.1)),
-            padding="even",
-            drop_connect_rate=float(json_field(values, "vision_config.drop_connect_rate", float, path, 0.2)),
-            projection=0,
-        )
+        name="efficientnet",
+        width=float(width),
+        depth=float(depth),
+        padding="even",
+        drop_connect_rate=float(rate),
+        projection=0,
     )
     config.embedding_size = json_field(values, "projection_dim", int, path, 640)
-    width = scaled_width(STAGES[-1][2], config.image_tower.width)
-    if config.embedding_size != width:
-        raise UserError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {width}.")
+    last_width = scaled_width(STAGES[-1][2], config.image_tower.width)
+    if config.embedding_size != last_width:
+        raise UserError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {last_width}.")
     text = {
         "hidden_size": 768,
         "num_hidden_layers": 12,
@@ -141,8 +142,8 @@ def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> No
     default = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
     if not path.exists():
         side = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
-        size = square(346 if side == 289 else side)
-        default.update(size=size, crop_size=square(side), do_center_crop=True, include_top=False)
+        resized = 346 if side == 289 else side
+        default.update(size=square(resized), crop_size=square(side), do_center_crop=True, include_top=False)
     configure_pixels(path, tower, 0, default)
 
 

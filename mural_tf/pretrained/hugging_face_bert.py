@@ -63,13 +63,10 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
     def norm(ours: str, theirs: str) -> list[Row]:
         return norm_rows(ours, prefix + theirs)
 
+    positions_of = rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length)
     rows = [
         Row("embeddings/token_embeddings", name("embeddings.word_embeddings.weight")),
-        Row(
-            "embeddings/position_embeddings",
-            name("embeddings.position_embeddings.weight"),
-            rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length),
-        ),
+        Row("embeddings/position_embeddings", name("embeddings.position_embeddings.weight"), positions_of),
         Row("embeddings/type_embeddings", name("embeddings.token_type_embeddings.weight"), _two_types),
         *norm("embeddings/layer_norm", "embeddings.LayerNorm"),
     ]
@@ -91,7 +88,9 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
 
 def _two_types(table: np.ndarray) -> np.ndarray:
     """XLM-RoBERTa has one token type: zeros for the second."""
-    return np.concatenate([table, np.zeros_like(table)]) if len(table) == 1 else table
+    if len(table) == 1:
+        return np.concatenate([table, np.zeros_like(table)])
+    return table
 
 
 def distilbert_table(layers: int, max_length: int) -> list[Row]:
@@ -133,30 +132,33 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
     expected = {
         "hidden_act": ("gelu",),
         "position_embedding_type": ("absolute",),
-        "type_vocab_size": (TOKEN_TYPES, *([1] if roberta else [])),
+        "type_vocab_size": (TOKEN_TYPES,),
         "is_decoder": (False,),
         "add_cross_attention": (False,),
         "pruned_heads": ({},),
         "quantization_config": (None,),
         "auto_map": (None, {}),  # another architecture, whose code is in the folder
-        "pad_token_id": (1,) if roberta else (values.get("pad_token_id"),),  # XLM-RoBERTa's first position is after it
     }
+    if roberta:
+        expected["type_vocab_size"] = (TOKEN_TYPES, 1)
+        expected["pad_token_id"] = (1,)  # its first position is after it
     for key, (default, *others) in expected.items():
         value = values.get(key, default)
         if value is not None and value not in (default, *others):
             raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
+    sizes = transformer_sizes(values, path)
+    epsilon = json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)
     tower.update(
-        dict(
-            name="bert",
-            **transformer_sizes(values, path),
-            token_embedding_size=0,
-            epsilon=float(json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)),
-            norm="after",
-            activation="gelu",
-            attention="masked",
-            pooling="first" if tower.pooling in ("last", "end") else tower.pooling,  # of the tower before
-        )
+        name="bert",
+        **sizes,
+        token_embedding_size=0,
+        epsilon=float(epsilon),
+        norm="after",
+        activation="gelu",
+        attention="masked",
     )
+    if tower.pooling in ("last", "end"):  # of the tower before
+        tower.pooling = "first"
     if tower.pooler_size:
         tower.pooler_size = tower.hidden_size
     most = positions(values, path, roberta)
@@ -168,7 +170,10 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
 
 def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
     """Returns how many tokens a BERT's configuration has positions for."""
-    return json_field(values, "max_position_embeddings", int, path) - (ROBERTA_FIRST if roberta else 0)
+    rows = json_field(values, "max_position_embeddings", int, path)
+    if roberta:
+        return rows - ROBERTA_FIRST
+    return rows
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
@@ -181,8 +186,12 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     model_type = values.get("model_type", "bert")
     if model_type not in ("bert", "distilbert", "xlm-roberta"):
         names = values.get("architectures")
-        of = f" ({', '.join(map(str, names))})" if isinstance(names, list) and names else ""
-        raise UserError(f"{path}: model_type is {model_type!r}{of}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
+        classes = ""
+        if isinstance(names, list) and names:
+            classes = f" ({', '.join(map(str, names))})"
+        raise UserError(
+            f"{path}: model_type is {model_type!r}{classes}, expected 'bert', 'distilbert' or 'xlm-roberta'."
+        )
     if model_type == "distilbert":
         values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
     roberta = model_type == "xlm-roberta"
@@ -210,7 +219,9 @@ def fill(
         assign(distilbert_table(tower.layers, tower.max_length), variables, weights, IGNORED, "a DistilBERT")
         return
     table = bert_table(tower.layers, tower.max_length, pooler, roberta=roberta)
-    assign(table, variables, weights, IGNORED if pooler else WITHOUT_POOLER, "an XLM-RoBERTa" if roberta else "a BERT")
+    ignored = IGNORED if pooler else WITHOUT_POOLER
+    family = "an XLM-RoBERTa" if roberta else "a BERT"
+    assign(table, variables, weights, ignored, family)
 
 
 def _plain_name(name: str) -> str:

@@ -132,10 +132,11 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
         if not (config.image_tower.adapter_size and config.text_tower.adapter_size):
             raise UserError("image_tower.class_names needs image_tower.adapter_size and text_tower.adapter_size.")
     for tower, part in TOWERS.items():
-        if config[tower].weights:
-            folder = local_model(config[tower].weights)
+        weights = config[tower].weights
+        if weights:
+            folder = local_model(weights)
             length = config.text_tower.max_length
-            family = _kind_with(part, config[tower].weights)
+            family = _kind_with(part, weights)
             config, lines = configure(family, folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             config.vocabulary.prompts = ()

@@ -34,7 +34,10 @@ from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 HEADS = 16  # of So400m's pictures
 MOST_TOKENS = 512
-VISION, TEXT, HEAD = "vision_model.", "text_model.", "projector."  # how names begin, in `open_weights`
+# How names begin, in `open_weights`.
+VISION = "vision_model."
+TEXT = "text_model."
+HEAD = "projector."
 NUMBERS = ("logit_scale", "logit_bias")
 PATCHES = "embeddings.patch_embedding.weight"
 TOKENS = "embeddings.word_embeddings.weight"
@@ -81,7 +84,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     positions = weights.shapes.get(f"{TEXT}embeddings.position_embeddings.weight", (2,))[0] - 2
     tower.max_length = min(max_length(folder) or MOST_TOKENS, MOST_TOKENS, positions)
     configure_by_shapes(tower, weights.below(TEXT), path, roberta=True)
-    tower.update(dict(pooling="first", pooler_size=0, head_hidden_size=0))
+    tower.update(pooling="first", pooler_size=0, head_hidden_size=0)
     text = json_field(values, "text_config", dict, path, {})
     tower.heads = json_field(text, "num_attention_heads", int, path, tower.heads)
     _configure_vision(config.image_tower, weights, values, path)

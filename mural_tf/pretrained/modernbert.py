@@ -35,7 +35,9 @@ from mural_tf.text import piece_models
 
 MODEL_TYPE = "modernbert"
 IGNORED = r"head\..*|decoder\..*|classifier\..*|.*inv_freq"
-LOCAL, GLOBAL = "sliding_attention", "full_attention"  # their names of a layer's attention
+# The file's names of a layer's attention.
+LOCAL = "sliding_attention"
+GLOBAL = "full_attention"
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs: ours
 # Keys of training and of heads; files have `layer_norm_eps` and `position_embedding_type`, and `norm_eps` and rotations
 # are used.
@@ -106,22 +108,23 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     if activation not in ACTIVATIONS:
         raise UserError(f"{path}: hidden_activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
     tower = config.text_tower
+    sizes = transformer_sizes(values, path)
+    epsilon = json_field(values, "norm_eps", float, path, 1e-5)
     tower.update(
-        dict(
-            name="modernbert",
-            **transformer_sizes(values, path),
-            token_embedding_size=0,
-            pooler_size=0,
-            epsilon=float(json_field(values, "norm_eps", float, path, 1e-5)),
-            norm="before",
-            activation=ACTIVATIONS[activation],
-            attention="masked",
-            attention_every=_attention_every(values, path),
-            attention_window=json_field(values, "local_attention", int, path, 128) // 2,
-            rotary_bases=_rotary_bases(values, path),
-            pooling="mean" if tower.pooling == "mean" else "first",
-        )
+        name="modernbert",
+        **sizes,
+        token_embedding_size=0,
+        pooler_size=0,
+        epsilon=float(epsilon),
+        norm="before",
+        activation=ACTIVATIONS[activation],
+        attention="masked",
+        attention_every=_attention_every(values, path),
+        attention_window=json_field(values, "local_attention", int, path, 128) // 2,
+        rotary_bases=_rotary_bases(values, path),
     )
+    if tower.pooling != "mean":
+        tower.pooling = "first"
     most = json_field(values, "max_position_embeddings", int, path, 8192)
     if length is not None:
         tower.max_length = length(most)

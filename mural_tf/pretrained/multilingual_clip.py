@@ -51,8 +51,8 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
     configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
-    head = weights.shapes.get("text.proj.0.weight")
-    tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=head[0] if head else 0))
+    head_hidden_size, *_ = weights.shapes.get("text.proj.0.weight") or (0,)
+    tower.update(pooling="mean", pooler_size=0, head_hidden_size=head_hidden_size)
 
 
 def configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
@@ -114,12 +114,13 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     values = read_config(path, "M-CLIP")
     weights = open_safetensors(folder)
     configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
-    config.text_tower.update(dict(pooling="mean", pooler_size=0, head_hidden_size=0))
+    config.text_tower.update(pooling="mean", pooler_size=0, head_hidden_size=0)
     config.embedding_size = json_field(values, "numDims", int, path)
 
 
 def _is_roberta(folder: pathlib.Path) -> bool:
-    return "roberta" in str(read_json(folder / "config.json").get("modelBase", "")).lower()
+    base = read_json(folder / "config.json").get("modelBase", "")
+    return "roberta" in str(base).lower()
 
 
 def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:

@@ -84,8 +84,8 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if grid**2 != positions:
         raise UserError(f"{path}: vision_config.num_patches is {positions}, expected a square number.")
     patch_size = json_field(vision, "patch_size", int, path, 16)
-    tower.update(dict(name="naflex", pooling="attention", projection=0, patch_size=patch_size, position_grid=grid))
-    tower.update(dict(frozen=True, cached=True, adapter_size=0, head_size=0, branch_size=0))
+    tower.update(name="naflex", pooling="attention", projection=0, patch_size=patch_size, position_grid=grid)
+    tower.update(frozen=True, cached=True, adapter_size=0, head_size=0, branch_size=0)
     configure_patches(folder / "preprocessor_config.json", tower)
     configure_transformer(config.text_tower, text, path, "text_config")
     config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path, 64)

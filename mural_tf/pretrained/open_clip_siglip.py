@@ -88,19 +88,17 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
         )
     patches = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
     config.image_tower.update(
-        dict(
-            name="vit",
-            patch_size=patches[2],
-            layers=_layers(weights, f"{TRUNK}.blocks"),
-            hidden_size=patches[0],
-            heads=HEADS[named[1]],
-            feed_forward_size=_wide(weights, f"{TRUNK}.blocks", "fc1"),
-            activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
-            epsilon=1e-6,
-            pooling="attention",
-            projection=0,
-            image_size=json_field(vision, "image_size", int, path, int(named[3])),
-        )
+        name="vit",
+        patch_size=patches[2],
+        layers=_layers(weights, f"{TRUNK}.blocks"),
+        hidden_size=patches[0],
+        heads=HEADS[named[1]],
+        feed_forward_size=_wide(weights, f"{TRUNK}.blocks", "fc1"),
+        activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
+        epsilon=1e-6,
+        pooling="attention",
+        projection=0,
+        image_size=json_field(vision, "image_size", int, path, int(named[3])),
     )
     rows = _shape(weights, "text.positional_embedding", 2)
     activation, norm = (json_field(text, key, dict, path, {}) if text.get(key) else {} for key in OPTIONS)
@@ -109,15 +107,13 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
     if model.get("quick_gelu"):
         raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
     config.text_tower.update(
-        dict(
-            layers=_layers(weights, BLOCKS),
-            hidden_size=rows[1],
-            heads=json_field(text, "heads", int, path, 8),
-            feed_forward_size=_wide(weights, BLOCKS, "c_fc"),
-            activation="gelu_tanh" if activation.get("approximate") == "tanh" else "gelu",
-            epsilon=float(json_field(norm, "eps", float, path, 1e-5)),
-            max_length=json_field(text, "context_length", int, path, 77),
-        )
+        layers=_layers(weights, BLOCKS),
+        hidden_size=rows[1],
+        heads=json_field(text, "heads", int, path, 8),
+        feed_forward_size=_wide(weights, BLOCKS, "c_fc"),
+        activation="gelu_tanh" if activation.get("approximate") == "tanh" else "gelu",
+        epsilon=float(json_field(norm, "eps", float, path, 1e-5)),
+        max_length=json_field(text, "context_length", int, path, 77),
     )
     config.embedding_size = json_field(model, "embed_dim", int, path)
     clip.configure_open_clip_pixels(folder, config.image_tower)

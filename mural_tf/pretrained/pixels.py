@@ -63,7 +63,7 @@ def configure_pixels(
         raise UserError(f"{path} makes pictures of {tower.image_size} pixels, and the model takes {image_size}.")
     _configure_normalization(values, path, tower)
     if as_trained:
-        tower.update(dict(resize_mode="squash", interpolation="big_vision", jpeg="fast", normalization="symmetric"))
+        tower.update(resize_mode="squash", interpolation="big_vision", jpeg="fast", normalization="symmetric")
 
 
 def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
@@ -87,8 +87,8 @@ def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
         raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
     patches = json_field(values, "max_num_patches", int, path, 256)
     side = patch_size * (math.isqrt(patches) + 1)  # of a square with at least one cell more than patches
-    tower.update(dict(resize_mode="patches", interpolation=INTERPOLATIONS[number], jpeg="accurate"))
-    tower.update(dict(patches=patches, resize=side, image_size=side))
+    tower.update(resize_mode="patches", interpolation=INTERPOLATIONS[number], jpeg="accurate")
+    tower.update(patches=patches, resize=side, image_size=side)
     _configure_normalization(values, path, tower)
 
 
@@ -118,19 +118,18 @@ def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> 
     squash = set(size) != {"shortest_edge"}
     resize = _side(values, "size", path) if squash else size["shortest_edge"]
     image_size = _side(values, "crop_size", path) if crops else resize
-    if not resizes or not (squash or crops) or not 0 < image_size <= resize:
+    makes_squares = squash or crops
+    if not resizes or not makes_squares or not 0 < image_size <= resize:
         raise UserError(
             f"{path}: do_resize={resizes}, size={size}, do_center_crop={crops}, crop_size={values.get('crop_size')} do "
             "not make squares of one size out of every picture."
         )
     tower.update(
-        dict(
-            resize_mode="squash" if squash else "shorter_side",
-            interpolation=INTERPOLATIONS[number],
-            jpeg="accurate",
-            resize=resize,
-            image_size=image_size,
-        )
+        resize_mode="squash" if squash else "shorter_side",
+        interpolation=INTERPOLATIONS[number],
+        jpeg="accurate",
+        resize=resize,
+        image_size=image_size,
     )
 
 
@@ -164,4 +163,4 @@ def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict
             raise UserError(f"{path}: image_mean is {mean}, image_std {deviation}: expected three finite numbers each.")
         tower.normalization = NAMES.get((mean, deviation), "given")
         if tower.normalization == "given":
-            tower.update(dict(pixel_mean=mean, pixel_deviation=deviation))
+            tower.update(pixel_mean=mean, pixel_deviation=deviation)

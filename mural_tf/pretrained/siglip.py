@@ -86,7 +86,8 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
 
 def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
     """Returns the rows of the two learned numbers, by their names in the file."""
-    return {"log_temperature": [scale_row(scale)], "bias": [Row("bias", (bias,), lambda value: value.reshape([]))]}
+    bias_row = Row("bias", (bias,), lambda value: value.reshape([]))
+    return {"log_temperature": [scale_row(scale)], "bias": [bias_row]}
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
@@ -101,10 +102,11 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
         projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
 
         def kernel(*parts):  # [width, heads, size] each
-            return side_by_side(*(pick(part).reshape(pick(part).shape[0], -1) for part in parts))
+            layers = [pick(part) for part in parts]
+            return side_by_side(*[layer.reshape(layer.shape[0], -1) for layer in layers])
 
         def bias(*parts):  # [heads, size] each
-            return side_by_side(*(pick(part).reshape(-1) for part in parts))
+            return side_by_side(*[pick(part).reshape(-1) for part in parts])
 
         def output(part):  # [heads, size, width]
             return pick(part).reshape(-1, part.shape[-1])
@@ -250,8 +252,9 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
         if not queries or not wide:
             raise UserError(f"{weights.path} has no {encoder} in params/{part}: expected big_vision's SigLIP.")
         *stacked, hidden, heads, _ = shapes[queries[0]]
+        layers = stacked[0] if stacked else len(queries)
         return dict(
-            layers=stacked[0] if stacked else len(queries),
+            layers=layers,
             hidden_size=hidden,
             heads=heads,
             feed_forward_size=shapes[wide[0]][-1],
@@ -274,7 +277,7 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
     config.image_tower.update(
         dict(name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size)
     )
-    config.text_tower.update(dict(**tower("txt", "Encoder_0"), max_length=texts[-2]))
+    config.text_tower.update(**tower("txt", "Encoder_0"), max_length=texts[-2])
     config.embedding_size = shapes.get(f"{HEAD}/kernel", (0, config.text_tower.hidden_size))[1]
 
 
@@ -282,8 +285,13 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
     path = folder_of_two_towers(weights)
     file = open_weights(path)
-    tokens = "text_model.embeddings.token_embedding.weight" if path.is_dir() else "params/txt/Embed_0/embedding"
-    rows = file.shapes.get(open_clip_siglip.TOKENS if _is_open_clip(path) else tokens, (0,))[0]
+    if _is_open_clip(path):
+        tokens = open_clip_siglip.TOKENS
+    elif path.is_dir():
+        tokens = "text_model.embeddings.token_embedding.weight"
+    else:
+        tokens = "params/txt/Embed_0/embedding"
+    rows = file.shapes.get(tokens, (0,))[0]
     if path.is_dir():
         check_settings(path, "siglip")
         _check_end(path)

@@ -131,8 +131,9 @@ def assign(
         by_sources[row.sources].append(row)
     for sources, same_sources in by_sources.items():
         row = same_sources[0]
-        if len(same_sources) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
-            _assign_blocks(by_name[row.variable], weights.blocks(*sources))
+        variable = by_name[row.variable]
+        if len(same_sources) == 1 and row.layout is as_is and len(variable.shape) == 2:
+            _assign_blocks(variable, weights.blocks(*sources))
             continue
         values = [weights.read(source) for source in sources]
         for row in same_sources:
@@ -144,12 +145,13 @@ def _problems(
 ) -> list[str]:
     """How the names and shapes of a file differ from the names and shapes that `rows` need; [] if all fit."""
     used = _sources(rows.values())
-    missing = sorted(used - weights.shapes.keys())
-    unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))
+    names_in_file = weights.shapes.keys()
+    missing = sorted(used - names_in_file)
+    unexpected = sorted(name for name in names_in_file - used if not re.fullmatch(ignored, name))
     wrong = []
     for name, row in rows.items():
         shape = tuple(variables[name].shape)
-        if weights.shapes.keys() >= set(row.sources) and _shape_after(row, weights) != shape:
+        if names_in_file >= set(row.sources) and _shape_after(row, weights) != shape:
             shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
             wrong.append(f"{shapes} for {name} {list(shape)}")
     problems = []

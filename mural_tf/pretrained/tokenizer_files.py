@@ -62,7 +62,8 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
     settings = read_settings(folder)
     name = settings.get("tokenizer_class")
     classes = [f"{prefix}Tokenizer" for prefix in _CLASSES[family]]
-    if name not in (*_ANY, *classes, *(f"{class_name}Fast" for class_name in classes)):
+    fast_classes = [f"{class_name}Fast" for class_name in classes]
+    if name not in (*_ANY, *classes, *fast_classes):
         raise UserError(
             f"{path}: tokenizer_class is {name!r}, which is not supported: expected {' or '.join(classes)}."
         )
@@ -122,14 +123,18 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         if settings.get(key) is not None:
             check_json(settings[key], bool, key, folder / SETTINGS)
     if is_bert and settings:
-        lower = settings.get("do_lower_case", True if lower is None else lower)
+        if lower is None:
+            lower = True
+        lower = settings.get("do_lower_case", lower)
         strip = settings.get("strip_accents", strip)
         chinese = settings.get("tokenize_chinese_chars", chinese) is not False
     if lower is None and not settings and not tokenizer:
         lower = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")
+    if strip is None:
+        strip = lower
     return {
         "lower_case": bool(lower),
-        "strip_accents": bool(lower) if strip is None else bool(strip),
+        "strip_accents": bool(strip),
         "cleaning": () if chinese else (WHOLE_CHINESE,),
     }
 

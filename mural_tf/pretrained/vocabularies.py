@@ -61,7 +61,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
         pieces += map(unused_piece, range(len(pieces), rows))
         warn_of_added_tokens(folder, pieces)
         words = dict(builder="tokenizers", layout="", **word_settings(folder, pieces))
-        config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
+        config.vocabulary.update(size=len(pieces), file="", sha256="", **words)
         return pieces
     cleaning = xlm_roberta_cleaning(folder)
     lines, _ = read_sentence_pieces(find_sentence_pieces(folder), rows, fairseq=True)
@@ -131,14 +131,12 @@ def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]
 def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:
     """Sets `config.vocabulary` to SentencePiece's pieces."""
     config.vocabulary.update(
-        dict(
-            builder="sentence_pieces",
-            layout=layout,
-            cleaning=cleaning,
-            size=len(lines),
-            file="",
-            sha256="",
-            lower_case=False,
-            strip_accents=False,
-        )
+        builder="sentence_pieces",
+        layout=layout,
+        cleaning=cleaning,
+        size=len(lines),
+        file="",
+        sha256="",
+        lower_case=False,
+        strip_accents=False,
     )

@@ -109,7 +109,7 @@ def starting_point(
         config, initialize = _from_trained_model(config, source, folder, given)
     else:
         _check_hub_handle(config, source, folder)
-        config.text_tower.update(dict(name="hub", handle=source))
+        config.text_tower.update(name="hub", handle=source)
         config = settings_by_data(config, base_config(), given)
         initialize = None
     is_other_model = initialize is None or config.other_method or method_class(config.model).starts_from

@@ -185,7 +185,7 @@ def _configure(
     for number, (family, folder, parts) in enumerate(parts_from):
         size_before = config.embedding_size
         if onto and "text_encoder" in parts:  # its prompts are for the text tower that is replaced
-            config.vocabulary.update(dict(prompt="", prompts=()))
+            config.vocabulary.update(prompt="", prompts=())
         config, own_pieces = configure(family, folder, config, as_trained and number == 0, parts)
         pieces = own_pieces or pieces
     size = config.embedding_size

@@ -305,7 +305,8 @@ class _Trial:
             self.bound = max(self.bound, distance)
         # The probes decide later whether the encoders are the model's, also where no picture could be compared.
         probes = Fingerprint(encode_probes(lite_embedder(self._folder)))
-        self.bound = max(self.bound, 2.0 * Fingerprint(encode_probes(self._original.embedder)).distance(probes))
+        original_probes = Fingerprint(encode_probes(self._original.embedder))
+        self.bound = max(self.bound, 2.0 * original_probes.distance(probes))
         encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
         data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
         return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self.bound)
@@ -392,8 +393,11 @@ def describe(report: dict) -> str:
 
 
 # Fields of a SentencePiece model and of a piece, and the type of plain text, which is also a piece's default.
-PIECE, SELF_TEST = 1, 4
-TEXT, SCORE, TYPE = 1, 2, 3
+PIECE = 1
+SELF_TEST = 4
+TEXT = 1
+SCORE = 2
+TYPE = 3
 NORMAL = 1
 
 

@@ -84,11 +84,14 @@ def train_and_finish(
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data)  # which also finds mistakes before data are fetched and drawn
-    check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
+    folders = [workdir]
+    folders += [source.directory for source in sources]
+    check_places_of_pod(strategy, folders)
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder, config.train.steps)
         try:
-            with lock_workdir(folder) if writes else contextlib.nullcontext():
+            lock = lock_workdir(folder) if writes else contextlib.nullcontext()
+            with lock:
                 with failures_in_one_line(config, strategy):
                     finished = _train_in_workdir(config, pieces, folder, strategy, steps, debug_nans, start, signals)
         except StopRequested:
@@ -113,7 +116,10 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
         describe(config, workdir)
         return True
     # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
-    set_fusion("off" if debug_nans or config.train.jit else config.train.fused)
+    if debug_nans or config.train.jit:
+        set_fusion("off")
+    else:
+        set_fusion(config.train.fused)
     if debug_nans:
         tf.debugging.enable_check_numerics()
     keras.utils.set_random_seed(config.seed)

@@ -60,18 +60,26 @@ def write_report_page(
     thumbnails = {}
     for sentence, pictures in searches.items():
         thumbnails[sentence] = [(thumbnail_url(picture, SIDE), name) for name, picture in pictures]
+    recall = None
+    languages = []
+    examples = None
+    if evaluation is not None:
+        recall = _summary(rows, evaluation)
+        languages = _by_language(rows, evaluation)
+        if embedder is not None:
+            examples = _examples(evaluation, embedder, config)
     page = pages.render(
         pathlib.Path(__file__).with_name("report.html"),
         title=f"{config.model}, {config.train.steps:,} steps",
         place=display_name(workdir),
-        recall=None if evaluation is None else _summary(rows, evaluation),
+        recall=recall,
         charts={
             "Loss over the steps": line_chart(_losses(rows), "loss over steps"),
             "Recall over the steps": line_chart(_recalls(rows), "mean recall, %, over steps"),
         },
-        languages=[] if evaluation is None else _by_language(rows, evaluation),
+        languages=languages,
         searches=thumbnails,
-        examples=None if evaluation is None or embedder is None else _examples(evaluation, embedder, config),
+        examples=examples,
         data=_data(config),
         seconds={stage: duration(value) for stage, value in seconds.items()},
         settings=_settings(workdir, config),
@@ -171,7 +179,8 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
 
 def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> dict[str, object]:
     """Returns a chart with each language once, in its last group: in "tuned" or "others" for a tuned model."""
-    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
+    rest = "other languages" if evaluation.groups else ""
+    group_of = dict.fromkeys(evaluation.sizes, rest)
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
     groups: dict[str, list] = {group: [] for group in evaluation.groups}

@@ -48,11 +48,14 @@ EPOCHS = 15
 EPOCHS_OF_PAIRS = 12  # of a stage that learns from translation pairs
 STAGE_RATE = 4e-3  # that stage's rate for a text tower of `STAGE_WIDTH`; falls with the square of the width
 STAGE_WIDTH = 128
-FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
-SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
+FEWEST_STEPS = 60
+MOST_STEPS = 40_000  # [MURAL] §4
+SMALLEST_BATCH = 16
+LARGEST_BATCH = 2_048  # [ETCL]
 SAMPLED = 20_000  # records that are read to estimate how many there are
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tuned weights in a mix
-TUNED, OTHERS = "tuned", "others"
+TUNED = "tuned"
+OTHERS = "others"
 MIXES = "mixes.json"
 
 
@@ -73,9 +76,11 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         train.evaluate_first = True
         train.interpolate = False
         config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
-        train.text_text_batch = train.image_text_batch = 1
+        train.image_text_batch = 1
+        train.text_text_batch = 1
         return config
-    is_open = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
+    sizes = (train.steps, train.image_text_batch, train.text_text_batch)
+    is_open = 0 in (*sizes, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
     optimizer = f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
     if is_open:
@@ -106,11 +111,13 @@ def _set_sizes(config: ConfigDict) -> str:
         train.image_text_batch = batch
         train.text_text_batch = train.text_text_batch or batch
     if not train.steps:
-        train.steps = min(max(math.ceil(epochs * total / batch), FEWEST_STEPS), MOST_STEPS)
+        steps = math.ceil(epochs * total / batch)
+        train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
+        fifth = max(train.steps // 5, 1)
         train.log_every = min(train.log_every, max(train.steps // 20, 1))
-        train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
-        train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
-    languages = f"{len(counts)} language{'s' * (len(counts) != 1)}"
+        train.evaluate_every = train.evaluate_every or fifth
+        train.checkpoint_every = min(train.checkpoint_every, fifth)
+    languages = "1 language" if len(counts) == 1 else f"{len(counts)} languages"
     return f"{total:,} {texts} in {languages}: {train.steps:,} steps of {batch:,} pairs"
 
 
@@ -248,7 +255,8 @@ class TunedEvaluation(SplitEvaluation):
         if evaluation is None:
             return None
         metrics_of_others = self._measure_others(evaluation, step)
-        languages = [*evaluation.sizes, *dict.fromkeys(key.split("/")[1] for key in metrics_of_others)]
+        others = dict.fromkeys(key.split("/")[1] for key in metrics_of_others)  # each once, in their order
+        languages = [*evaluation.sizes, *others]
         evaluation.metrics = evaluation.metrics | metrics_of_others
         evaluation.groups = dict(evaluation.groups)
         trained = caption_counts(self._config.data)
@@ -445,7 +453,8 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
     evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
         towers = StandingTowers(embedder)
-        evaluate = SplitEvaluation(types.SimpleNamespace(embedder=lambda step: towers, at=None), config, "dev")
+        standing = types.SimpleNamespace(embedder=lambda step: towers, at=None)
+        evaluate = SplitEvaluation(standing, config, "dev")
         for value in model.choices:
             model.choose(value, head)
             evaluations[value] = evaluate(0)
@@ -474,8 +483,10 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """Returns the variables of a trained model, each once."""
-    variables = itertools.chain.from_iterable(map(variables_of, model.weights_by_part().values()))
-    return list({variable.ref(): variable for variable in variables}.values())
+    parts = model.weights_by_part().values()
+    variables = itertools.chain.from_iterable(map(variables_of, parts))
+    by_reference = {variable.ref(): variable for variable in variables}
+    return list(by_reference.values())
 
 
 def _assign(variables, source, tuned, share: float) -> None:

@@ -11,7 +11,9 @@ END_OF_WORD = "</w>"  # its mark in CLIP's files
 # White space of which the last belongs to the next word: RE2 cannot look ahead.
 _SPACES = {GPT2: r"(\s+)(\s)(\S)", GPT4O: r"(\s+)([^\S\r\n])(\S)"}
 _WHITE = r"\t-\r \x{85}\p{Z}"  # \s of all scripts, within brackets
-SEPARATOR, BARRIER = bytes([SEPARATOR_BYTE]), b"\xfe"  # bytes that UTF-8 never has
+# Bytes that UTF-8 never has.
+SEPARATOR = bytes([SEPARATOR_BYTE])
+BARRIER = b"\xfe"
 
 
 def codes_of(data: tf.Tensor) -> tf.Tensor:

@@ -97,7 +97,8 @@ class WordTokenizer(Tokenizer):
         """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""
         texts = tf.convert_to_tensor(texts, tf.string)
         untagged = tf.strings.regex_replace(texts, TAG, "")
-        words = split_words(clean_text(untagged, self.lower_case, self.strip_accents))  # [B, (words)]
+        cleaned = clean_text(untagged, self.lower_case, self.strip_accents)
+        words = split_words(cleaned)  # [B, (words)]
         tagged = self._tagged_languages(texts)
         languages = tf.cond(
             tf.reduce_all(tagged >= 0),
@@ -111,15 +112,17 @@ class WordTokenizer(Tokenizer):
     def _tagged_languages(self, texts: tf.Tensor) -> tf.Tensor:
         """Numbers of the languages that the tags of texts, string [B], name, int32 [B]; -1 without such a tag."""
         pattern = f"(?s){TAG}.*"
+        has_tag = tf.strings.regex_full_match(texts, pattern)
         tags = tf.strings.regex_replace(texts, pattern, r"\1")
-        return self._index(tf.where(tf.strings.regex_full_match(texts, pattern), tags, ""))
+        return self._index(tf.where(has_tag, tags, ""))
 
     def _word_ids(self, words: tf.RaggedTensor, languages: tf.Tensor) -> tf.RaggedTensor:
         """string [B, (words)] in languages, int32 [B] → int32 [B, (words)]; unknown words as their language's [UNK]."""
         numbers = tf.gather(languages, words.value_rowids())  # of each word's language
         ids = self._lookup(tf.gather(tf.constant(self.languages), numbers), words.flat_values)
         unknown = 1 + tf.cast(numbers, tf.int64)
-        return words.with_flat_values(tf.cast(tf.where(ids >= 0, ids, unknown), tf.int32))
+        ids = tf.where(ids >= 0, ids, unknown)
+        return words.with_flat_values(tf.cast(ids, tf.int32))
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
@@ -137,8 +140,8 @@ class WordTokenizer(Tokenizer):
         The r-th most frequent word of a language has a probability near 1 / r (Zipf's law), a word that is not in the
         list one below the rarest of any language; words count as independent.
         """
-        most_words = max(np.diff([*self._starts, len(self._vocabulary)]))
-        rarest = math.log(10.0 * most_words)
+        word_counts = np.diff([*self._starts, len(self._vocabulary)])
+        rarest = math.log(10.0 * max(word_counts))
         scores = []
         for language, start in zip(self.languages, self._starts):
             ids = self._lookup(tf.fill(tf.shape(words.flat_values), language), words.flat_values)
@@ -148,7 +151,8 @@ class WordTokenizer(Tokenizer):
         return tf.argmax(tf.stack(scores, axis=1), axis=1, output_type=tf.int32)
 
     def _lookup(self, languages: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-        return self._table.lookup(tf.strings.join([languages, words], separator=SEPARATOR))
+        lines = tf.strings.join([languages, words], separator=SEPARATOR)
+        return self._table.lookup(lines)
 
     def _index(self, tags: tf.Tensor) -> tf.Tensor:
         """int32 [B], the number of the language of each tag, or -1."""

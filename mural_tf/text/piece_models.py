@@ -71,7 +71,8 @@ def _model_class() -> type[message.Message]:
     for name, fields in _FIELDS.items():
         described = file.message_type.add(name=name)
         for field, number, type_name, default in fields:
-            added = described.field.add(name=field, number=number, label=3 if field == "pieces" else 1)
+            label = 3 if field == "pieces" else 1  # repeated, or optional
+            added = described.field.add(name=field, number=number, label=label)
             if type_name.startswith("."):
                 added.type = added.TYPE_MESSAGE
                 added.type_name = type_name
@@ -98,7 +99,8 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
     except OSError as error:
         raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
     if data.startswith(b'["'):
-        return data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n").split("\n")
+        text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return text.removesuffix("\n").split("\n")
     if data.startswith(b"{"):
         pieces, settings = _read_json(data, path)
     else:
@@ -174,7 +176,9 @@ def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
 
 
 def _part_with(model: message.Message, setting: str) -> message.Message:
-    return model.trainer if hasattr(model.trainer, setting) else model.normalizer
+    if hasattr(model.trainer, setting):
+        return model.trainer
+    return model.normalizer
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
@@ -209,13 +213,18 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
-        family = model.get("type") or ("BPE" if "merges" in model else "")
+        family = model.get("type")
+        if not family and "merges" in model:
+            family = "BPE"
         has_bytes = bool(model.get("byte_fallback"))
         if family not in ("Unigram", "BPE"):
             raise _refusal(path, f"its model is {family or 'unnamed'}")
         if family == "BPE" and not has_bytes:
             raise _refusal(path, "its model is BPE without byte fallback")
-        scores = [list(entry) for entry in model["vocab"]] if family == "Unigram" else _merge_scores(model)
+        if family == "Unigram":
+            scores = [list(entry) for entry in model["vocab"]]
+        else:
+            scores = _merge_scores(model)
         if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
         added = {token["content"]: token for token in tokenizer.get("added_tokens") or []}
@@ -232,7 +241,8 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
         pieces = []
         for piece, score in scores:
             is_of_text = family == "Unigram" or len(piece) == 1 or piece in merged
-            pieces.append([piece, float(score), types.get(piece, "normal" if is_of_text else "control")])
+            default = "normal" if is_of_text else "control"
+            pieces.append([piece, float(score), types.get(piece, default)])
         settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
     except UserError:
@@ -287,7 +297,8 @@ def byte_pair_lines(
     pieces = []
     for piece, score in scores:
         is_of_text = len(written(piece)) == 1 or piece in merged
-        pieces.append([written(piece), score, special.get(piece, "normal" if is_of_text else "control")])
+        default = "normal" if is_of_text else "control"
+        pieces.append([written(piece), score, special.get(piece, default)])
     return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
 
 
@@ -300,7 +311,9 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
     waiting = [tokenizer.get(part)]
     while waiting:
         step = waiting.pop(0)
-        step = check_json({} if step is None else step, dict, part, "tokenizer.json")
+        if step is None:
+            step = {}
+        check_json(step, dict, part, "tokenizer.json")
         inner = next((step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step), [])
         waiting = check_json(inner, list, part, "tokenizer.json") + waiting
         if step and not inner and step.get("type") != "Sequence":
@@ -325,7 +338,9 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
             rules["add_dummy_prefix"] |= step.get("prepend_scheme", default) != "never"
         elif step_type == "Prepend":
             rules["add_dummy_prefix"] = True
-        elif step_type == "WhitespaceSplit" or (step_type == "Replace" and pattern in (" {2,}", "\\s+")):
+        elif step_type == "WhitespaceSplit":
+            rules["remove_extra_whitespaces"] = True
+        elif step_type == "Replace" and pattern in (" {2,}", "\\s+"):
             rules["remove_extra_whitespaces"] = True
         elif step_type == "Replace" and pattern != " ":
             raise _refusal(path, f"it replaces {pattern!r} before its model")

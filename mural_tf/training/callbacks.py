@@ -47,7 +47,9 @@ class Intervals:
 
     def due(self, step: int, every: int) -> bool:
         """Whether something that comes every `every` steps comes now; never, where `every` is 0."""
-        if not every or step <= 0 or (step < self.steps and step % self.log_every):
+        if not every or step <= 0:
+            return False
+        if step < self.steps and step % self.log_every:
             return False
         begin = (step - 1) // self.log_every * self.log_every
         return step >= self.steps or step // every > begin // every
@@ -173,12 +175,13 @@ class TrainingLog(Callback):
         if not self.writes:
             return
         append_metrics(self.workdir, {"step": step, **values})
+        names = values if shown is None else shown
 
         def write():
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self.workdir / "tensorboard"))
             with self._writer.as_default(step=step):
-                for name in values if shown is None else shown:
+                for name in names:
                     tf.summary.scalar(name, values[name])
             self._writer.flush()
 
@@ -198,7 +201,9 @@ class TrainingLog(Callback):
         self._bar.update(done)
         self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
         now = time.monotonic()
-        if not self.writes or not self._bar.disable or (now - self._last_line <= 15 and self.step < self.steps):
+        if not self.writes or not self._bar.disable:
+            return
+        if now - self._last_line <= 15 and self.step < self.steps:
             return
         self._last_line = now
         parts = [f"loss {values['loss']:.4f}"]
@@ -365,7 +370,8 @@ class PeriodicEvaluation(Callback):
 
         `first`: it is the one before the first step, which is due.
         """
-        if not self.log.writes or not (first or self.intervals.due(step, self.every)):
+        is_due = first or self.intervals.due(step, self.every)
+        if not self.log.writes or not is_due:
             return
         if any(has_evaluation(row, self.evaluate.name, step) for row in read_metrics(self.log.workdir)):
             return

@@ -37,7 +37,8 @@ from mural_tf.training.fit import compile_model
 from mural_tf.training.prepare import check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 
-WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of steps that are counted
+WARM_UP = 8.0  # seconds of steps that are not counted
+SECONDS = 15.0  # of steps that are counted
 PROBE = 8  # items of each kind in the first measurement, which tells how large a part of the batch is measured
 LONGEST = 4.0  # seconds of a measured step, about
 
@@ -79,7 +80,8 @@ def measure(config: ConfigDict, restored: bool = False) -> Measurement:
     config = as_compiled(complete(config).copy_and_resolve_references(), tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
     check_train(config, replicas, "this machine")
-    before = set_fusion("off" if config.train.jit else config.train.fused)
+    fusion = "off" if config.train.jit else config.train.fused
+    before = set_fusion(fusion)
     if compiles_fused():
         compile_first_quietly()
     try:
@@ -146,24 +148,24 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
     for name, count in {"image_id": images, "text_group_id": text_text, "caption_id": image_text}.items():
         specs[name] = tf.TensorSpec([count], tf.int64)
     for part, stream in streams_of_parts(model).items():
-        rows = image_text
+        rows = text_text if stream == TEXT_PAIRS else image_text
+        ids = tf.TensorSpec([rows], tf.int64)
         if stream == TEXT_PAIRS:
-            rows = text_text
             for side in ("text_a_id", "text_b_id"):  # of both texts, also where a method embeds only one of them
-                specs[side] = tf.TensorSpec([rows], tf.int64)
+                specs[side] = ids
         if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
         elif part not in model.token_parts:
             is_state = part in model.text_parts
             width = model.text_encoder.embedding_size if is_state else model.embedding_size
             specs[part] = tf.TensorSpec([rows, width])
-            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
+            specs[f"{part}_id"] = ids
         else:
             specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
             if part == "cloze":  # a masked place of each text
                 masked = dict.fromkeys(("places", "targets"), tf.TensorSpec([rows, 1], tf.int32))
                 specs[part].update(masked, weights=tf.TensorSpec([rows, 1]))
-            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
+            specs[f"{part}_id"] = ids
             specs[f"{part}_language_id"] = tf.TensorSpec([rows], tf.int32)
     return specs
 

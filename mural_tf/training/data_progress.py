@@ -69,7 +69,7 @@ class DataProgress:
     def next_epochs(self) -> None:
         """Goes on with a new epoch of everything: the places belong to other data, or to another division."""
         for stream, places in self.places.items():
-            self._begin(stream, int(places.numpy()[..., 0].max()) + 1)
+            self._begin_after(stream, places.numpy())
 
     def saved(self) -> tf.train.Checkpoint:
         """Returns the part of a checkpoint under `data_progress`."""
@@ -88,11 +88,13 @@ class DataProgress:
             if key in shapes and shapes[key] == places.shape:
                 places.assign(reader.get_tensor(key))
             elif key in shapes:
-                self._begin(stream, int(reader.get_tensor(key)[..., 0].max()) + 1)
+                self._begin_after(stream, reader.get_tensor(key))
                 reason = _difference(shapes[key], places.shape)
         return reason
 
-    def _begin(self, stream: str, epoch: int) -> None:
+    def _begin_after(self, stream: str, earlier: np.ndarray) -> None:
+        """Sets a stream to the epoch after all of the epochs in earlier places, int64 [..., PLACE]."""
+        epoch = int(earlier[..., 0].max()) + 1
         places = self.places[stream]
         places.assign(np.tile(start_of(epoch), [*places.shape[:2], 1]))
 

@@ -42,7 +42,9 @@ def check_places(config: ConfigDict) -> None:
         check_readable(source.directory)
 
 
-SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
+# Of a vocabulary that is there to measure with.
+SAMPLED_TEXTS = 2_000
+SAMPLED_PIECES = 8_000
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:

@@ -113,7 +113,8 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     try:
         settings = json.loads(cluster)
-        role, index = settings["task"]["type"], int(settings["task"]["index"])  # often written as a string
+        role = settings["task"]["type"]
+        index = int(settings["task"]["index"])  # often written as a string
         hosts = {name: len(list(addresses)) for name, addresses in settings["cluster"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

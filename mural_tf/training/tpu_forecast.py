@@ -136,12 +136,15 @@ def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
         errors = pathlib.Path(folder, "errors.txt")
         program = "mural_tf.training.tpu_compiler"
         command = [sys.executable, "-m", program, str(module_file), str(result), slice_.topology, str(slice_.replicas)]
+        if text_file:
+            command.append(text_file)
         root = str(pathlib.Path(__file__).parents[2])
         environment = {**os.environ, **ENVIRONMENT}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        paths = filter(None, [root, os.environ.get("PYTHONPATH", "")])
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
         with errors.open("wb") as stream:
             process = subprocess.Popen(
-                [*command, *([text_file] if text_file else [])],
+                command,
                 stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
                 stdout=subprocess.DEVNULL,
                 stderr=stream,
@@ -171,7 +174,8 @@ def _end_of_compiler(code: int, errors: str) -> str:
     if code == -9:
         return "The TPU's compiler was killed, as happens where memory runs out: a large model needs up to 20 GB."
     lines = [line for line in errors.splitlines() if line.strip()]
-    return f"The TPU's compiler ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}"
+    last = lines[-1] if lines else "it said nothing"
+    return f"The TPU's compiler ended with exit code {code}: {last}"
 
 
 def _brief_reason(reason: str, buffers: int = 5) -> str:

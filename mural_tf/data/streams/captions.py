@@ -29,7 +29,8 @@ class ClozeCaptions(Stream):
         caption = self.caption(items)
         if not self.settings.own.cloze_weight:
             return caption
-        return {**caption, "cloze": mask_tokens(caption["caption"], self.texts.tokenizer, SHARE, seed)}
+        masked = mask_tokens(caption["caption"], self.texts.tokenizer, SHARE, seed)
+        return {**caption, "cloze": masked}
 
 
 class Captions(ClozeCaptions):
@@ -45,7 +46,9 @@ class Captions(ClozeCaptions):
 
 
 SHARE = 0.15  # of the pieces that are to be predicted, as in BERT
-MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
+# Shares of the places to predict; the pieces at the others stay.
+MASKED = 0.8
+RANDOM = 0.1
 
 
 def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -70,19 +73,21 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
     order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), draws[0]), -1.0)
     _, positions = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
-    rank = tf.cast(tf.range(tf.shape(positions)[1]), tf.float32)
+    shape = tf.shape(positions)  # [B, K]
+    rank = tf.cast(tf.range(shape[1]), tf.float32)
     weights = tf.cast(rank[None, :] < wanted[:, None], tf.float32)  # [B, K]
     targets = tf.gather(ids, positions, batch_dims=1)
 
-    draw = tf.random.stateless_uniform(tf.shape(positions), draws[1])
+    draw = tf.random.stateless_uniform(shape, draws[1])
     ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
-    index = tf.random.stateless_uniform(tf.shape(positions), draws[2], 0, len(ordinary), tf.int32)
+    index = tf.random.stateless_uniform(shape, draws[2], 0, len(ordinary), tf.int32)
     random = tf.gather(tf.constant(ordinary, tf.int32), index)
     written = tf.where(draw < MASKED + RANDOM, random, targets)
     written = tf.where(draw < MASKED, tokenizer.mask_id, written)
     written = tf.where(weights > 0, written, targets)
-    rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(positions))
-    masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, positions], axis=2), written)
+    rows = tf.broadcast_to(tf.range(shape[0])[:, None], shape)
+    indices = tf.stack([rows, positions], axis=2)
+    masked = tf.tensor_scatter_nd_update(ids, indices, written)
     return {
         **tokens,
         "input_word_ids": tf.ensure_shape(masked, ids.shape),

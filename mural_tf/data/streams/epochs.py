@@ -288,7 +288,8 @@ def _of_window(
 
 def parser(read: Callable, takes_many: bool) -> Callable:
     """Returns `read` as a function of the graph, traced once for all uses: see `endless_items`."""
-    traced = tf.function(read, [tf.TensorSpec([None] if takes_many else [], tf.string)], autograph=False)
+    shape = [None] if takes_many else []
+    traced = tf.function(read, [tf.TensorSpec(shape, tf.string)], autograph=False)
     traced.takes_many = takes_many
     return traced
 
@@ -298,25 +299,32 @@ def _takes_many(parse: Callable) -> bool:
 
 
 def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    return parse(tf.reshape(serialized, [1]) if _takes_many(parse) else serialized)
+    if _takes_many(parse):
+        serialized = tf.reshape(serialized, [1])
+    return parse(serialized)
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
     """Returns the items of a block of records, {name: [items]}."""
     count = tf.size(block["problem"])
     serialized = block["serialized"]
-    if _takes_many(parse):  # a call for each record takes ten times as long; a block with a fault gives nothing here
-        at_once = tf.data.Dataset.from_tensors(serialized)
-        at_once = at_once.map(lambda many: {**parse(many), "number": tf.range(count)}).ignore_errors()
+    if _takes_many(parse):  # a call for each record takes ten times as long
+
+        def parse_at_once(many):
+            return {**parse(many), "number": tf.range(count)}
+
+        # A block with a fault gives nothing at once, and the first element comes from the second way.
+        at_once = tf.data.Dataset.from_tensors(serialized).map(parse_at_once).ignore_errors()
         one_by_one = tf.data.Dataset.from_tensors(0).map(lambda _: _parse_one_by_one(serialized, parse))
         items = at_once.concatenate(one_by_one).take(1).get_single_element()
     else:
         items = _parse_one_by_one(serialized, parse)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
     failed = tf.where(tf.equal(counts, 0))[:, 0]
-    every_record_has_items = tf.reduce_all(counts > 0) & tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
+    all_parsed = tf.reduce_all(counts > 0)
+    all_are_items = tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
     items = tf.cond(
-        every_record_has_items,
+        all_parsed & all_are_items,
         lambda: items,
         lambda: _with_failures(items, failed, block["problem"]),
     )
@@ -427,7 +435,8 @@ def usable_items(
 
     blocks = items.map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
     no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
-    return blocks.scan((no_tally, tf.constant(used, tf.int64)), keep_usable)
+    start = no_tally, tf.constant(used, tf.int64)
+    return blocks.scan(start, keep_usable)
 
 
 def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -438,7 +447,8 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
     """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} to count of all items."""
-    origins = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
+    origins = {name: items[name] for name in ("file", "byte", "lost", "in_epoch")}
+    origins["place"] = places
     if decode is None:
         rows = tf.range(tf.size(places))
         return dict(items), rows, {**origins, "problem": items["problem"]}
@@ -482,7 +492,8 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
       is_end: whether an epoch ends here: how many items it has is known then, and an estimate before.
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
-    bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, np.float64(1.0), SURELY)
+    margin = tf.where(is_end, np.float64(1.0), SURELY)
+    bound = max_fraction * tf.maximum(read, in_epoch) * margin
     # No batch would ever come, at any bound; of empty files, the next epoch's are others.
     nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
     return (skipped > bound) | nothing

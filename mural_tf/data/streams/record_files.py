@@ -126,6 +126,7 @@ def _read_file(
 
     def elements(block, bounds, position, count):
         """Returns the elements of a block; an empty block means that the fast way could not read it."""
+        to_variant = tf.data.experimental.to_variant  # conditions in a graph give tensors, not data sets
 
         def records_of_block():
             counts = count + 1 + tf.range(tf.size(block, tf.int64))
@@ -133,14 +134,14 @@ def _read_file(
             content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
             content["file"] = tf.fill(tf.shape(block), number)
             content["slot"] = tf.fill(tf.shape(block), slot)
-            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(content))
+            return to_variant(tf.data.Dataset.from_tensor_slices(content))
 
         def records_behind_damage():
-            return tf.data.experimental.to_variant(_read_rest(file, position, count))
+            return to_variant(_read_rest(file, position, count))
 
         def unreadable_file():
             content = file.element("", UNREADABLE_FILE, position, ONE, size, count + 1)
-            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(content))
+            return to_variant(tf.data.Dataset.from_tensors(content))
 
         def after_fast_way():
             return tf.cond(can_be_read, records_behind_damage, unreadable_file)

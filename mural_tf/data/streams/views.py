@@ -51,16 +51,20 @@ def augment_views(
         raise UserError(f"augmentation.crop_area={low, high} must be two shares of the picture, 0 < low <= high <= 1.")
     if config.blur < 0:
         raise UserError(f"augmentation.blur={config.blur} must be 0 (none) or a standard deviation in pixels.")
-    first, second = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-    return tuple(_view(images, image_size, config, view_seed) for view_seed in (first, second))
+    first_seed, second_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    first = _view(images, image_size, config, first_seed)
+    second = _view(images, image_size, config, second_seed)
+    return first, second
 
 
-def _view(images, image_size: int, config: ConfigDict, seed):
+def _view(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     if tuple(config.crop_area) != (1.0, 1.0):
         images = random_crop(images, image_size, config.crop_area, seeds[0])
     view = augment_images(images, image_size, config, seeds[1])
-    return blur(view, config.blur, seeds[2]) if config.blur else view
+    if config.blur:
+        view = blur(view, config.blur, seeds[2])
+    return view
 
 
 def random_crop(images: tf.Tensor, size: int, area: tuple[float, float], seed: tf.Tensor) -> tf.Tensor:
@@ -102,4 +106,6 @@ def _convolve(pixels: tf.Tensor, kernel: tf.Tensor, reach: int, axis: int) -> tf
     rows = tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :]  # [S, K]
     taps = tf.one_hot(tf.clip_by_value(rows, 0, size - 1), size)  # [S, K, S]
     matrix = tf.einsum("bk,oki->boi", kernel, taps)  # [B, S out, S in]
-    return tf.einsum("boi,biwc->bowc" if axis == 1 else "boi,bhic->bhoc", matrix, pixels)
+    if axis == 1:
+        return tf.einsum("boi,biwc->bowc", matrix, pixels)
+    return tf.einsum("boi,bhic->bhoc", matrix, pixels)

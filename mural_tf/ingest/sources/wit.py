@@ -34,7 +34,8 @@ from mural_tf.data.caption_files import Caption, checked
 from mural_tf.ingest.source import Reading, Text
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
-TEST, DEV = "test", "dev"
+TEST = "test"
+DEV = "dev"
 # Characters; WIT's longest context has far fewer: a longer field begins with a quotation mark that is never closed.
 _LONGEST_FIELD = 1 << 20
 
