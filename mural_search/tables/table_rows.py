@@ -130,9 +130,11 @@ def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) 
 
 def _unique_names(cells: Sequence[str]) -> list[str]:
     names: list[str] = []
+    given: set[str] = set()
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(f"{name} ({number})" if name in names else name)
+        names.append(f"{name} ({number})" if name in given else name)
+        given.add(names[-1])
     return names
 
 

@@ -332,7 +332,8 @@ def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
     (tmp_path / "lines.txt").write_text("thing\nding\n")
     made = commands.index([str(tmp_path / "lines.txt")], tmp_path / "index", model="hf://org/mine", kind="texts")
     assert load_index(tmp_path / "index").model.path == "hf://org/mine"
-    assert commands.model_of(load_index(tmp_path / "index")).path == "hf://org/mine" and len(made) == 2
+    found = commands.model_of(load_index(tmp_path / "index"), by_pictures=True)
+    assert found.path == "hf://org/mine" and len(made) == 2
     assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
 
 

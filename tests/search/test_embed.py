@@ -217,6 +217,8 @@ def test_an_index_follows_embeddings(tmp_path):
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
+    (tmp_path / "colors").mkdir()  # the place of the model
+    monkeypatch.chdir(tmp_path)
     write_sources(tmp_path)
     rows = image_records(lambda name: {"en": f"thing {name}"})
     write_records(tmp_path / "data", "train", rows)
@@ -228,6 +230,11 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
     assert len(made.captions.vectors) == 4 and made.counts.kept == 4
+    changes.remove(tmp_path / "index", ["red.png"])  # of four, so that the noise level is measured again
+    texts_alone = ColorEmbedder()
+    texts_alone.encode_image = lambda *_, **__: pytest.fail("pictures are encoded")
+    monkeypatch.setattr("mural_lite.models.open_model", lambda path: texts_alone)
+    assert commands.index([str(embedded)], str(tmp_path / "index")).noise.count == 3
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder(seed=1))
     for sources, output, options, words in (
         ([embedded, "photos"], "index", {}, "holds vectors that `embed` made: give this folder alone"),
@@ -258,11 +265,11 @@ def test_damaged_embeddings_are_named(tmp_path):
 
 def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
     """Memory does not grow with the items: three times as many in the same."""
-    monkeypatch.setattr(changes, "BLOCK", {TEXTS: 256})
+    monkeypatch.setattr(changes, "BLOCK", {TEXTS: 64})
     for module, name in ((database, "TOGETHER"), (index_files, "TOGETHER"), (index_files, "_BLOCK")):
-        monkeypatch.setattr(module, name, 256)
+        monkeypatch.setattr(module, name, 64)
     peaks = []
-    for count in (1_000, 3_000):
+    for count in (400, 1_200):
         items = ((Item(f"text {n}", language="en"), f"text {n}") for n in range(count))
         tracemalloc.start()
         sync(tmp_path / f"{count}", ColorEmbedder(), items, kind=TEXTS, dtype="float16")

@@ -439,8 +439,12 @@ def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
         assert {text for text in embedder.texts if text.startswith("thing")} == texts - {""}
         check(index, known)
         names = draw.sample(list(known), min(len(known) - 1, draw.randrange(3)))
-        if names:
-            assert changes.remove(place, names, dry_run=True) == changes.remove(place, names)
+        filters = parse_filters(["brand=acme"]) if draw.random() < 0.2 else []
+        if filters:
+            names = [name for name, row in known.items() if row[1] == "acme"]
+        if 0 < len(names) < len(known):
+            asked = (place, [], filters) if filters else (place, names)
+            assert changes.remove(*asked, dry_run=True) == changes.remove(*asked) == (len(names), len(known))
             removed |= {name: known.pop(name) for name in names}
             check(sync(place, None, (), model=index.model), known)
 
