@@ -145,10 +145,16 @@ def read_all(kind, groups):
 
 
 @pytest.mark.parametrize("items", [1, 7, 10_000])
-def test_parts_of_texts_are_the_whole(tmp_path, items):
+@pytest.mark.parametrize("kind", [IMAGES, TEXTS])
+def test_parts_of_lines_are_the_whole(tmp_path, kind, items):
+    """Of texts, and of a table, whose first line has the names of all parts' columns."""
     sources = write_sources(tmp_path)
-    groups, whole = (collect.cut_files(TEXTS, collect.list_files(TEXTS, sources), most) for most in (items, 10**9))
-    assert read_all(TEXTS, groups) == read_all(TEXTS, whole)
+    if kind == IMAGES:
+        lines = [f"{name}\tbrand {n}" for n, name in enumerate([*COLORS] * 40)]
+        (tmp_path / "images/table.tsv").write_text("\n".join(["path\tbrand", *lines]))
+        sources = [str(tmp_path / "images/table.tsv")]
+    groups, whole = (collect.cut_files(kind, collect.list_files(kind, sources), most) for most in (items, 10**9))
+    assert read_all(kind, groups) == read_all(kind, whole)
     assert len(groups) == 1 if items == 10_000 else len(groups) > 5
     assert all(sum(unit.weight for _, unit in group) <= items or len(group) == 1 for group in groups)
 

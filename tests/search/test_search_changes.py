@@ -5,7 +5,6 @@ import functools
 import itertools
 import multiprocessing
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
 
 from mural_lite.fingerprint import take_fingerprint
-from mural_search import changes, collect, database, index
+from mural_search import changes, database, index
 from mural_search.collect import FIELDS
 from mural_search.index import Index, load_index, sync
-from mural_search.items import IMAGES, TEXTS, Filter, Item
+from mural_search.items import Filter, Item
 from mural_search.noise_level import NoiseLevel
 from mural_search.queries import Query, search
 from mural_search.results import to_lines
@@ -47,14 +46,6 @@ def table(tmp_path):
 def made(table, tmp_path):
     Index.build(tmp_path / "index", ColorEmbedder(), [table])
     return tmp_path / "index"
-
-
-@pytest.mark.parametrize("part", [1, 60])
-def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
-    monkeypatch.setattr(collect, "LINE_BYTES", 1)
-    groups = collect.cut_files(IMAGES, [(str(table), "table.tsv")], part)
-    found = [item for group in groups for item, _ in collect.read(IMAGES, group)]
-    assert len(groups) > 1 and [item.fields.get("brand") for item in found] == ["acme", "acme", "zeta", None]
 
 
 @pytest.fixture
@@ -225,20 +216,3 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
     assert load_index(made).noise.levels == {"texts": 0.5}
-
-
-def test_pictures_are_read_by_threads_and_texts_are_not(tmp_path, monkeypatch):
-    """A picture waits for its disk or its store."""
-    readers = set()
-
-    def read_entry(*arguments, real=changes.read_entry, **options):
-        readers.add(threading.current_thread() is threading.main_thread())
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(changes, "read_entry", read_entry)
-    sync(tmp_path / "images", ColorEmbedder(), items_of(3))
-    assert readers == {False}
-    readers.clear()
-    texts = ((Item(f"text {n}"), f"text {n}") for n in range(3))
-    sync(tmp_path / "texts", ColorEmbedder(), texts, kind=TEXTS)
-    assert readers == {True}

@@ -377,13 +377,6 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     assert ("1 x text that its encoding" in skipped) == (form == "folder")
 
 
-def test_names_of_columns():
-    for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():  # of a product
-        row = {"ID": "7", "Description": "A long text " * 9, name: "a hat", "Images": "p0.jpg"}
-        chosen = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
-        assert dict(chosen.captions) == {name: ""}
-
-
 class FakeDetector:
     """Tells German from English by a word, and is not sure."""
 
