@@ -241,6 +241,8 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     texts_alone.encode_image = lambda *_, **__: pytest.fail("pictures are encoded")
     monkeypatch.setattr("mural_lite.models.open_model", lambda path: texts_alone)
     assert commands.index([str(embedded)], str(tmp_path / "index")).noise.count == 3
+    new = Item("new", captions=(("en", "a new caption"),)), np.eye(3)[0]
+    assert sync(tmp_path / "index", None, [new], model=made.model).captions is None  # of which one has no vector
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder(seed=1))
     for sources, output, options, words in (
         ([embedded, "photos"], "index", {}, "holds vectors that `embed` made: give this folder alone"),

@@ -12,7 +12,7 @@ from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
 
 from mural_lite.fingerprint import take_fingerprint
-from mural_search import changes, database, index
+from mural_search import changes, collect, database, index
 from mural_search.collect import FIELDS
 from mural_search.index import Index, load_index, sync
 from mural_search.items import Filter, Item
@@ -54,6 +54,13 @@ def data(tmp_path):
     rows = image_records(lambda name: {"en": name, "de": "x"})
     write_records(tmp_path / "data", "test", rows, shards=2)
     return tmp_path / "data"
+
+
+def test_fields_are_read_in_any_thread(data):
+    (data / FIELDS).write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
+    fields_of = collect.fields_by_id(data / FIELDS)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(fields_of, "red.png").result() == fields_of("red.png") == [{"fields": {"brand": "acme"}}]
 
 
 def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_path):

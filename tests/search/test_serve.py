@@ -27,7 +27,7 @@ from search_data import ColorEmbedder, png, shop, unit, write_folder
 from benchmarks.page_attack import attack, resident
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import Item
-from mural_search.server.app import create_app, serve
+from mural_search.server.app import DEADLINE, create_app, run_options, serve
 from mural_search.server.limits import BadRequest, Limits, check_picture
 from mural_search.server.routes import search_routes
 
@@ -234,6 +234,10 @@ app.SHUTDOWN, app.DEADLINE = 0.5, 1.5
 from mural_tf.commands import run
 run()
 """
+
+
+def test_running_requests_end_before_the_program_is_ended():
+    assert 0 < run_options()["shutdown_timeout"] < DEADLINE
 
 
 @pytest.mark.parametrize("what", ["lock", "thread"])
