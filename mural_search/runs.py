@@ -97,12 +97,10 @@ class LazyModel:
 
 
 def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
-    """Loads `model`, by default the model that made the index.
+    """Loads `model`, by default the model that made the index; raises `UserError` if it is not there or another model.
 
-    `by_pictures`: questions may be pictures, see `Index.check_model`.
-    `few`: it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it saves.
-
-    Raises `UserError` if it is not there or another model.
+    `by_pictures`: see `Index.check_model`. `few`: it will be asked a few times, so that TensorFlow's rewriting of its
+    graph would take longer than it saves.
     """
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
@@ -190,8 +188,7 @@ def query(
     ranking_weights = parse_weights(weights)
     opened = load_index(index_folder)
     opened.weights = ranking_weights
-    by_pictures = any(query.image for query in queries)
-    embedder = LazyModel(opened, model, by_pictures=by_pictures, few=len(queries) <= FEW)
+    embedder = LazyModel(opened, model, by_pictures=any(query.image for query in queries), few=len(queries) <= FEW)
     check_filters(opened, options.get("filters", ()))
     check_sort(opened, options.get("sort", ""))
     results = search(opened, embedder, queries, **options)
