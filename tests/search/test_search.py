@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 from refusals import assert_refused
-from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
+from search_data import COLORS, ColorEmbedder, image_records, png, write_folder, write_records
 from snapshots import assert_snapshot
 
 from mural_lite import text_files
@@ -131,15 +131,6 @@ def test_sources(folder, data, monkeypatch, name):
     except UserError as error:
         lines.append(f"refused: {error}")
     assert_snapshot(f"sources/{name.replace(' ', '_')}", "\n".join(lines), folder=folder.parent)
-
-
-def test_records_are_searched_and_read_again(data):
-    index = in_memory(data, split="test")
-    assert names(index, "red") == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
-    for row, name in enumerate(index.items):
-        assert index.read_image(row) == png(COLORS[name])
-    assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
-    assert len(in_memory(data)) == 4  # every split; orange is in two
 
 
 def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
