@@ -45,6 +45,7 @@ DRAWN = {
     "a colour within": '<linearGradient id="a"><stop stop-color="red"/></linearGradient>'
     '<rect width="9" height="9" style="fill:url(#a)"/>',
     "names of files": rf'<g xmlns:x="http://x.org/" x:docname="C:\a.svg" data-font="\'A\'">{SHAPE}</g>',
+    "a text about files": f"{SHAPE}<text>@import 'a.css'; url(a.png)</text>",
     "a style": f'<style><![CDATA[rect {{stroke: url("#b")}}]]></style>{SHAPE}',
 }
 STARTS = {

@@ -20,6 +20,7 @@ from PIL import Image
 from refusals import assert_refused
 from toy_data import ONE_LAYER, toy_tokenizer
 
+import mural_lite.embedder
 import mural_tf
 from mural_lite import models
 from mural_lite.config import base_config
@@ -50,7 +51,7 @@ def png(color, size=(8, 8)):
 
 
 class ColorModel:
-    """Maps an image to its mean colour and a text to its numbers of a, b and c, L2-normalised."""
+    """Maps an image to its mean colour and a text to its numbers of r, g and b, L2-normalised."""
 
     batches = []  # the shapes of what was encoded
     embedding_size = 3
@@ -61,9 +62,9 @@ class ColorModel:
     def embed_texts(self, tokens):
         tf.numpy_function(lambda ids: self.batches.append(ids.shape) or ids, [tokens["input_word_ids"]], tf.int32)
         letters = tf.stack(
-            [tf.reduce_sum(tf.cast(tokens["input_word_ids"] == ord(c), tf.float32), -1) for c in "abc"], 1
+            [tf.reduce_sum(tf.cast(tokens["input_word_ids"] == ord(c), tf.float32), -1) for c in "rgb"], 1
         )
-        return tf.math.l2_normalize(letters, axis=-1)
+        return tf.math.l2_normalize(letters + 1e-4, axis=-1)
 
 
 def byte_tokenizer(texts, pad):
@@ -119,12 +120,34 @@ def test_files_tensors_grey_and_transparent_arrays_are_images(color_embedder, tm
 def test_texts_may_be_tensors_or_columns(color_embedder):
     class Column:  # what a Series of pandas is to those who read it
         def __iter__(self):
-            return iter(["a", "b"])
+            return iter(["r", "b"])
 
-    expected = color_embedder.encode_text(["a", "b"])
-    for texts in (tf.constant(["a", "b"]), Column()):
+    expected = color_embedder.encode_text(["r", "b"])
+    for texts in (tf.constant(["r", "b"]), Column()):
         np.testing.assert_array_equal(color_embedder.encode_text(texts), expected)
-    np.testing.assert_array_equal(color_embedder.encode_text(tf.constant("a")), expected[0])
+    np.testing.assert_array_equal(color_embedder.encode_text(tf.constant("r")), expected[0])
+
+
+def test_examples_in_docstrings(color_embedder):
+    results = doctest.testmod(mural_lite.embedder, extraglobs={"embedder": color_embedder, "np": np})
+    assert results.attempted == 25 and not results.failed
+
+
+def test_classes_are_normalised_means_of_normalised_prompts(color_embedder):
+    templates = ["{}", "a photo of something {c}, at night"]
+    classes = []
+    for label in COLORS:
+        prompts = color_embedder.encode_text([label, f"a photo of something {label}, at night"])
+        mean = sum(prompts) / 2
+        classes.append(mean / np.sqrt((mean**2).sum()))
+    assert np.abs(color_embedder.encode_labels([*COLORS], templates) - classes).max() < 1e-6
+    images = color_embedder.encode_image(list(map(png, COLORS.values())))
+    for labels in ([*COLORS], np.array(classes, np.float32)):
+        best, cosines = color_embedder.classify(images, labels, *[templates] * isinstance(labels, list))
+        np.testing.assert_array_equal(best, [0, 1, 2])
+        assert np.abs(cosines - images @ np.array(classes).T).max() < 1e-6
+    best, cosines = color_embedder.classify([], ["red"])
+    assert best.shape == (0,) and cosines.shape == (0, 1)
 
 
 def test_pickles_and_copies_load_again(color_embedder, monkeypatch):
@@ -154,12 +177,12 @@ def test_error_of_a_generator_reaches_the_caller(color_embedder):
 
 
 def test_texts_keep_their_order_and_are_batched_by_length(color_embedder):
-    texts = ["c" * 9, "a", "b" * 5, "", "a", "a" * 8, "ü c", "bb"]
+    texts = ["b" * 9, "r", "g" * 5, "", "r", "r" * 8, "ü b", "gg"]
     ColorModel.batches.clear()
     embeddings = color_embedder.encode_text(texts, batch_size=3)
-    a, b, c = np.eye(3)
-    assert np.abs(embeddings - [c, a, b, 0 * a, a, a, c, b]).max() < 1e-6
-    # "a" once, sorted by bytes: "", a, bb | ü c (4 bytes), bbbbb, aaaaaaaa | ccccccccc
+    r, g, b = np.eye(3)
+    assert np.abs(embeddings - [b, r, g, np.full(3, 3**-0.5), r, r, b, g]).max() < 1e-3
+    # "r" once, sorted by bytes: "", r, gg | ü b (4 bytes), ggggg, rrrrrrrr | bbbbbbbbb
     assert ColorModel.batches == [(3, 2), (3, 8), (1, 9)]
 
 
@@ -169,7 +192,7 @@ def test_batches_hold_a_bounded_number_of_tokens():
     config.text_tower.max_length = 512
     embedder = embedder_of(ColorModel(), byte_tokenizer, config)
     embedder.encode_text("traced")
-    texts = ["ab" * (1 + i % 7) + "c" * i for i in range(200)] + ["a" * 400 + "b" * i for i in range(1, 20)]
+    texts = ["rg" * (1 + i % 7) + "b" * i for i in range(200)] + ["r" * 400 + "g" * i for i in range(1, 20)]
     ColorModel.batches.clear()
     embeddings = embedder.encode_text(texts)
     assert sum(rows for rows, _ in ColorModel.batches) == len(set(texts))
