@@ -20,6 +20,7 @@ from mural_lite.fingerprint import take_fingerprint
 from mural_lite.record_format import IMAGE_TEXT, ImageTextRecord
 from mural_lite.vectors import read_rows, vector_files
 from mural_search import changes, collect, database, embed
+from mural_search import commands as program
 from mural_search import index as index_files
 from mural_search import runs as commands
 from mural_search.collect import Unreadable
@@ -81,6 +82,13 @@ def test_texts(tmp_path, model):
     described["skipped"] = {"rare": {"count": 1, "first": "a"}, "often": {"count": 2, "first": "b"}}
     (output / "embeddings.json").write_text(json.dumps(described))
     assert embed.describe(output).index("2 x often, first at b") < embed.describe(output).index("1 x rare")
+
+
+def test_the_command_embed_says_what_it_made(tmp_path, capsys):
+    options = {"model": str(tmp_path / "model"), "output": str(tmp_path / "out"), "restart": False}
+    program.embed.main(write_sources(tmp_path), **options, kind=TEXTS, workers=0, max_skipped_fraction=1.0)
+    assert f" texts in {tmp_path}/out: float32 [N, 3]" in capsys.readouterr().out
+    assert_refused(program.embed.main, ["Nothing to embed: name folders"], [], **options)
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):

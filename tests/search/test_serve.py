@@ -267,7 +267,7 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
     with socket.create_server(("localhost", 0)) as taken:
         for options, words in (
             ({"index": ""}, ["Nothing to serve: give --index=INDEX", "docs/serving.md"]),
-            ({"index": tmp_path, "port": taken.getsockname()[1]}, ["Cannot listen on localhost", "in use"]),
+            ({"index": tmp_path, "port": taken.getsockname()[1]}, ["Cannot listen on localhost", "in use. Try"]),
             ({"index": tmp_path / "good", "export": tmp_path / "gone"}, ["gone does not exist", "export"]),
             ({"index": tmp_path / "good", "export": tmp_path / "empty"}, ["empty is neither a workdir"]),
             ({"index": tmp_path / "empty"}, ["is not an index"]),
