@@ -239,7 +239,7 @@ def make_shard(
                     file.add([to_row(item) for item in items], vectors)
         size = partial.stat().st_size
     part = Part("vectors", "", path.name, size, "", tally.written, tally.written, {})
-    shards.write_manifest(folder, number, Manifest(tally, [part], [[*unit[:4]] for _, unit in pieces]))
+    shards.write_manifest(folder, number, Manifest(tally, [part]))
 
 
 def _encode(

@@ -84,25 +84,24 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **about)
     if not model and made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    return made, embedder or LazyModel(made)
+    return made, embedder or LazyModel(made, by_pictures=False)  # it is asked with texts alone
 
 
 class LazyModel:
     """The model of an index, which is loaded at its first use."""
 
-    def __init__(self, made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
-        self._load = functools.cache(lambda: model_of(made, model, by_pictures, few))
+    def __init__(self, made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
+        self._load = functools.cache(lambda: model_of(made, model, by_pictures=by_pictures, few=few))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
 
-def model_of(made: Index, model: str = "", by_pictures: bool = True, few: bool = False):
-    """Loads `model`, by default the model that made the index; see `Index.check_model`.
+def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
+    """Loads `model`, by default the model that made the index; raises `UserError` if it is not there or another model.
 
-    `few`: it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it saves.
-
-    Raises `UserError` if it is not there or another model.
+    `by_pictures`: see `Index.check_model`. `few`: it will be asked a few times, so that TensorFlow's rewriting of its
+    graph would take longer than it saves.
     """
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
@@ -193,8 +192,7 @@ def query(
     ranking_weights = parse_weights(weights)
     opened = load_index(index_folder)
     opened.weights = ranking_weights
-    by_pictures = any(query.image for query in queries)
-    embedder = LazyModel(opened, model, by_pictures, few=len(queries) <= FEW)
+    embedder = LazyModel(opened, model, by_pictures=any(query.image for query in queries), few=len(queries) <= FEW)
     check_filters(opened, options.get("filters", ()))
     check_sort(opened, options.get("sort", ""))
     results = search(opened, embedder, queries, **options)

@@ -285,7 +285,7 @@ def lower(text: str) -> str:
     return text.partition("\0")[0].lower()
 
 
-def clean_text(text: str, lower_case: bool = False, strip_accents: bool = False) -> str:
+def clean_text(text: str, lower_case: bool, strip_accents: bool) -> str:
     """Returns a text with single spaces, in the case asked for; control and format characters count as spaces."""
     if lower_case:
         text = lower(text)

@@ -120,7 +120,7 @@ class Heading:
     def find_names(self, rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[int, list[str]]:
         """Does what `find_names` does, and notes which of the rows, that have these numbers, has the names."""
         start, names = find_names(rows)
-        self.names += [name for name in names if name not in self.names]
+        self.names = list(dict.fromkeys([*self.names, *names]))
         if start > 1:
             self.say(f"names of columns in row {numbers[start - 1]}; the rows above it are not read")
         return start, names
@@ -135,11 +135,13 @@ def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) 
 
 
 def _unique_names(cells: Sequence[str]) -> list[str]:
-    names: list[str] = []
+    names: dict[str, None] = {}
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(f"{name} ({number})" if name in names else name)
-    return names
+        while name in names:
+            name = f"{name} ({number})"
+        names[name] = None
+    return list(names)
 
 
 # Lists and objects.

@@ -19,7 +19,7 @@ hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis: pip ins
 strategies = hypothesis.strategies
 FEW = hypothesis.settings(max_examples=8, deadline=None)
 TEXTS = ["thing w1", "a b c", "", "ding v7 " * 20, "thing w2", "日本 é"]
-PICTURES = [picture(0), picture(1, side=50, kind="JPEG"), picture(2, side=90), b"no picture"]
+PICTURES = [picture(0), picture(1, side=50, kind="JPEG"), picture(2, side=90, kind="WEBP"), b"no picture"]
 TOLERANCE = 2e-5  # of float32, where a batch's rows are padded or summed in another order
 
 

@@ -37,6 +37,14 @@ from mural_lite.skipped import CountsByKind, Tally
 from mural_lite.text_files import Part, Unit
 
 
+def defaults(branch):
+    """The values of a branch of the configuration, "" for what is in none."""
+    values = base_config().to_dict()
+    if branch:
+        return values[branch]
+    return {name: value for name, value in values.items() if not isinstance(value, dict)}
+
+
 def parsed(*more):
     """A configuration's changed fields."""
     stored = json.loads(json.dumps(base_config().to_dict(), default=list))

@@ -98,12 +98,11 @@ def test_ids_are_the_graphs(name, tmp_path):
     settings = json.loads(json.dumps(settings | {"sha256": hashlib.sha256(content).hexdigest()}))
     texts = [*ODD, *(text.encode() for text in drawn_texts(400))]
     tokens = {key: value.numpy() for key, value in tokenizer(tf.constant(texts)).items()}
-    rows = pieces_of(tmp_path, config, settings).rows(texts)
+    pieces = pieces_of(tmp_path, config, settings)
     different = []
-    for text, (ids, kind), expected, mask, kinds in zip(texts, rows, *tokens.values()):
-        full = settings.get("is_full", False)
-        row = [*ids, *[settings["pad"]] * (16 - len(ids))] if full else ids
-        same = row == expected[: 16 if full else mask.sum()].tolist() and (kinds == kind).all()
+    for text, (ids, kind), expected, mask, kinds in zip(texts, pieces.rows(texts), *tokens.values()):
+        row = [*ids, *[pieces.pad] * (16 - len(ids))] if pieces.is_full else ids
+        same = len(row) == mask.sum() and row == expected[: len(row)].tolist() and (kinds == kind).all()
         different += [] if same else [(text[:40], ids, expected.tolist())]
     assert not different, different[:3]
 

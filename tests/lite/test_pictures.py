@@ -9,14 +9,12 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from convert_data import images_in, run
 from odd_pictures import saved
 from PIL import Image
 from smooth_pictures import image_bytes, picture
 
 from mural_lite import pictures
 from mural_lite.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture
-from mural_search.picture_folders import picture_files
 from mural_tf.data.images import decode_image
 from mural_tf.ingest.filters import usable_bytes
 
@@ -110,27 +108,6 @@ def test_a_transparent_colour_of_a_png_is_white():
     data = buffer.getvalue()
     for made in (for_the_encoder(data), usable_bytes(data, open_image(data))):
         assert decode_image(tf.constant(made)).numpy().min() == 255
-
-
-def test_programs_own_folders_hold_no_pictures(tmp_path):
-    hidden = ("a/@eaDir/x.jpg/SYNO.jpg", "__MACOSX/x.jpg", ".Trashes/x.jpg", "a/._x.jpg")
-    for name in ("a/x.jpg", "a/y.txt", *hidden, "b.MP4"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    files, others = picture_files(tmp_path, ("txt",))
-    assert files == [tmp_path / "a/x.jpg", tmp_path / "a/y.txt"]
-    assert {kind: len(paths) for kind, paths in others.items()} == {
-        "picture that is hidden, or in a folder of a program": 4, "file that is not a picture (.MP4)": 1
-    }  # fmt: skip
-
-
-def test_bombs_are_skipped_and_counted_in_conversion(tmp_path):
-    (tmp_path / "0.jpg").write_bytes(image_bytes(0))
-    (tmp_path / "1.png").write_bytes(png_of(9000, 9000))
-    (tmp_path / "captions.tsv").write_text("0.jpg\tone\n1.png\ttwo\n")
-    output = run([f"captions:{tmp_path}/captions.tsv,images={tmp_path}"], tmp_path / "out")
-    assert len(images_in(output)) == 1
-    assert "image of more than 67,108,864 pixels" in (output / "skipped.tsv").read_text()
 
 
 @pytest.mark.parametrize(

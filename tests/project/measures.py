@@ -103,23 +103,22 @@ def docstrings(path: pathlib.Path) -> Iterator[ast.Expr]:
             yield node.body[0]
 
 
-def prose(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def prose(path: pathlib.Path) -> list[tuple[int, str]]:
     """(line, text) of each docstring and of each comment; comments in lines that follow each other are one text."""
-    for node in docstrings(path):
-        yield node.lineno, node.value.value
-    start, last, comment = 0, 0, ""
+    texts = [(node.lineno, node.value.value) for node in docstrings(path)]
+    last = 0
     for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
-        if token.type == tokenize.COMMENT:
-            words = token.string.lstrip("#: ")
-            if token.start[0] == last + 1:
-                comment = f"{comment}\n{words}"
-            else:
-                if comment:
-                    yield start, comment
-                start, comment = token.start[0], words
-            last = token.start[0]
-    if comment:
-        yield start, comment
+        if token.type != tokenize.COMMENT:
+            continue
+        words = token.string.lstrip("#: ")
+        if last and token.start[0] == last + 1:
+            line, comment = texts.pop()
+            texts.append((line, f"{comment}\n{words}"))
+        else:
+            texts.append((token.start[0], words))
+        last = token.start[0]
+    return texts
 
 
 class Imports:

@@ -72,7 +72,7 @@ def test_mistakes_are_tried_in_a_copy_and_the_same_command_goes_on(tmp_path, cap
     output = tmp_path / "mutants.csv"
 
     def rows_of(seed, each):
-        arguments = [f"--seed={seed}", "--rooms=text", f"--each={each}", "--seconds=30", f"--output={output}"]
+        arguments = [f"--seed={seed}", "--rooms=text", f"--each={each}", "--seconds=120", f"--output={output}"]
         mutants.main(arguments, tmp_path)
         return list(csv.DictReader(output.open()))
 

@@ -20,6 +20,7 @@ from mural_lite.fingerprint import take_fingerprint
 from mural_lite.record_format import IMAGE_TEXT, ImageTextRecord
 from mural_lite.vectors import read_rows, vector_files
 from mural_search import changes, collect, database, embed
+from mural_search import commands as program
 from mural_search import index as index_files
 from mural_search import runs as commands
 from mural_search.collect import Unreadable
@@ -81,6 +82,13 @@ def test_texts(tmp_path, model):
     described["skipped"] = {"rare": {"count": 1, "first": "a"}, "often": {"count": 2, "first": "b"}}
     (output / "embeddings.json").write_text(json.dumps(described))
     assert embed.describe(output).index("2 x often, first at b") < embed.describe(output).index("1 x rare")
+
+
+def test_the_command_embed_says_what_it_made(tmp_path, capsys):
+    options = {"model": str(tmp_path / "model"), "output": str(tmp_path / "out"), "restart": False}
+    program.embed.main(write_sources(tmp_path), **options, kind=TEXTS, workers=0, max_skipped_fraction=1.0)
+    assert f" texts in {tmp_path}/out: float32 [N, 3]" in capsys.readouterr().out
+    assert_refused(program.embed.main, ["Nothing to embed: name folders"], [], **options)
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
@@ -145,10 +153,16 @@ def read_all(kind, groups):
 
 
 @pytest.mark.parametrize("items", [1, 7, 10_000])
-def test_parts_of_texts_are_the_whole(tmp_path, items):
+@pytest.mark.parametrize("kind", [IMAGES, TEXTS])
+def test_parts_of_lines_are_the_whole(tmp_path, kind, items):
+    """Of texts, and of a table, whose first line has the names of all parts' columns."""
     sources = write_sources(tmp_path)
-    groups, whole = (collect.cut_files(TEXTS, collect.list_files(TEXTS, sources), most) for most in (items, 10**9))
-    assert read_all(TEXTS, groups) == read_all(TEXTS, whole)
+    if kind == IMAGES:
+        lines = [f"{name}\tbrand {n}" for n, name in enumerate([*COLORS] * 40)]
+        (tmp_path / "images/table.tsv").write_text("\n".join(["path\tbrand", *lines]))
+        sources = [str(tmp_path / "images/table.tsv")]
+    groups, whole = (collect.cut_files(kind, collect.list_files(kind, sources), most) for most in (items, 10**9))
+    assert read_all(kind, groups) == read_all(kind, whole)
     assert len(groups) == 1 if items == 10_000 else len(groups) > 5
     assert all(sum(unit.weight for _, unit in group) <= items or len(group) == 1 for group in groups)
 
@@ -217,6 +231,8 @@ def test_an_index_follows_embeddings(tmp_path):
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
+    (tmp_path / "colors").mkdir()  # the place of the model
+    monkeypatch.chdir(tmp_path)
     write_sources(tmp_path)
     rows = image_records(lambda name: {"en": f"thing {name}"})
     write_records(tmp_path / "data", "train", rows)
@@ -228,6 +244,13 @@ def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
     made = commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"))  # of what it was made of
     assert len(made.captions.vectors) == 4 and made.counts.kept == 4
+    changes.remove(tmp_path / "index", ["red.png"])  # of four, so that the noise level is measured again
+    texts_alone = ColorEmbedder()
+    texts_alone.encode_image = lambda *_, **__: pytest.fail("pictures are encoded")
+    monkeypatch.setattr("mural_lite.models.open_model", lambda path: texts_alone)
+    assert commands.index([str(embedded)], str(tmp_path / "index")).noise.count == 3
+    new = Item("new", captions=(("en", "a new caption"),)), np.eye(3)[0]
+    assert sync(tmp_path / "index", None, [new], model=made.model).captions is None  # of which one has no vector
     monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder(seed=1))
     for sources, output, options, words in (
         ([embedded, "photos"], "index", {}, "holds vectors that `embed` made: give this folder alone"),
@@ -258,11 +281,11 @@ def test_damaged_embeddings_are_named(tmp_path):
 
 def test_a_million_texts_are_no_million_objects(tmp_path, monkeypatch):
     """Memory does not grow with the items: three times as many in the same."""
-    monkeypatch.setattr(changes, "BLOCK", {TEXTS: 256})
+    monkeypatch.setattr(changes, "BLOCK", {TEXTS: 64})
     for module, name in ((database, "TOGETHER"), (index_files, "TOGETHER"), (index_files, "_BLOCK")):
-        monkeypatch.setattr(module, name, 256)
+        monkeypatch.setattr(module, name, 64)
     peaks = []
-    for count in (1_000, 3_000):
+    for count in (400, 1_200):
         items = ((Item(f"text {n}", language="en"), f"text {n}") for n in range(count))
         tracemalloc.start()
         sync(tmp_path / f"{count}", ColorEmbedder(), items, kind=TEXTS, dtype="float16")

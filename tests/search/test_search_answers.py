@@ -10,7 +10,7 @@ import mural_search
 from mural_search import catalogue, fields, items, noise_level, queries, ranking, results, words, words_inside
 from mural_search.items import Item
 from mural_search.queries import Hit
-from mural_search.server import addresses, labels, marks, settings, shop
+from mural_search.server import addresses, labels, marks, served_index, settings, shop
 from mural_search.tables import own_tables, product_table, table_columns, table_pictures, table_rows
 from mural_search.tables.products import Entry
 from mural_search.tables.table_rows import Row

@@ -3,10 +3,8 @@
 import concurrent.futures
 import functools
 import itertools
-import json
 import multiprocessing
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -15,13 +13,12 @@ from search_data import COLORS, ColorEmbedder, image_records, names, png, write_
 
 from mural_lite.fingerprint import take_fingerprint
 from mural_search import changes, collect, database, index
-from mural_search import runs as commands
 from mural_search.collect import FIELDS
 from mural_search.index import Index, load_index, sync
-from mural_search.items import IMAGES, TEXTS, Filter, Item, amount, parse_filters
+from mural_search.items import Filter, Item
 from mural_search.noise_level import NoiseLevel
 from mural_search.queries import Query, search
-from mural_search.results import to_json, to_lines
+from mural_search.results import to_lines
 
 TABLE = ["path\tcaption\tlanguage\tbrand\tprice", "red.png\ta red shoe\ten\tacme\t10", "blue.png\t\t\tacme",
          "a/orange.PNG\tein oranger Schuh\tde\tzeta", "violet.png\t"]  # fmt: skip
@@ -51,46 +48,19 @@ def made(table, tmp_path):
     return tmp_path / "index"
 
 
-def test_a_bar_changes_nothing_and_a_field_that_no_item_has_is_said(table, opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(changes, "tqdm", functools.partial(changes.tqdm, mininterval=0, miniters=1))
-    made = Index.build(tmp_path / "index", ColorEmbedder(), [table], progress=True)
-    assert np.array_equal(made.embeddings, opened.embeddings)
-    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
-    given, words = [str(table)], ["--fields=brnad: no item has this field; the fields are brand, price"]
-    assert_refused(commands.index, words, given, str(tmp_path / "index"), model="x", fields=["price", "brnad"])
-
-
-@pytest.mark.parametrize("part", [1, 60])
-def test_parts_of_a_table_know_its_columns(table, part, monkeypatch):
-    monkeypatch.setattr(collect, "LINE_BYTES", 1)
-    groups = collect.cut_files(IMAGES, [(str(table), "table.tsv")], part)
-    found = [item for group in groups for item, _ in collect.read(IMAGES, group)]
-    assert len(groups) > 1 and [item.fields.get("brand") for item in found] == ["acme", "acme", "zeta", None]
-
-
 @pytest.fixture
 def data(tmp_path):
     """Records with two captions an image, and their fields."""
     rows = image_records(lambda name: {"en": name, "de": "x"})
     write_records(tmp_path / "data", "test", rows, shards=2)
-    write_fields(tmp_path / "data", ("red.png", {"brand": "acme"}), ("blue.png", {"brand": "zeta", "size": ""}))
     return tmp_path / "data"
 
 
-def write_fields(data, *of_images):
-    lines = (json.dumps({"image_id": name, "fields": of_image}) for name, of_image in of_images)
-    (data / FIELDS).write_text("\n".join(lines) + "\n\n", encoding="utf-8")
-
-
-@pytest.mark.parametrize("kind", [IMAGES, TEXTS])
-def test_a_data_set_has_a_file_of_fields(data, kind):
-    found = [item for item, _ in collect.find(kind, [str(data)])]
-    brands = {item.name: item.fields for item in found if item.fields and item.name != "x"}
-    assert brands == {"red.png": {"brand": "acme"}, "blue.png": {"brand": "zeta"}}  # nothing is no field
-    lines = [("violet.png", "old"), ("blue.png", "other"), ("violet.png", "new")]  # of one id the last counts
-    write_fields(data, *((name, {"brand": brand}) for name, brand in lines))
-    found = {item.name: item.fields for item, _ in collect.find(kind, [str(data)])}
-    assert found["violet.png"] == {"brand": "new"} and not found["red.png"]
+def test_fields_are_read_in_any_thread(data):
+    (data / FIELDS).write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
+    fields_of = collect.fields_by_id(data / FIELDS)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(fields_of, "red.png").result() == fields_of("red.png") == [{"fields": {"brand": "acme"}}]
 
 
 def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_path):
@@ -101,60 +71,6 @@ def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_pat
         (data / FIELDS).write_text('{"image_id": "a", "fields": {}}\n' + line + "\n")
         assert_refused(Index.build, words, tmp_path / "index", ColorEmbedder(), [data])
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize("text, number", [
-    ("19,90 EUR", 19.9), ("5", 5), ("1,234.50", 1234.5), ("$7", 7), ("USD 1.000,5", 1000.5), ("€ -3", -3), ("+4.", 4),
-    ("1'234.5", 1234.5), ("1 234,5 kg", 1234.5), ("1,234", 1234), ("1,234,567", 1234567), ("0,123", 0.123),
-    ("1,23", 1.23), ("1.234", 1.234), ("1.234,5", 1234.5), ("1.2.3", None), (" 12 pieces", 12), ("12 articles", None),
-    ("EURO 5", None), ("AB-1", None), ("cheap", None), ("", None), ("9" * 400, None), ("nan", None), ("5 x 6", None),
-    ("2026", 2026), ("2026-05-31", 2026 + 4 / 12 + 30 / 372), ("31.5.2026", 2026 + 4 / 12 + 30 / 372),
-    ("2026-05", 2026 + 4 / 12), ("1.1.2026", 2026), ("2026-01-01T10:00", 2026), ("2026-01-01 10", 2026),
-    ("2025-12-31", 2025 + 11 / 12 + 30 / 372), ("2026-1-1 ", 2026), ("-3", -3),
-])  # fmt: skip
-def test_what_values_are_ordered_by(text, number):
-    assert amount(text) == (number if number is None else pytest.approx(number, abs=1e-9))
-
-
-@pytest.mark.parametrize("text, read", [
-    ("brand=acme", Filter("brand", "acme")), (" brand = a=b ", Filter("brand", "a=b")), ("a b= ", Filter("a b", "")),
-    ("price<20", Filter("price", "20", "<")), ("day >= 2026-05", Filter("day", "2026-05", ">=")),
-    ("price<=-3", Filter("price", "-3", "<=")), ("price>1,5", Filter("price", "1,5", ">")), ("x==1", Filter("x", "=1")),
-    ("a=line\nline", Filter("a", "line\nline")), (f"x={'y' * 498}", Filter("x", "y" * 498)),
-    *((text, "not of the form name=value, such as brand=acme") for text in ("brand", "=acme", " =acme", "", "<5")),
-    *((text, "': expected a number or a date") for text in ("price<", "price<cheap", "day>=nan")),
-    (f"x={'y' * 499}", "A filter has 501 characters; at most 500 are read"),
-])  # fmt: skip
-def test_filters_are_read(text, read):
-    if isinstance(read, str):
-        assert_refused(parse_filters, [read], ["color=red", text])
-    else:
-        assert parse_filters([text, "color=red", text]) == (read, Filter("color", "red"))
-        assert str(read).replace(" ", "") == text.replace(" ", "")
-
-
-def test_filters_that_leave_nothing_say_what_there_is(opened):
-    assert names(opened, "red", Filter("brand", "none")) == []
-    without = Index([Item("a")], np.eye(1, 3, dtype=np.float32), opened.model)
-    for found, text, message in ((opened, "brand=acm", "brand is acme, zeta"), (without, "a=b", "no item has fields"),
-                                 (opened, "colour=red", "fields are brand, price")):  # fmt: skip
-        words = [f"No item of the index has {text}: {message}"]
-        assert_refused(commands.check_filters, words, found, parse_filters([text]))
-
-
-def test_a_limit_that_is_no_number_is_one_line(opened):
-    """`parse_filters` refuses it first; Python's callers make filters themselves."""
-    assert_refused(names, ["'cheap' is neither a number nor a date"], opened, "red", Filter("price", "cheap", "<"))
-
-
-def test_the_terminal_and_programs_get_captions_and_fields(opened):
-    results = search(opened, ColorEmbedder(), [Query("red", "de")], 2)
-    first, second = to_lines(opened, results[0])[1:]
-    assert first == "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact]"
-    assert second == "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [meaning]"
-    assert "größe" in to_json(opened, search(opened, ColorEmbedder(), [Query("größe")], 1))  # as it is written
-    hit = json.loads(to_json(opened, results))["results"][0]["hits"][0]
-    assert hit["fields"] == {"brand": "acme", "price": "10"} and hit["captions"] == [["en", "a red shoe"]]
 
 
 def test_what_others_wrote_does_not_command_the_terminal():
@@ -225,11 +141,11 @@ def end_after(steps, work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-@pytest.mark.parametrize("begin", [0, 3])
-def test_killed_between_any_two_steps(tmp_path, begin):
+def test_killed_between_any_two_steps(tmp_path):
     """In a process of its own, because a fork of this one, with the threads of other tests, may end by itself."""
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        pool.submit(kill_between_any_two_steps, tmp_path, begin).result()
+        for begin in (0, 3):
+            pool.submit(kill_between_any_two_steps, tmp_path / f"from {begin}", begin).result()
 
 
 def kill_between_any_two_steps(folder, begin):
@@ -265,26 +181,15 @@ def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
     assert all(after.read_image(row) == png(COLORS[after.items[row]]) for row in range(4))
 
 
-def test_the_command_goes_by_what_the_index_was_made_of(table, made, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "open_model", lambda path, **_: ColorEmbedder())
-    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
-    table.write_text("\n".join([*TABLE, "yellow.png"]), encoding="utf-8")
-    assert len(commands.index([], str(made), fields=["brand"])) == 5 and load_index(made).fields_wanted == ("brand",)
-    table.write_text("\n".join(TABLE), encoding="utf-8")
-    commands.index([], str(made))
-    assert "1 of them are no longer in the sources; --prune removes them." in capsys.readouterr().out
-    assert load_index(made).fields_wanted == ("brand",)  # stays
-    assert_refused(commands.index, ["is not an index"], [], str(table.parent))
-
-
 def test_a_noise_level_is_dropped_when_a_tenth_of_the_index_is_other(tmp_path):
-    """Changes and removals add up."""
+    """New, changed and pruned items and items that are removed by hand add up."""
     place, level = tmp_path / "index", NoiseLevel(40, {"texts": 0.25})
     sync(place, ColorEmbedder(), items_of(40))
     changes.keep_noise(place, level)
-    for count, begin in ((2, 40), (1, 42)):
-        assert sync(place, ColorEmbedder(), items_of(count, begin)).noise == level
-    changes.remove(place, ["p0", "p1"])
+    assert sync(place, ColorEmbedder(), items_of(1, 40)).noise == level
+    others = [(Item("p40"), png((9, 9, 9))), *items_of(1), *items_of(38, 2)]  # without p1
+    assert sync(place, ColorEmbedder(), others, prune=True).noise == level
+    changes.remove(place, ["p2", "p3"])
     assert load_index(place).noise is None
 
 
@@ -318,20 +223,3 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
     assert load_index(made).noise.levels == {"texts": 0.5}
-
-
-def test_pictures_are_read_by_threads_and_texts_are_not(tmp_path, monkeypatch):
-    """A picture waits for its disk or its store."""
-    readers = set()
-
-    def read_entry(*arguments, real=changes.read_entry, **options):
-        readers.add(threading.current_thread() is threading.main_thread())
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(changes, "read_entry", read_entry)
-    sync(tmp_path / "images", ColorEmbedder(), items_of(3))
-    assert readers == {False}
-    readers.clear()
-    texts = ((Item(f"text {n}"), f"text {n}") for n in range(3))
-    sync(tmp_path / "texts", ColorEmbedder(), texts, kind=TEXTS)
-    assert readers == {True}

@@ -19,8 +19,8 @@ from mural_lite.vectors import VectorFile
 from mural_search import changes, collect, database, embed, item_table
 from mural_search import index as index_files
 from mural_search.embed import about_vectors, to_row
-from mural_search.index import Index, load_index, sync
-from mural_search.items import IMAGES, Item, parse_filters
+from mural_search.index import Index, index_in_memory, load_index, sync
+from mural_search.items import IMAGES, Filter, Item, parse_filters
 from mural_search.queries import Query, check_filters, check_queries, search
 from mural_search.query_files import read_queries
 from mural_search.server.answers import Question, answer
@@ -65,7 +65,7 @@ def test_damaged_files_end_in_one_line(index, name):
     good, content, random = ask_everything(index), (index / name).read_bytes(), np.random.default_rng(0)
     is_cache, size, refused = name != "index.sqlite", 8 * len(content), 0
     flips = [random.integers(0, size, 1 + random.integers(0, 4)) for _ in range(25 if is_cache else 150)]
-    flips += [[size - 8 * 32 - bit] for bit in range(1, 4 * 3 * 16 + 1)] if is_cache else []  # each bit of numbers
+    flips += [[size - 8 * 32 - bit] for bit in range(1, 4 * 3 * 16 + 1, 5)] if is_cache else []  # bits of the numbers
     for bits in flips:
         damaged = bytearray(content)
         for bit in bits:
@@ -177,8 +177,15 @@ REFUSED = {
     "an image that is none": lambda place, index: check_queries([Query(image=f"{place}/no.png")], 1),
     "a filter that nothing passes": lambda place, index: check_filters(index, parse_filters(["price>99"])),
     "a value that nothing has": lambda place, index: check_filters(index, parse_filters(["code=A"])),
+    "a filter of items without fields": lambda place, index: check_filters(
+        Index([Item("a")], np.eye(1, 3), index.model), parse_filters(["a=b"])
+    ),
+    "a limit that is no number": lambda place, index: index.rows([Filter("price", "cheap", "<")]),
+    "no pictures": lambda place, index: index_in_memory(ColorEmbedder(), collect.find(IMAGES, [f"{place}/no.png"])),
     "no file of queries": lambda place, index: read_queries(place / "none.tsv"),
     "no queries": lambda place, index: read_queries(place / "empty.tsv"),
+    "a query without a sentence": lambda place, index: read_queries(place / "bare.tsv"),
+    "queries that are no UTF-8": lambda place, index: read_queries(place / "latin.tsv"),
     "no items": lambda place, index: Index([], np.zeros((0, 3)), index.model),
     "fewer items than vectors": lambda place, index: Index([Item("a")], np.zeros((2, 3)), index.model),
     "another dtype": lambda place, index: Index.build(
@@ -208,7 +215,8 @@ def test_mistakes_have_their_line(tmp_path):
     index = Index(items, np.tile(np.eye(3, dtype=np.float32), (24, 1)), take_fingerprint(ColorEmbedder()))
 
     def prepared(call):
-        files = {"red.png": png((250, 0, 0)), "no.png": b"no", "empty.tsv": b"\n"}
+        files = {"red.png": png((250, 0, 0)), "no.png": b"no", "empty.tsv": b"\n", "bare.tsv": b"sw\t\n",
+                 "latin.tsv": b"red\n\xff\n"}  # fmt: skip
         return given({**files, "a.tfrecord": tfrecord.framed(b"\xff no example")}, lambda place: call(place, index))
 
     assert_refusals("refusals_of_search", {name: prepared(call) for name, call in REFUSED.items()}, tmp_path)

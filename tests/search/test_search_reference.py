@@ -213,6 +213,14 @@ def test_words_are_ranked_by_bm25(world, kept, monkeypatch):
     world.table.postings = None
 
 
+def test_a_text_may_hold_a_trigram_any_number_of_times():
+    table = database.table_of([Item("1", captions=(("en", "ab " * 70_000),)), Item("2"), Item("ab")])
+    rows, shares = table.by_words("ab", 9)
+    table.postings = codes.Postings(table.each, table.ids)
+    assert table.by_words("ab", 9)[0].tolist() == rows.tolist() and len(rows) == 2
+    np.testing.assert_allclose(table.by_words("ab", 9)[1], shares, rtol=1e-4)
+
+
 def test_words_one_after_another_and_whole_texts(world):
     said = [one for document in world.documents[::3] for one in document.texts] + [*THINGS, "shoe hat"]
     for asked in filter(words.spread, said):  # of signs alone nothing is asked
@@ -439,8 +447,12 @@ def test_an_index_is_what_its_sources_said(tmp_path, seed, monkeypatch):
         assert {text for text in embedder.texts if text.startswith("thing")} == texts - {""}
         check(index, known)
         names = draw.sample(list(known), min(len(known) - 1, draw.randrange(3)))
-        if names:
-            assert changes.remove(place, names, dry_run=True) == changes.remove(place, names)
+        filters = parse_filters(["brand=acme"]) if draw.random() < 0.2 else []
+        if filters:
+            names = [name for name, row in known.items() if row[1] == "acme"]
+        if 0 < len(names) < len(known):
+            asked = (place, [], filters) if filters else (place, names)
+            assert changes.remove(*asked, dry_run=True) == changes.remove(*asked) == (len(names), len(known))
             removed |= {name: known.pop(name) for name in names}
             check(sync(place, None, (), model=index.model), known)
 

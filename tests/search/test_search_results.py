@@ -49,6 +49,7 @@ def test_who_makes_the_index_may_name_them():
     (["acme"] * 20 + ["bolt"], False, False),  # nearly
     (["new"] * 2 + [""] * 18, True, True),  # a badge that few have: no value is a value
     (["new"] + [""] * 39, False, False),
+    (["5 EUR", *map(str, range(19))], False, False),  # sums of money have their currency all
     (["yes", "No"] * 10, False, True),  # a flag
     ([f"{n}" for n in range(20)], False, False),  # a number of rows
     ([f"A-{n}" for n in range(20)], False, False),  # a code

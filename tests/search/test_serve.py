@@ -27,7 +27,7 @@ from search_data import ColorEmbedder, png, shop, unit, write_folder
 from benchmarks.page_attack import attack, resident
 from mural_search.index import Index, take_fingerprint
 from mural_search.items import Item
-from mural_search.server.app import create_app, serve
+from mural_search.server.app import DEADLINE, create_app, run_options, serve
 from mural_search.server.limits import BadRequest, Limits, check_picture
 from mural_search.server.routes import search_routes
 
@@ -236,6 +236,10 @@ run()
 """
 
 
+def test_running_requests_end_before_the_program_is_ended():
+    assert 0 < run_options()["shutdown_timeout"] < DEADLINE
+
+
 @pytest.mark.parametrize("what", ["lock", "thread"])
 def test_sigterm_ends_the_program_whatever_runs(tmp_path, what):
     (tmp_path / "index.sqlite").touch()
@@ -263,7 +267,7 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path):
     with socket.create_server(("localhost", 0)) as taken:
         for options, words in (
             ({"index": ""}, ["Nothing to serve: give --index=INDEX", "docs/serving.md"]),
-            ({"index": tmp_path, "port": taken.getsockname()[1]}, ["Cannot listen on localhost", "in use"]),
+            ({"index": tmp_path, "port": taken.getsockname()[1]}, ["Cannot listen on localhost", "in use. Try"]),
             ({"index": tmp_path / "good", "export": tmp_path / "gone"}, ["gone does not exist", "export"]),
             ({"index": tmp_path / "good", "export": tmp_path / "empty"}, ["empty is neither a workdir"]),
             ({"index": tmp_path / "empty"}, ["is not an index"]),

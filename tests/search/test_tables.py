@@ -146,7 +146,7 @@ TABLES = {
     "names of columns": text("image,caption\n"),
     "one column": text("a\nb\n"),
     "no pictures": text("caption,price\nred hat,2\nblue hat,3\n"),
-    "too many columns": text(",".join(f"c{i}" for i in range(20_000)) + "\np0.jpg" + ",x" * 19_999),
+    "too many columns": text(",".join(f"c{i}" for i in range(16_385)) + "\np0.jpg" + ",x" * 16_384),
     "another spreadsheet": text("PK", "t.ods"),
     # JSON
     "objects in a list": table_data.lines({"product": {"id": "A1", "media": [{"file": "p0.jpg", "w": 3},
@@ -200,6 +200,7 @@ TABLES = {
     "by the id": columns(["sku", "title", "price"], ["p0", "P1", "p2", "p3"], HATS, "1234"),
     "accents": columns(["image", "caption"], ["LEÓN.JPG", *NAMES[1:]], HATS, names=NFD),
     "other systems' paths": columns(["image", "caption"], ["/else/p0.jpg", "C:\\x\\p1.JPG", "p2", "../p3.jpg"], HATS),
+    "sixty rows": columns(["image", "caption"], [f"{n}.jpg" for n in range(60)], [f"a hat {n}" for n in range(60)]),
     "addresses alone": columns(["image", "caption"], [f"https://x.example/{n}" for n in NAMES], HATS, names=()),
     "elsewhere": elsewhere("tables", "{folder}/photos/{name}"),
     "above": elsewhere("tables", "../photos/{name}"),
@@ -397,13 +398,6 @@ def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
     assert [entry.name for entry in entries] == ["p0.jpg"]
     assert ("1 x text that its encoding" in skipped) == (form == "folder")
-
-
-def test_names_of_columns():
-    for name in "Nom Nombre Nome Nazwa Naam Namn Navn Nimi Název Название 商品名 İsim".split():  # of a product
-        row = {"ID": "7", "Description": "A long text " * 9, name: "a hat", "Images": "p0.jpg"}
-        chosen = table_columns.find_columns([own_tables.Row("", row)], {}, lambda value: False)
-        assert dict(chosen.captions) == {name: ""}
 
 
 class FakeDetector:
