@@ -374,5 +374,5 @@ def test_an_import_reads_each_tensor_once_and_tables_in_blocks(folders, imported
         "embeddings.word_embeddings.weight",
     )
     blocks = list(texts.blocks(name))
-    assert len(blocks) > 1
+    assert {len(block) for block in blocks[:-1]} == {7}
     np.testing.assert_array_equal(np.concatenate(blocks), texts.read(name))
