@@ -148,6 +148,16 @@ def scale(tensors):
             tensors[name] = np.full_like(tensors[name], number)
 
 
+def scaled(change):
+    """What gives tensors such scales, and changes them."""
+
+    def call(tensors):
+        scale(tensors)
+        change(tensors)
+
+    return call
+
+
 def write_pieces(path, pieces=UNIGRAM, settings=SETTINGS):
     """A SentencePiece model file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,11 +172,7 @@ def write_siglip(folder, second=False, change=lambda tensors: None, **values):
     """
     pieces = BPE if second else UNIGRAM
 
-    def scaled(tensors):
-        scale(tensors)
-        change(tensors)
-
-    foreign.write_safetensors(folder, siglip_shapes(len(pieces)), change=scaled)
+    foreign.write_safetensors(folder, siglip_shapes(len(pieces)), change=scaled(change))
     vision = dict(model_type="siglip_vision_model", image_size=SIDE, patch_size=PATCH, **SIZES)
     text = dict(model_type="siglip_text_model", vocab_size=len(pieces), max_position_embeddings=LENGTH, **SIZES)
     settings = dict(model_type="siglip", vision_config=vision, text_config={**text, "projection_size": WIDTH})
@@ -196,11 +202,7 @@ def write_naflex(folder, change=lambda tensors: None, model_type="siglip2", **va
             shapes[f"text_model.embeddings.position_embedding_{name}.weight"] = (3 * LENGTH, WIDTH)
         shapes["dense_feature_head.probe"] = (1, 1, WIDTH)
 
-    def scaled(tensors):
-        scale(tensors)
-        change(tensors)
-
-    foreign.write_safetensors(folder, shapes, change=scaled)
+    foreign.write_safetensors(folder, shapes, change=scaled(change))
     vision = dict(model_type="siglip2_vision_model", num_patches=NAFLEX["grid"] ** 2, patch_size=PATCH, **SIZES)
     ids = dict(bos_token_id=2, eos_token_id=1, pad_token_id=0)
     text = dict(model_type="siglip2_text_model", vocab_size=len(BPE), max_position_embeddings=LENGTH, **ids, **SIZES)
@@ -224,12 +226,7 @@ def write_preprocessor(folder, **values):
 
 def write_clip(folder, change=lambda tensors: None, projection=20, **values):
     """A folder as Hugging Face's `CLIPModel` and `CLIPProcessor` are saved."""
-
-    def scaled(tensors):
-        scale(tensors)
-        change(tensors)
-
-    foreign.write_safetensors(folder, clip_shapes(projection), change=scaled)
+    foreign.write_safetensors(folder, clip_shapes(projection), change=scaled(change))
     vision = dict(model_type="clip_vision_model", image_size=SIDE, patch_size=PATCH, **SIZES)
     text = dict(model_type="clip_text_model", vocab_size=531, max_position_embeddings=12, eos_token_id=529, **SIZES)
     settings = dict(model_type="clip", vision_config=vision, text_config=text, projection_dim=projection)
@@ -349,12 +346,7 @@ def write_mexma_siglip(folder, change=lambda tensors: None, names=MEXMA_NAMES, b
     shapes |= {f"{text}pooler.dense.bias": (WIDTH,)}
     if bias:
         shapes[f"{head}bias"] = (WIDTH,)
-
-    def scaled(tensors):
-        scale(tensors)
-        change(tensors)
-
-    foreign.write_safetensors(folder, shapes, change=scaled)
+    foreign.write_safetensors(folder, shapes, change=scaled(change))
     towers = dict(text_config=SIZES, vision_config={**SIZES, "image_size": SIDE})
     settings = {"architectures": ["MexmaSigLIP"], "model_type": "mexma_siglip", **towers, **values}
     foreign.write_json(folder / "config.json", **settings)

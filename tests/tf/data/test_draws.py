@@ -8,6 +8,7 @@ import tensorflow as tf
 import toy_data
 from test_images import claiming, encoded, exif_segment, pictures, segment, settings, tower, with_segments
 
+from mural_lite.litert import patches as lite
 from mural_tf.data import images as images_module
 from mural_tf.data.images import augment_images, decode_features, prepare_image, prepared_spec, read_image
 from mural_tf.data.patches import grid_of, patch_square
@@ -207,6 +208,7 @@ def test_the_grid_is_the_largest_that_fits(height, width, patch, patches):
 
     expected = max((factor for factor in factors if math.prod(grid(factor)) <= patches), default=0.0)
     assert grid_of(tf.constant([height, width]), patch, patches).numpy().tolist() == grid(expected)
+    assert [*lite.grid_of(height, width, patch, patches)] == grid(expected)
 
 
 def test_a_square_of_patches_is_the_picture_and_its_grid():
@@ -295,8 +297,11 @@ def test_exif_data_are_looked_for_in_the_first_bytes(more, orientation):
 
 def test_as_many_pixels_as_may_be_are_decoded():
     for image_format in ("JPEG", "PNG"):
-        data = tf.constant(claiming(8192, image_format))
-        assert int(images_module.claimed_pixels(data, tf.constant(image_format == "JPEG"))) == 8192**2
+        for side in (8192, 8193):
+            data = tf.constant(claiming(side, image_format))
+            assert int(images_module.claimed_pixels(data, tf.constant(image_format == "JPEG"))) == side**2
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):  # no decoder saw it
+            images_module.decode_image(data)
     whole = tf.constant(encoded("PNG"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(images_module, "MAX_PIXELS", 13 * 7)

@@ -62,7 +62,7 @@ def read(folder, share=ALL, window=20, count=150, **changes):
 
 
 @pytest.mark.parametrize("share,window,expected", [
-    (ALL, 0, "88ddd1f1ca958f89"), (ALL, 20, "402ef44143005dc2"), (Share(1, 2), 20, "31d64afa6013eda4")
+    (ALL, 20, "402ef44143005dc2"), (Share(1, 2), 0, "9aa77b33a936aec3")
 ])  # fmt: skip
 def test_files_come_in_turn_and_each_window_is_shuffled_by_itself(folder, share, window, expected):
     items = read(folder, share, window)
@@ -88,12 +88,15 @@ def test_copies_by_language(folder, capsys):
     )
 
 
-@pytest.mark.parametrize("stop", [  # in the second group of files; in a window, before an epoch's last item, after it
-    pytest.param(stop, marks=[pytest.mark.slow] * (stop != 70)) for stop in (70, 7, 81, 82, 110)
+@pytest.mark.parametrize("stop,window,temperature", [
+    (70, 20, 1.0),  # in the second group of files; then in a window, before an epoch's last item, after it, with copies
+    *(pytest.param(*more, marks=pytest.mark.slow) for more in (
+        (7, 20, 1.0), (81, 20, 1.0), (82, 20, 1.0), (110, 20, 1.0), (110, 20, 5.0), (70, 1000, 1.0), (110, 1000, 1.0))),
 ])  # fmt: skip
-def test_no_record_is_read_again_after_a_restart(folder, stop):
-    whole = read(folder)
-    rest = taken(usable(folder, place(whole[stop])), 39)
+def test_no_record_is_read_again_after_a_restart(folder, stop, window, temperature):
+    whole = read(folder, window=window, language_temperature=temperature)
+    changes = dict(shuffle_buffer=window, language_temperature=temperature)
+    rest = taken(usable(folder, place(whole[stop]), **changes), 39)
     assert texts(rest) == texts(whole[stop + 1 : stop + 40])
     for found, expected in zip(rest, whole[stop + 1 :]):
         np.testing.assert_array_equal(place(found), place(expected))  # bit for bit what it would have been

@@ -25,41 +25,6 @@ def gradient_images(count, side):
     return tf.constant(np.tile(image[None], (count, 1, 1, 1)).astype(np.uint8))
 
 
-def many_tokens(tokenizer, rows=400, length=20):
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(0, length - 1, rows)
-    pieces = tf.RaggedTensor.from_row_lengths(
-        tf.constant(generator.integers(5, tokenizer.vocabulary_size, lengths.sum()), tf.int32), lengths
-    )
-    tokenizer.max_length = length
-    return tokenizer.pack(pieces, length), lengths
-
-
-def test_masking_is_berts():
-    tokenizer = toy_data.toy_tokenizer()
-    tokens, lengths = many_tokens(tokenizer)
-    masked = mask_tokens(tokens, tokenizer, 0.15, SEED)
-    before, after = tokens["input_word_ids"].numpy(), masked["input_word_ids"].numpy()
-    places, targets, weights = (masked[name].numpy() for name in ("places", "targets", "weights"))
-    assert places.shape == (400, 3)  # ceil(0.15 * 18)
-    expected = np.where(lengths > 0, np.maximum(np.round(0.15 * np.minimum(lengths, 18)), 1), 0)
-    np.testing.assert_array_equal(weights.sum(axis=1), expected)
-    rows, columns = np.nonzero(weights)
-    chosen = places[rows, columns]
-    np.testing.assert_array_equal(targets[rows, columns], before[rows, chosen])
-    assert not set(before[rows, chosen]) & {0, 2, 3}  # neither padding nor [CLS] nor [SEP]
-    assert len({*zip(rows, chosen)}) == len(rows)  # no place twice
-    untouched = np.ones_like(before, bool)
-    untouched[rows, chosen] = False
-    np.testing.assert_array_equal(before[untouched], after[untouched])
-    new = after[rows, chosen]
-    shares = np.mean(new == tokenizer.mask_id), np.mean(new == targets[rows, columns])
-    assert abs(shares[0] - 0.8) < 0.06 and abs(shares[1] - 0.1) < 0.05
-    again = mask_tokens(tokens, tokenizer, 0.15, SEED)
-    np.testing.assert_array_equal(again["input_word_ids"], after)
-    assert not np.array_equal(mask_tokens(tokens, tokenizer, 0.15, SEED + 1)["input_word_ids"], after)
-
-
 def test_masking_works_where_the_width_is_not_known():
     tokenizer = toy_data.toy_tokenizer()
 

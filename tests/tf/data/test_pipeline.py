@@ -1,20 +1,16 @@
 """Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
 
 import ast
-import collections
 import pathlib
-import tempfile
 import time
 
-import contract
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from contract import losses_of
 
 from mural_lite.errors import UserError
-from mural_lite.skipped import DAMAGED_RECORD, KINDS, NOT_AN_EXAMPLE, TEXT_NOT_UTF8, UNREADABLE_IMAGE
+from mural_lite.skipped import DAMAGED_RECORD, UNREADABLE_IMAGE
 from mural_tf.data import records
 from mural_tf.data.records import parse_image_text
 from mural_tf.data.skipped_records import SkippedRecords
@@ -27,8 +23,6 @@ from mural_tf.data.streams.epochs import (
     _too_many,
     count_languages,
     endless_items,
-    one_pass,
-    parser,
     start_of,
     unusable,
     usable_items,
@@ -117,72 +111,7 @@ def test_sizes_are_known_beforehand(dataset):
 def test_resumes_at_the_very_next_record(config, whole):
     """In an epoch; at other places: test_epochs.py."""
     for one, other in zip(whole[7:], batches(config, 6, places=places_of(whole[6]), **ONE)):
-        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/tf/data/test_shares.py
-
-
-def test_pairs_stay_together(whole):
-    tokenizer = toy_data.toy_tokenizer()
-    batch = whole[0]
-    numbers, others = (
-        [
-            [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")]
-            for row in batch[side]["input_word_ids"]
-        ]
-        for side in ("text_a", "text_b")
-    )
-    assert numbers == others and all(numbers)
-
-
-def counts_of(batch, stream="image_text"):
-    """The records read, and how many of each kind were skipped."""
-    tally = batch[f"{stream}_tally"][0, 0]
-    assert tally[1:, 0].sum() == tally[0, 1]
-    return int(tally[0, 0]), {kind: int(count) for kind, count in zip(KINDS, tally[1:, 0]) if count}
-
-
-@pytest.mark.slow
-def test_unusable_records_are_skipped_and_counted(tmp_path):
-    images = toy_data.image_text_records(64)
-    images[3].image = b"not an image"
-    images[7].image = toy_data.picture(7)[:60]  # truncated PNG
-    images[11].captions = ["", "fine"]
-    images[12].captions = [b"\xff\xfe", "fine"]
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
-    path, other = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    with open(path, "r+b") as file:  # the first record, two captions of image 0
-        file.seek(40)
-        file.write(b"????")
-    prepend(other, garbage(3))
-    config.data.max_skipped_fraction = 0.5
-    whole = batches(config, 16, **ONE)
-    # An epoch of 126 captions and a lost record has 120 that can be used: 7 batches and a half.
-    kinds = {
-        "record that does not agree with its checksum": 1,
-        "record that is not a tf.train.Example of the expected kind": 3,
-        "image that does not decode": 4,  # two images with two captions each
-        "empty caption": 1,
-        "caption that is not UTF-8": 1,
-    }
-    read, skipped = counts_of(whole[14])  # two epochs
-    assert skipped == {kind: 2 * count for kind, count in kinds.items()} and read == 2 * 130
-    for batch, before in zip(whole[1:], whole):
-        assert counts_of(batch)[0] - counts_of(before)[0] >= 16
-    file, byte = whole[14]["image_text_tally"][0, 0, 1 + KINDS.index(DAMAGED_RECORD), 1:]
-    assert (records.list_files(tmp_path, records.IMAGE_TEXT, "train")[file], byte) == (path, 0)
-
-
-def garbage(count):
-    """So many records that are no `tf.train.Example`, as they stand in a file."""
-    with tempfile.NamedTemporaryFile() as file:
-        with tf.io.TFRecordWriter(file.name) as writer:
-            for number in range(count):
-                writer.write(b"\xff\xfe garbage" * number)
-        return file.read()
-
-
-def prepend(path, content):
-    path = pathlib.Path(path)
-    path.write_bytes(content + path.read_bytes())
+        assert_same({name: one[name] for name in other}, other)  # of the other stream: test_epochs.py
 
 
 @pytest.mark.parametrize("window,taken", [(8, 2), (100, 1)])
@@ -282,29 +211,6 @@ def test_the_bound_is_a_share_of_an_epoch():
         assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
 
 
-def test_pairs_that_are_parsed_together_are_parsed_as_alone(tmp_path, monkeypatch):
-    """100 records in blocks of 8, some with what is no record, without a text, without a group, not UTF-8."""
-    monkeypatch.setattr("mural_tf.data.streams.epochs.BLOCK", 8)
-    name = str(tmp_path / "train-00000-of-00001.tfrecord")
-    sides = {"text_a": b"one", "language_a": b"en", "text_b": b"eins", "language_b": b"de", "group_id": b"g"}
-    with tf.io.TFRecordWriter(name) as writer:
-        for n in range(100):
-            values = {**sides, "text_a": b"one %d" % n, **({"text_b": b"\xff"} if n % 31 == 5 else {})}
-            values = {k: v for k, v in values.items() if (k, n % 17) not in (("text_b", 3), ("group_id", 4))}
-            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in values.items()}
-            record = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-            writer.write(b"\xff\xfe" if n in (50, 98) else record)
-    names = ("text_a", "language_b", "text_b", "group_id", "problem", "file", "byte", "lost")
-    alone = parser(lambda serialized: records.parse_text_pair(serialized), takes_many=False)
-    together, one_by_one = (list(one_pass([name], parse, names)) for parse in (records.parse_text_pair, alone))
-    assert len(together) == len(one_by_one) == 13
-    for block, expected in zip(together, one_by_one):
-        for key in names:
-            np.testing.assert_array_equal(block[key], expected[key])
-    problems = collections.Counter(np.concatenate([block["problem"] for block in together]).tolist())
-    assert problems == {b"": 89, NOT_AN_EXAMPLE.encode(): 8, TEXT_NOT_UTF8.encode(): 3}
-
-
 def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
     images = toy_data.image_text_records(64)
     images[0].captions = [b"\xff", "ding v0"]
@@ -350,37 +256,6 @@ def test_pairs_of_one_image_or_group_are_known_by_their_id(tmp_path):
 
 def text_pairs_of(config):
     return toy_data.stream_batch(config, toy_data.toy_tokenizer(), "text_text")
-
-
-@pytest.mark.parametrize("method", [
-    "mural", pytest.param("labse", marks=pytest.mark.slow), pytest.param("mule", marks=pytest.mark.slow)
-])  # fmt: skip
-def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
-    records.write_records(tmp_path, records.IMAGE_TEXT, "train", captioned(1, ("en", "de", "en") * 6), shards=2)
-    config = contract.toy_config(method)
-    config.data.update(dict(directory=str(tmp_path), text_pairs="co_captions"))
-    config.train.text_text_batch = 16
-    model = contract.build(config)
-    batch = toy_data.stream_batch(config, contract.tokenizer(config), "text_text")
-    embeddings = {name: tf.math.l2_normalize(tf.random.normal([16, size]), axis=-1)
-                  for name, (_, size) in model.embedding_shapes.items()}  # fmt: skip
-    others = {"image_id": tf.range(16), "caption_id": tf.range(16), "caption_language_id": tf.zeros([16], tf.int32)}
-    if method == "mule":
-        embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
-    assert losses_of(model, embeddings, {**others, **batch})["text_text"] < 1e-5
-
-
-def test_img2dataset_records(tmp_path):
-    with tf.io.TFRecordWriter(str(tmp_path / "00000.tfrecord")) as writer:
-        for i in range(16):
-            feature = {"jpg": toy_data.picture(i, kind="JPEG"), "txt": f"thing w{i}".encode(), "key": b"%05d" % i}
-            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in feature.items()}
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    config = toy_data.toy_config(tmp_path, "align")
-    config.data.format = "img2dataset"
-    batch = toy_data.stream_batch(config, toy_data.toy_tokenizer(), "image_text")
-    assert len(set(batch["image_id"].numpy().tolist())) == 16
-    assert batch["image"].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch["image"].dtype == tf.uint8
 
 
 @pytest.fixture

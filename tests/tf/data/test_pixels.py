@@ -9,9 +9,8 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from mural_lite.config import base_config
-from mural_tf.data.images import augment_images, evaluation_image, prepare_image, read_image, resize_image
+from mural_tf.data.images import augment_images, evaluation_image, prepare_image, read_image
 from mural_tf.encoders.efficientnet import STATISTICS, PixelNormalization
-from mural_tf.export import serving
 from mural_tf.export.signatures import decode_batch
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels, siglip_pixels
 
@@ -96,18 +95,6 @@ def test_pixels_of_odd_files_are_pillows_in_memory_and_exported(mode, interpolat
         assert_close(row, by_pillow(image, config))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [
-    dict(interpolation="big_vision"), *(dict(resize_mode=m, interpolation=kind, jpeg="accurate") for m, kind in WAYS),
-])  # fmt: skip
-def test_servers_have_the_operations(changes):
-    config = tower(**changes)
-    graph = tf.function(lambda data: decode_batch(data, config), [tf.TensorSpec([None], tf.string)])
-    graph = graph.get_concrete_function().graph.as_graph_def()
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    assert {node.op for node in nodes} - {f.signature.name for f in graph.library.function} <= serving.CORE_OPS
-
-
 @pytest.mark.parametrize("height, width", [(40, 51), (51, 40), (224, 224), (9, 30)])
 def test_defaults_and_big_vision_are_tensorflows(height, width):
     image, config = picture(height, width), tower(resize=40, image_size=33)
@@ -118,16 +105,6 @@ def test_defaults_and_big_vision_are_tensorflows(height, width):
     resized = tf.image.resize(image, [40, 40], method="bilinear", antialias=False)
     expected = tf.cast(tf.clip_by_value(resized, 0, 255), tf.uint8)
     np.testing.assert_array_equal(evaluation_image(tf.constant(image), config), expected)
-
-
-@pytest.mark.parametrize("shape", [(1, 2**22), (2**22, 1)])
-def test_of_a_strip_only_the_middle_is_resampled(shape):
-    """All of it would be 32 x 2^27 pixels."""
-    image = np.zeros((*shape, 3), np.uint8)
-    image[shape[0] // 2 :, shape[1] // 2 :] = 200
-    out = resize_image(tf.constant(image), tower(resize_mode="shorter_side", interpolation="bicubic")).numpy()
-    along = out[16] if shape[0] == 1 else out[:, 16]
-    assert along[0, 0] < 5 and along[-1, 0] > 195
 
 
 def test_training_reads_the_square_in_the_centre_and_crops_it():

@@ -10,10 +10,10 @@ import toy_data
 
 from mural_lite.config_file import load_config, save_config
 from mural_lite.errors import UserError
-from mural_lite.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE
+from mural_lite.skipped import KINDS, UNREADABLE_FILE
 from mural_tf.data import records
 from mural_tf.data.records import parse_text_pair
-from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, usable_items
+from mural_tf.data.streams.epochs import ALL, endless_items, place_of_last, start_of, usable_items
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.data.streams.pipeline import stream_sources, training_batches
 from mural_tf.training.data_progress import DataProgress
@@ -87,60 +87,6 @@ def test_what_stands_before_a_window_may_be_gone(tmp_path):
     assert texts(rest) == texts(whole[151:189]) and not rest[-1]["tally"][0, 1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes,stop", [
-    ({"language_temperature": 5.0}, 170),  # in the second epoch
-    ({"language_temperature": 5.0}, 100), ({"shuffle_buffer": 1000}, 100), ({"shuffle_buffer": 1000}, 170),
-])  # fmt: skip
-def test_restarts_with_copies_and_with_one_window(tmp_path, monkeypatch, changes, stop):
-    write_pairs(tmp_path)
-    with tf.io.TFRecordWriter(str(tmp_path / "text_pairs/train-00003-of-00007.tfrecord")) as writer:
-        for i in range(4):
-            writer.write(records.serialize(records.TextPair(f"q{i}", "en", f"q{i}", "fr", "")))
-    monkeypatch.setattr("mural_tf.data.streams.epochs.count_languages", lambda *_: {"de": 125, "fr": 4})
-    whole = taken(usable(tmp_path, **changes), 400)
-    if "language_temperature" in changes:
-        assert sum(text[0] == "q" for text in texts(whole)) > 12  # 4 of 129 without it
-    rest = taken(usable(tmp_path, place(whole[stop]), **changes), 50)
-    assert texts(rest) == texts(whole[stop + 1 : stop + 51])
-
-
-@pytest.fixture
-def shared(tmp_path):
-    """A configuration whose images and pairs two pipelines share."""
-    toy_data.write_toy_data(tmp_path)
-    records.write_records(tmp_path, records.TEXT_PAIRS, "train", toy_data.text_pairs(64), shards=4)
-    (tmp_path / "text_pairs/train-00000-of-00001.tfrecord").unlink()
-    config = toy_data.toy_config(tmp_path)
-    config.augmentation.rotation = 45.0
-    return config
-
-
-def half(config, number, count=8, **options):
-    """Batches of one of two pipelines, the captions and the pairs that are in its epoch."""
-    batches = taken(training_batches(config, toy_data.toy_tokenizer(), share=Share(number, 2), **options), count)
-    captions = [(i, c) for b in batches for i, c in zip(b["image_id"].tolist(), b["caption_id"].tolist())]
-    pairs = [i for b in batches[:4] for i in b.get("text_group_id", np.array([])).tolist()]
-    return batches, captions, pairs
-
-
-def assert_same(one, other):
-    for name in other.keys() - {"data_wait_seconds", "image_text_tally", "text_text_tally"}:
-        tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
-
-
-@pytest.mark.slow
-def test_two_pipelines_have_each_record_once_in_batches(shared):
-    images, together = set(), set()
-    for number in range(2):
-        batches, captions, pairs = half(shared, number)
-        images, together = images | set(captions), together | set(pairs)
-        after = {stream: batches[4][f"{stream}_place"][0] for stream in ("image_text", "text_text")}
-        for one, other in zip(batches[5:], half(shared, number, 3, places=after)[0]):
-            assert_same(one, other)
-    assert len(images) == 128 and len(together) == 64
-
-
 def two_sources(tmp_path, **weights):
     for name, sizes in (("big", (60, 70, 80)), ("small", (30, 30))):
         write_pairs(tmp_path / name, sizes, name)
@@ -187,25 +133,6 @@ def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
     del config.data.sources.images
     with pytest.raises(UserError, match="None of data.sources .big, small. has image_text records"):
         stream_sources(config.data, "image_text")
-
-
-@pytest.mark.slow
-def test_one_bad_shard_of_many_stops_no_run_and_no_restart(tmp_path):
-    """Of 64 files one has empty texts, which is among the first 16 to be read: 60 of 3,840 are 1.6%, of the first
-    group's 960 they are 6.3%. A restart counts what comes after it."""
-    write_pairs(tmp_path, sizes=(60,) * 64)
-    first = tf.random.experimental.stateless_shuffle(tf.range(64, dtype=tf.int64), [5, 0])[0]
-    with tf.io.TFRecordWriter(records.list_files(tmp_path, records.TEXT_PAIRS, "train")[first]) as writer:
-        for _ in range(60):
-            writer.write(records.serialize(records.TextPair("", "en", "", "de", "")))
-    whole = taken(usable(tmp_path, bound=0.02), 1301)
-    tally = whole[999]["tally"]
-    assert tally[0, :2].tolist() == [1060, 60] and abs(tally[0, 2] - 3840) < 200
-    assert tally[1 + KINDS.index(EMPTY_TEXT), 0] == 60
-    rest = taken(usable(tmp_path, place(whole[300]), bound=0.02), 1000)
-    assert texts(rest) == texts(whole[301:])
-    for found, later in zip(rest, whole[301:]):
-        assert np.array_equal(found["tally"][:, 0], later["tally"][:, 0] - whole[300]["tally"][:, 0])
 
 
 @pytest.mark.slow

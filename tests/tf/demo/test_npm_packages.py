@@ -5,7 +5,6 @@ import io
 import subprocess
 import sys
 import tarfile
-import threading
 import types
 
 import pytest
@@ -92,29 +91,6 @@ def test_other_bytes_than_pinned_are_refused_and_not_kept(tmp_path, packages):
         fetch_packages(packages, tmp_path / "cache", Registry(a=b"First"), progress=False)
     assert packages[0].integrity in str(error.value)
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [".lock"]
-
-
-def test_a_second_process_waits_for_the_first(tmp_path, packages):
-    """The second fetch finds what the first one fetched, because it waits; `flock` treats threads like processes."""
-    started, release = threading.Event(), threading.Event()
-    first = Registry(a=b"first", b=b"second")
-    second = Registry()
-
-    def slow(package, folder):
-        started.set()
-        assert release.wait(10)
-        return first(package, folder)
-
-    threads = [threading.Thread(target=fetch_packages, args=(packages, tmp_path, f, False)) for f in (slow, second)]
-    threads[0].start()
-    assert started.wait(10)
-    threads[1].start()
-    threads[1].join(0.3)
-    assert threads[1].is_alive()  # it waits
-    release.set()
-    for thread in threads:
-        thread.join(10)
-    assert first.asked == ["a", "b"] and second.asked == []
 
 
 def fake_npm(monkeypatch, returncode, stderr="", content=None):

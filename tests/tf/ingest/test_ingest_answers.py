@@ -9,7 +9,7 @@ from PIL import Image
 from snapshots import assert_answers
 
 import mural_tf.ingest
-from mural_lite.text_files import Part, Unit
+from mural_lite.text_files import Part, Unit, canonical_language
 from mural_tf.ingest import build_vocabulary, convert, decide, filters, source, translated_captions
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Captioned, Pair, Text

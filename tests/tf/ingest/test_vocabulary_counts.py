@@ -12,7 +12,6 @@ from mural_tf.ingest import rows
 from mural_tf.ingest.build_vocabulary import COUNTS, WordCounts, count_sources
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, parse_source
-from mural_tf.text import learning
 from mural_tf.text.vocabulary_file import load_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -60,14 +59,6 @@ def test_any_source_is_counted(tmp_path, workers):
     assert (combined["chien"], combined["perro"], combined["cane"]) == (2, 1, 1)
     assert counts.totals["en"] == 240 and counts.totals["sw"] == 199
     assert tally.written == 199 + 120 + 3 and list(tally.skipped) == ["empty text"]
-
-
-def test_the_trainer_is_given_bounded_text(monkeypatch):
-    counts = {"often": 1000, "seldom": 100, "never": 1}
-    small = learning.learn_vocabulary(counts, 60, "tokenizers")
-    monkeypatch.setattr(learning, "MOST_OCCURRENCES", 110)
-    scaled = learning.learn_vocabulary(counts, 60, "tokenizers")
-    assert {"often", "seldom"} <= set(scaled) and "never" in small and "never" not in scaled
 
 
 def test_command(tmp_path, capsys):

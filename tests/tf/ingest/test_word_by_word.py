@@ -14,7 +14,6 @@ from benchmarks.word_by_word import (
     describe_word_by_word,
     learn_dictionary,
     translate_words,
-    words_of,
 )
 from mural_lite.errors import UserError
 from mural_tf.data import records
@@ -23,24 +22,6 @@ from mural_tf.configs import emoji_mural_translated, translated  # isort: skip
 
 SWAHILI = [("red cat", "paka nyekundu"), ("red dog", "mbwa nyekundu"), ("blue cat", "paka buluu"),
            ("blue dog", "mbwa buluu"), ("cat", "paka")]  # fmt: skip
-
-
-@pytest.mark.parametrize("text,words", [
-    ("“Red” cat: (sleeping)!", ["red", "cat", "sleeping"]), ("  ", []), ("— !", []),
-    ("well-known cat's", ["well-known", "cat's"]), ("មុខ​ញញឹម ភ្នែក", ["មុខ​ញញឹម", "ភ្នែក"]),
-    ("STRASSE Straße", ["strasse", "strasse"]),
-])  # fmt: skip
-def test_words(text, words):
-    assert words_of(text) == words
-
-
-def test_weights_derived_by_hand():
-    # One pair of two words each: nothing tells them apart, so that each p is 1/2 and a weight 1/4.
-    dictionary = learn_dictionary([("red cat", "paka nyekundu")])
-    assert dictionary == {word: (["nyekundu", "paka"], [0.25, 0.25]) for word in ("red", "cat")}
-    # One word beside one word: p = 1 in both directions.
-    assert learn_dictionary([("cat", "paka"), ("", "x"), ("dog", "!")]) == {"cat": (["paka"], [1.0])}
-    assert learn_dictionary([]) == {}
 
 
 def naive_model(pairs, iterations=5):

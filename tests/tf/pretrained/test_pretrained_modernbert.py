@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from test_pretrained_sentences import text_config
 
 import mural_tf
 from mural_lite.byte_words import EXPRESSIONS, GPT2, GPT4O
 from mural_lite.config import base_config
-from mural_lite.errors import UserError
 from mural_lite.litert.few_pieces import PLACES, FewPieces
 from mural_lite.litert.pieces import SentencePieces
 from mural_tf.encoders.by_length import encode_by_length
@@ -55,13 +55,6 @@ IDS = [
     [2, 1, *[0] * 16],
     [2, 264, 261, 262, 262, 260, 265, 263, 266, 263, 199, 173, 265, 262, 263, 261, 262, 1],
 ]
-
-
-def text_config():
-    config = base_config()
-    config.model, config.image_tower.name = "labse", "none"
-    config.text_tower.precision = "float32"
-    return config
 
 
 def write_sentences(folder, pooling, **values):
@@ -143,77 +136,6 @@ def test_tower_of_a_run_that_trains_it(tmp_path):
         loss = tf.reduce_sum(states * tf.random.stateless_normal(states.shape, [1, 2]))
     gradients = tape.gradient(loss, model.text_encoder.trainable_variables)
     assert all(np.abs(tf.convert_to_tensor(gradient)).max() > 0 for gradient in gradients)
-
-
-LOCAL = {"rope_theta": 70.0, "rope_type": "yarn"}
-
-
-@pytest.mark.parametrize("values, words", [
-    ({"attention_bias": True}, "attention_bias is True, and only False is supported"),
-    ({"mlp_bias": True}, "mlp_bias is True"),
-    ({"norm_bias": True}, "norm_bias is True"),
-    ({"is_decoder": True}, "is_decoder is True"),
-    ({"rope_scaling": {"factor": 2}}, "rope_scaling is .*, and only null is supported"),
-    ({"attention_sinks": 4}, "unknown key attention_sinks"),
-    ({"hidden_activation": "relu"}, "hidden_activation is 'relu', expected one of gelu, gelu_pytorch_tanh, silu"),
-    ({"rope_parameters": {"sliding_attention": LOCAL}}, "rope_type is 'yarn', and only 'default' is supported"),
-    ({"rope_parameters": {"rope_theta": 5.0}}, "unknown key rope_theta"),
-    ({"layer_types": ["full_attention"] * 3}, "layer_types are full_attention, .*; expected one for each layer"),
-    ({"layer_types": ["sliding_attention"] * 5}, "expected one for each layer, 'full_attention' at equal distances"),
-    ({"max_position_embeddings": 16}, "text_tower.max_length=64, and .* says texts of 16 tokens"),
-    ({"num_hidden_layers": 4}, "6 unexpected .layers.4.attn.Wo.weight"),
-    ({"intermediate_size": 41}, "10 of another shape .layers.0.mlp.Wi.weight .80, 32. for"),
-])  # fmt: skip
-def test_keys_and_tensors_are_used_or_refused(tmp_path, values, words):
-    with pytest.raises(UserError, match=words):
-        import_weights("modernbert", families.write_modernbert(tmp_path, **values), text_config())
-
-
-def other_words(tokenizer):
-    tokenizer["normalizer"] = None
-    split = {"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated", "invert": False}
-    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, bytes_only]}
-
-
-def space_before(tokenizer):
-    tokenizer["normalizer"] = None
-    tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True}
-
-
-def without_bytes(tokenizer):
-    tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False}
-    tokenizer["model"]["byte_fallback"] = False
-    tokenizer["normalizer"] = None
-
-
-def lower_cased(tokenizer):
-    without_bytes(tokenizer)
-    tokenizer["normalizer"] = {"type": "Lowercase"}
-
-
-def without_begin(tokenizer):
-    del tokenizer["post_processor"]["single"][0]
-
-
-@pytest.mark.parametrize("change, words", [
-    (lower_cased, "its normalizer is Lowercase; expected NFC or none"),
-    (without_bytes, "expected a piece for each of the 256 bytes, and added tokens"),
-    (space_before, "add_prefix_space is True, and only False is supported"),
-    (other_words, r"splits texts by '\[a-z\]\+', which is not supported: expected GPT-2's expression, or GPT-4o's"),
-    (without_begin, r"its post_processor makes rows of \['', '<eos>'\]; expected begin, text, end"),
-    (lambda tokenizer: tokenizer.pop("post_processor"), "makes rows of text alone; expected begin, text, end"),
-])  # fmt: skip
-def test_pieces_of_another_kind(tmp_path, change, words):
-    path = families.write_modernbert(tmp_path) / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    change(tokenizer)
-    path.write_text(json.dumps(tokenizer))
-    with pytest.raises(UserError, match=words):
-        import_weights("modernbert", tmp_path, text_config())
-    path.unlink()
-    with pytest.raises(UserError, match="has no tokenizer.json: expected the pieces of a ModernBERT"):
-        import_weights("modernbert", tmp_path, text_config())
 
 
 WORDS = [

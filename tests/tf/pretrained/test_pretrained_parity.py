@@ -11,7 +11,7 @@ from test_pretrained_align import IMAGE_EMBEDDINGS, LOGITS_PER_IMAGE, TEXT_EMBED
 from benchmarks.golden import golden_vectors
 from benchmarks.golden_check import main as golden_check
 from mural_lite.config import base_config
-from mural_tf.pretrained.importers import import_weights, starting_config
+from mural_tf.pretrained.importers import import_weights
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -204,23 +204,6 @@ def settle_statistics(model, images):
         norm.eval()
 
 
-# Checkpoints of today, at full size with random weights. Of one framework at a time: the largest takes 4.5 GB.
-FAMILIES = {
-    "siglip2-base-patch16-224": ("siglip", dict(image_size=224, patch_size=16), dict(vocab_size=256_000)),
-    "siglip2-so400m-patch16-256": (
-        "siglip",
-        dict(image_size=256, patch_size=16, hidden_size=1152, intermediate_size=4304, num_hidden_layers=27),
-        dict(vocab_size=256_000, hidden_size=1152, intermediate_size=4304, num_hidden_layers=27),
-    ),
-    "clip-vit-large-patch14": (
-        "clip",
-        dict(image_size=224, patch_size=14, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24),
-        dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072, num_hidden_layers=1),
-    ),
-    "xlm-roberta-base": ("bert", None, dict(vocab_size=250_002)),
-}
-
-
 def spread(model):
     """Random weights under which other inputs give other outputs: as they are made, all would lie close together."""
     torch.manual_seed(0)
@@ -238,79 +221,3 @@ def spread(model):
             else:
                 weights.normal_(0, 0.02)
     return model.eval()
-
-
-def write_bare_pieces(folder, rows):
-    """A SentencePiece model of so many pieces: ids are given, and no text is divided."""
-    import foreign_checkpoints as families
-    from test_sentence_pieces import BPE, BPE_SETTINGS
-
-    if rows == 256_000:
-        more = [[f"▁{i}", -1e3, "normal"] for i in range(rows - len(BPE))]
-        families.write_pieces(folder / "tokenizer.model", [*BPE, *more], BPE_SETTINGS)
-    else:
-        more = [[f"▁{i}", -9.0, "normal"] for i in range(rows - 2 - len(families._with_unknown_first()))]
-        families.write_pieces(folder / "sentencepiece.bpe.model", [*families._with_unknown_first(), *more])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_families_at_full_size(tmp_path, name):
-    kind, vision, text = FAMILIES[name]
-    heads = {1152: 16, 1024: 16}
-    for part in (vision, text):
-        if part and part.get("hidden_size") in heads:
-            part["num_attention_heads"] = heads[part["hidden_size"]]
-    images, length = foreign.random_images(4, vision["image_size"]) if vision else None, 64
-    ids = np.random.default_rng(0).integers(4, text.get("vocab_size", 9), (4, length)).astype(np.int32)
-    mask = np.ones_like(ids) if kind == "siglip" else (np.arange(length) < [[64], [20], [7], [3]]).astype(np.int32)
-    expected = outputs_of(kind, vision, text, tmp_path, images, ids, mask)
-    write_bare_pieces(tmp_path, text.get("vocab_size", 0)) if kind != "clip" else None
-    config = starting_config(kind)
-    config.image_tower.precision = config.text_tower.precision = "float32"
-    if kind == "bert":
-        config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32, projection=512))
-    model, *_ = import_weights(kind, tmp_path, config, vocabulary_size=9)
-    tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
-    found = {}
-    if kind != "bert":
-        found["images"] = model.embed_images(images).numpy()
-    if kind == "siglip":
-        found["texts"] = model.embed_texts(tokens).numpy()
-    if kind == "bert":
-        found["texts"] = model.text_encoder(tokens).numpy()
-        found["texts"] /= np.linalg.norm(found["texts"], axis=-1, keepdims=True)
-    for part, vectors in found.items():
-        print(f"{name}, {part}: numbers at most {np.abs(vectors - expected[part]).max():.1e} apart")
-        assert np.abs(vectors - expected[part]).max() <= 1e-5
-        assert np.min(vectors @ vectors.T) < 0.97
-
-
-def outputs_of(kind, vision, text, folder, images, ids, mask):
-    """What PyTorch's model gives, normalised; the model is written to a folder and gone afterwards."""
-    mean, deviation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-    if kind == "siglip":
-        config = transformers.SiglipConfig(vision_config=vision, text_config=text)
-        model = spread(transformers.SiglipModel(config))
-    elif kind == "clip":
-        config = transformers.CLIPConfig(vision_config=vision, text_config=text, projection_dim=768)
-        model = spread(transformers.CLIPModel(config))
-        mean, deviation = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-    else:
-        config = transformers.XLMRobertaConfig(**text, max_position_embeddings=514, type_vocab_size=1)
-        config.layer_norm_eps = 1e-5
-        model = spread(transformers.XLMRobertaModel(config, add_pooling_layer=False))
-    model.save_pretrained(folder)
-    found = {}
-    with torch.no_grad():
-        if images is not None:
-            pixels = (images.astype(np.float32) / 255 - np.array(mean)) / np.array(deviation)
-            found["images"] = model.get_image_features(pixel_values=torch.tensor(pixels).float().permute(0, 3, 1, 2))
-        if kind == "siglip":
-            found["texts"] = model.get_text_features(input_ids=torch.tensor(ids).long())
-        if kind == "bert":
-            padded = torch.tensor(np.where(mask, ids, 1)).long()
-            states = model(input_ids=padded, attention_mask=torch.tensor(mask)).last_hidden_state
-            found["texts"] = states[:, 0]
-    vectors = {name: getattr(value, "pooler_output", value).numpy() for name, value in found.items()}
-    return {name: value / np.linalg.norm(value, axis=-1, keepdims=True) for name, value in vectors.items()}

@@ -25,7 +25,6 @@ from mural_tf.text.vocabulary_file import NAME
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.text.words import WHOLE_CHINESE
 
-WITHOUT_SPACE = SETTINGS | dict(add_dummy_prefix=False)
 MOVED = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], *UNIGRAM[2:],
          ["<mask>", 0.0, "control"], ["unused", 0.0, "unused"]]  # fmt: skip
 UNKNOWN_FIRST = [UNIGRAM[2], *UNIGRAM[:2], *UNIGRAM[3:]]
