@@ -4,7 +4,6 @@ import io
 import struct
 import zlib
 
-import numpy as np
 from PIL import Image
 
 
@@ -30,12 +29,3 @@ def gif_of_size(side):
     at = data.index(b",\0\0\0\0")  # where its description begins
     data[at + 5 : at + 9] = 2 * side.to_bytes(2, "little")
     return bytes(data)
-
-
-def bitmap(image, bits):
-    """A BMP of 8 bits, with a palette, or of 32, whose fourth byte is 0, as screenshots have it."""
-    if bits == 8:
-        return saved(image.convert("P"), "BMP")
-    rows = np.dstack([np.asarray(image)[::-1, :, ::-1], np.zeros(image.size[::-1], np.uint8)])  # BGR and 0, from below
-    sizes = struct.pack("<iiiHHIIiiII", 40, *image.size, 1, 32, 0, rows.size, 2835, 2835, 0, 0)
-    return b"BM" + struct.pack("<IHHI", 54 + rows.size, 0, 0, 54) + sizes + rows.tobytes()
