@@ -93,42 +93,6 @@ def test_a_hub_text_encoder_trains(export, config):
     assert losses[-1] < losses[0] - 0.01
 
 
-def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
-    """Cross-entropy on the second half of the examples after training on the first, with a linear head."""
-    keras.utils.set_random_seed(0)
-    half = len(labels) // 2
-    train, test = ({name: x[part] for name, x in inputs.items()} for part in (slice(half), slice(half, None)))
-    keras_inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
-    layer = hub.KerasLayer(str(path), trainable=trainable)
-    if "image" in keras_inputs:
-        embeddings = layer(keras_inputs["image"])
-    else:
-        embeddings = layer(keras_inputs)["default"]
-    outputs = keras.layers.Dense(1, activation="sigmoid")(embeddings)
-    classifier = keras.Model(keras_inputs, outputs)
-    classifier.compile(keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
-    classifier.fit(train, labels[:half], batch_size=16, epochs=epochs, verbose=0)
-    assert bool(layer.trainable_variables) == trainable
-    return classifier.evaluate(test, labels[half:], verbose=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("encoder, epochs", [("image_encoder", 6), ("text_encoder", 20)])
-def test_fine_tuning_an_encoder_beats_freezing_it(export, preprocessor, encoder, epochs):
-    draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 64)
-    images = draw.uniform(0.3, 0.6, (64, SIDE, SIDE, 3)).astype(np.float32)
-    images[np.arange(64), :, :, np.where(labels, 0, 2)] += 0.2  # reddish or bluish
-    texts = [f"{'thing' if label else 'ding'} w{i % 10} v{i % 7}" for i, label in enumerate(labels)]
-    tokens = {name: x.numpy() for name, x in preprocessor(tf.constant(texts)).items()}
-    inputs = {"image": images} if encoder == "image_encoder" else tokens
-    tuned, frozen = (
-        losses_of_fine_tuning(export / "hub" / encoder, inputs, labels, trainable, epochs)
-        for trainable in (True, False)
-    )
-    assert tuned < 0.8 * frozen, (tuned, frozen)
-
-
 def test_two_segments_are_packed_as_in_labse(preprocessor):
     tokenizer = toy_tokenizer(lower_case=True)
     start, end, pad = (tokenizer.vocabulary.index(piece) for piece in ("[CLS]", "[SEP]", "[PAD]"))

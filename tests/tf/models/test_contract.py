@@ -104,19 +104,21 @@ def has_two_devices() -> bool:
     return len(tf.config.list_logical_devices("CPU")) > 1
 
 
-def gradients_on_two_devices(method) -> dict:
+def gradients_on_two_devices(method, chunks) -> dict:
     """What `_gradients` gives of a batch that is divided over two replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if not tf.config.get_logical_device_configuration(cpu):  # in a process of its own
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     sums = tf.distribute.ReductionToOneDevice()  # the default one traces a function for each sum
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=sums)
-    return _gradients(method, strategy)
+    return _gradients(method, chunks, strategy)
 
 
-def _gradients(method, strategy) -> dict:
-    """Logs, gradients and BatchNorm's moments; other methods differ in their losses' parts, see above."""
-    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="global")
+def _gradients(method, chunks, strategy) -> dict:
+    """Logs, gradients and BatchNorm's moments, over all images or, in chunks, over groups of two."""
+    group = "global" if chunks == 1 else "2"
+    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group=group)
+    config.loss.label_smoothing = 0.1
     with strategy.scope():
         model = contract.build(config)
     batch, replicas = contract.batch_of(model, config), strategy.num_replicas_in_sync
@@ -126,22 +128,24 @@ def _gradients(method, strategy) -> dict:
 
     def step(mine):
         context = tf.distribute.get_replica_context()
-        found = compute_gradients(model, mine, SEED, 1)
+        found = compute_gradients(model, mine, SEED, chunks)
         reached = {v.name: g for v, g in zip(model.trainable_variables, found.by_optimizer["joint"]) if g is not None}
-        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, {**found.logs, **reached})
-        moments = {layer.name: moments[1] for layer, moments in found.moments.items()}  # the same on every replica
-        return {**summed, **moments}
+        moments = {layer.name: moments[1] / replicas for layer, moments in found.moments.items()}
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, {**found.logs, **reached, **moments})
 
     found = strategy.run(step, args=(strategy.experimental_distribute_values_from_function(part),))
     return {name: strategy.experimental_local_results(value)[0].numpy() for name, value in found.items()}
 
 
-@pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])
-def test_replicas_have_the_gradients_of_one_device(method):
-    """With examples that share ids across replicas, and BatchNorm over all of them."""
+@pytest.mark.parametrize("method,chunks", [
+    ("align", 1), *(pytest.param(method, 2, marks=pytest.mark.slow) for method in contract.METHODS)
+])  # fmt: skip
+def test_replicas_have_the_gradients_of_one_device(method, chunks):
+    """With examples that share ids across replicas, and micro-batches."""
     # The workers of a session have two devices; a process without them starts another one.
-    two = gradients_on_two_devices(method) if has_two_devices() else forked.call(gradients_on_two_devices, method)
-    expected = _gradients(method, tf.distribute.get_strategy())
+    calls = (method, chunks)
+    two = gradients_on_two_devices(*calls) if has_two_devices() else forked.call(gradients_on_two_devices, *calls)
+    expected = _gradients(method, chunks, tf.distribute.get_strategy())
     assert set(expected) == set(two) and len(expected) > 5
     for name, value in expected.items():
         assert np.max(np.abs(value - two[name])) < 1e-4 * max(1.0, np.max(np.abs(value))), name

@@ -1,4 +1,4 @@
-"""Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
+"""Micro-batches: two passes over chunks give the gradient of the full batch."""
 
 import contract
 import numpy as np
@@ -20,15 +20,6 @@ def gradients(model, batch, chunks, seed=SEED):
     return vars(compute_gradients(model, batch, seed, chunks, model.optimizers))
 
 
-def largest_difference(one, other):
-    assert [g is None for g in one] == [g is None for g in other]
-    return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
-
-
-def scale(values):
-    return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
-
-
 def part_of(batch, chunk, chunks):
     return tf.nest.map_structure(lambda value: tf.split(value, chunks)[chunk], batch)
 
@@ -45,20 +36,7 @@ def test_two_passes_with_one_optimiser_a_task():
     assert set(two) == {"image_text", "text_text"}
     for task in two:  # also the same `None`s: a task must not move, or decay, what it does not use
         assert None in two[task]
-        assert largest_difference(one[task], two[task]) < 1e-4 * scale(one[task])
-
-
-@pytest.mark.slow
-def test_plain_accumulation_differs():
-    config = contract.toy_config(**SAME_IN_BOTH)
-    model = contract.build(config)
-    batch = contract.batch_of(model, config)
-    expected = gradients(model, batch, 1)["by_optimizer"]["joint"]
-    accumulated = None
-    for chunk in range(4):
-        found = gradients(model, part_of(batch, chunk, 4), 1)["by_optimizer"]["joint"]
-        accumulated = [f / 4 if a is None else a + f / 4 for a, f in zip(accumulated or [None] * len(found), found)]
-    assert largest_difference(expected, accumulated) > 0.05 * scale(expected)
+        assert contract.largest_difference(one[task], two[task]) < 1e-4 * contract.scale(one[task])
 
 
 @pytest.mark.parametrize("tower", ["features", pytest.param("resnet", marks=pytest.mark.slow)])
@@ -91,13 +69,13 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(tower, tm
 
     expected, expected_means = reference()
     found = gradients(model, batch, 2)
-    assert largest_difference(expected, found["by_optimizer"]["joint"]) < 5e-5 * scale(expected)
+    assert contract.largest_difference(expected, found["by_optimizer"]["joint"]) < 5e-5 * contract.scale(expected)
     layers = model.normalization_layers()
     assert len(layers) > (10 if tower == "resnet" else 0) and set(layers) == set(found["moments"])
     for layer, mean in zip(layers, expected_means):
         assert np.max(np.abs(found["moments"][layer][0] - mean)) < 1e-5
     other = gradients(model, batch, 2, SEED + 1)["by_optimizer"]["joint"]
-    assert largest_difference(expected, other) > 0.01 * scale(expected)  # the draws matter here
+    assert contract.largest_difference(expected, other) > 0.01 * contract.scale(expected)  # the draws matter here
 
 
 @pytest.mark.slow

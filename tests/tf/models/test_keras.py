@@ -81,22 +81,6 @@ def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     assert losses[2] < losses[0] and int(model.steps_taken) == 24
 
 
-@pytest.mark.slow  # test_guard.py holds it of the project's own loop
-def test_a_step_without_a_finite_loss_leaves_no_nan(eager):
-    model, config = built("align")
-    batch = data_of(model, config)
-    model.compile("adam", max_skipped_steps=1)
-    bad = {**batch, "image": tf.fill(batch["image"].shape, float("nan"))}
-    batch["image"] = tf.cast(batch["image"], tf.float32) / 255.0
-    before = weights_of(model)
-    model.fit(tf.data.Dataset.from_tensors(bad), verbose=0)
-    assert largest(before, weights_of(model)) == 0.0  # no moments yet
-    with pytest.raises(UserError, match="3 steps in a row .* not finite"):
-        model.fit(tf.data.Dataset.from_tensors(bad).repeat(2), verbose=0)
-    model.fit(tf.data.Dataset.from_tensors(batch), verbose=0)
-    assert all(np.isfinite(weight).all() for weight in weights_of(model))
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_path, eager):
     model, config = built(method)

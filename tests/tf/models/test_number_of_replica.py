@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.encoders.layers import BatchNormalization
-from mural_tf.losses.pairs import Rows
 
 REPLICAS = 4
 
@@ -79,24 +78,6 @@ QUICK = ("mural", "mule", "siglip", "globetrotter")  # with the losses of all me
 ])  # fmt: skip
 def test_the_parts_of_replicas_add_up(method):
     compare_objective(*made(method))
-
-
-def range_of_first_and_last(self, columns):
-    return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
-
-
-def brackets(self, others):
-    return others[self.first : self.first + self.count]
-
-
-@pytest.mark.parametrize("name,old,error", [
-    ("is_own_row", range_of_first_and_last, (AssertionError, tf.errors.InvalidArgumentError)),
-    ("own_of", brackets, AssertionError),
-])  # fmt: skip
-def test_sizes_made_of_the_number_would_be_noticed(name, old, error, monkeypatch):
-    monkeypatch.setattr(Rows, name, old)
-    with pytest.raises(error, match="range|strided_slice"):
-        compare_objective(*made("align"))
 
 
 # BatchNorm over replicas.

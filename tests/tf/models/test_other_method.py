@@ -62,6 +62,19 @@ def test_captions_after_a_stage_are_learned_by_the_method_that_it_followed(metho
             np.testing.assert_array_equal(one, other)
 
 
+def test_the_towers_of_a_stage_are_the_source_s_and_its_heads_its_own(tmp_path):
+    source = contract.toy_config("mural", text_tower__hidden_size=24)
+    stage = contract.toy_config("etcl", text_tower__layers=3, shared_head=True)
+    found = _with_source_architecture(stage, source, tmp_path)
+    assert (found.model, found.shared_head) == ("etcl", True)
+    assert (found.text_tower.layers, found.text_tower.hidden_size) == (1, 24)
+    source.model = "align"  # has no text-text head
+    with pytest.raises(UserError, match="etcl starts from mural or etcl; .* is align"):
+        _with_source_architecture(contract.toy_config("etcl"), source, tmp_path)
+    ordinary = _with_source_architecture(contract.toy_config("mural"), source, tmp_path)
+    assert ordinary.model == "align"
+
+
 def test_stages_ask_the_source_for_what_they_need(tmp_path):
     stage = method_class("translation_distillation")
     names = {name for name in method_names() if stage.may_start_from(method_class(name))}

@@ -5,7 +5,6 @@ import signal
 import types
 
 import contract
-import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,12 +14,10 @@ from test_contrastive_loss import loop_oracle, unit_rows
 from toy_export import difference
 
 from mural_lite.config_file import load_config
-from mural_tf.backend import keras
 from mural_tf.data import records
 from mural_tf.data.streams import text_text
 from mural_tf.data.streams.columns import Column
 from mural_tf.data.streams.epochs import NO_ITEM
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
 from mural_tf.export import signatures
@@ -28,13 +25,12 @@ from mural_tf.losses.pairs import Pairs
 from mural_tf.models import complete, translation_distillation
 from mural_tf.models.build import build_model
 from mural_tf.models.translation_distillation import TranslationDistillation
-from mural_tf.runs import finish
 from mural_tf.runs.finetune import _with_source_architecture, finetune
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.text import vocabulary_file
-from mural_tf.training.callbacks import SaveCheckpoints, StopSignals
+from mural_tf.training.callbacks import SaveCheckpoints
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
-from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.fit import compile_model
 from mural_tf.training.tpu_check import find_problems
 from mural_tf.training.tpu_lowering import trace_step
 
@@ -265,18 +261,6 @@ def test_targets_of_several_pivots_are_means_of_groups_and_of_captions_their_own
     np.testing.assert_allclose(own[0], vectors[b"never a pair"], atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pivot", ["mean", "en+de"])  # which are all captions'
-def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    model, batch = completed(tmp_path, method__pivot=pivot, method__captions_weight=0.0)
-    number = [toy_data.toy_tokenizer().vocabulary[row[3]][2:] for row in batch["text_a"]["input_word_ids"].numpy()]
-    sides = [model.teach(toy_data.toy_tokenizer()(tf.constant([f"{word}{i}" for i in number])), training=False)
-             for word in ("thing w", "ding v")]  # fmt: skip
-    mean = tf.math.l2_normalize(sides[0] + sides[1], axis=-1)
-    np.testing.assert_allclose(batch["text_target"], mean, atol=1e-6)
-
-
 KEYS = strategies.integers(-(2**63), 2**63 - 1) | strategies.integers(-3, 3)
 
 
@@ -346,45 +330,6 @@ def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkey
     assert_equal(*weights.values())
 
 
-def trained_on_cached_targets(folder, replicas: int):
-    """The text tower's weights after three steps in two chunks."""
-    if replicas > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
-    devices = [f"CPU:{number}" for number in range(replicas)]
-    strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
-    config = contract.toy_config(METHOD, method__cached=True, method__pivot="mean", train__micro_batches=2)
-    config.text_tower.dropout = 0.0
-    config.data.update(dict(directory=str(folder), shuffle_buffer=100))
-    config.train.update(dict(steps=3, log_every=3))
-    with strategy.scope():
-        keras.utils.set_random_seed(0)
-        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-        compile_model(model, complete(config))
-    workdir = folder / f"of-{replicas}"
-    workdir.mkdir()
-    with StopSignals() as signals:
-        assert fit(model, toy_data.toy_tokenizer(), complete(config), workdir, strategy, signals)
-    return values(model.text_encoder)
-
-
-@pytest.mark.slow
-def test_cached_targets_reach_every_replica_and_chunk(tmp_path):
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    one, two = (forked.call(trained_on_cached_targets, tmp_path, replicas) for replicas in (1, 2))
-    assert max(np.max(np.abs(a - b)) for a, b in zip(one, two)) < 1e-4
-
-
-def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
-    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
-    for method, change in ((METHOD, " --config.other_method=True"), ("mural", "")):
-        finish.describe(toy_data.toy_config("data/mine", method), tmp_path)
-        expected = (
-            f"finetune --config=finetune{change} --from={tmp_path} --workdir={tmp_path}_tuned --config.data.directory="
-        )
-        assert f"{expected}data/mine" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
     config = contract.toy_config(METHOD, method__cached=True)
@@ -394,10 +339,6 @@ def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
 
 
 # The data.
-
-
-def streamed(config, *streams):
-    return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=streams)))
 
 
 @pytest.mark.parametrize("languages,expected", [

@@ -44,18 +44,6 @@ def test_chains_are_compiled_on_cpus_or_where_it_is_asked_for(card):
         kernels.set_fusion("yes")
 
 
-def test_a_card_is_shared_and_the_similarity_stays_float32(card, monkeypatch):
-    calls = []
-    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda *a: calls.append(a[1]))
-    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", lambda on: calls.append(on))
-    strategies.prepare_gpus()
-    assert not calls
-    card((8, 0))
-    strategies.prepare_gpus()
-    assert calls == [True, False]
-    assert strategies.describe_devices(tf.distribute.get_strategy()) == "Devices: 1 GPU (A card)."
-
-
 def test_cards_that_the_driver_sees(tmp_path):
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0/information").write_text("Model: \t NVIDIA H100\nIRQ: 7\n")

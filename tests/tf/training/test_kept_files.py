@@ -5,8 +5,6 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
-import types
 
 import pytest
 import tensorflow as tf
@@ -146,24 +144,6 @@ def test_the_environment(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert environment.threads() == 1
-
-
-def test_a_revision_by_git(tmp_path, monkeypatch):
-    (tmp_path / ".git").mkdir()
-    asked = []
-    monkeypatch.setattr(environment.subprocess, "run", lambda command, **options: asked.append((command, options)) or
-                        types.SimpleNamespace(stdout=" v1-dirty\n"))  # fmt: skip
-    assert environment._revision(tmp_path) == "v1-dirty"
-    options = dict(capture_output=True, text=True, check=True)
-    assert asked == [(["git", "-C", str(tmp_path), "describe", "--always", "--dirty"], options)]
-    for failure in (OSError(), subprocess.CalledProcessError(128, "git")):
-
-        def fail(*_, failure=failure, **__):
-            raise failure
-
-        monkeypatch.setattr(environment.subprocess, "run", fail)
-        assert environment._revision(tmp_path) == ""
-    assert environment._revision(tmp_path / "none") == ""
 
 
 # The data of a run.
@@ -405,25 +385,3 @@ def test_what_a_killed_run_left_half_written_goes(tmp_path):
         assert left.exists() != writes
 
 
-def test_the_model_of_a_workdir(tmp_path, monkeypatch):
-    calls = []
-
-    def note(name, result):
-        monkeypatch.setattr(trained_model, name, lambda *arguments: calls.append((name, *arguments)) or result)
-
-    model = types.SimpleNamespace(
-        image_encoder="pictures", head_names=("a", "b"), text_head=lambda name: f"head {name}"
-    )
-    tokenizer = types.SimpleNamespace(vocabulary_size=77)
-    note("load_config", "config")
-    note("check_stored", None)
-    note("build_tokenizer", tokenizer)
-    note("build_model", model)
-    note("restore_for_inference", "a/ckpt-12")
-    note("embed_class_names", None)
-    assert trained_model.load_trained(str(tmp_path), "best") == (model, tokenizer, "config", 12)
-    assert calls == [
-        ("load_config", tmp_path / "config.json"), ("check_stored", "config", tmp_path / "config.json"),
-        ("build_tokenizer", "config", tmp_path / "vocabulary.txt"), ("build_model", "config", 77),
-        ("restore_for_inference", model, tmp_path, "best"), ("embed_class_names", "pictures", "head a"),
-    ]  # fmt: skip

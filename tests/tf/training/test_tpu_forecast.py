@@ -51,21 +51,6 @@ def answering(answer) -> str:
     return f"RESULT.write_text({json.dumps(json.dumps(answer))})"
 
 
-def test_an_answer_is_read(compiler):
-    compiler(answering(ANSWER))
-    found = compile_step(b"module", SLICE)
-    assert (found.cycles, found.slice, found.memory) == (1_050_000_000, SLICE, 10_500_000_000)
-    assert found.seconds == 1.0 and found.utilisation == pytest.approx(0.01)
-
-
-def test_the_text_of_a_program_is_asked_for_anew(compiler, tmp_path):
-    compiler(answering(ANSWER) + "; [pathlib.Path(path).write_text('HloModule') for path in sys.argv[5:]]")
-    for _ in range(2):
-        (tmp_path / "text").unlink(missing_ok=True)
-        compile_step(b"module", SLICE, str(tmp_path / "text"))
-        assert (tmp_path / "text").read_text() == "HloModule"
-
-
 @pytest.mark.parametrize("program,expected", [
     ("os.kill(os.getpid(), 9)", "was killed, as happens where memory runs out"),
     ("sys.exit('No jax here.')", "exit code 1: No jax here."),
@@ -73,23 +58,6 @@ def test_the_text_of_a_program_is_asked_for_anew(compiler, tmp_path):
 def test_a_compiler_that_ends_early_is_one_line(compiler, program, expected):
     compiler(program)
     with pytest.raises(UserError, match=expected):
-        compile_step(b"module", SLICE)
-
-
-def test_a_refused_step_has_the_compilers_words(compiler):
-    for reason, is_out_of_memory in ((SHORT, True), ("UNIMPLEMENTED: no such operation\nat a place", False)):
-        compiler(answering({"refused": reason}))
-        with pytest.raises(RefusedStep) as refused:
-            compile_step(reason.encode(), SLICE)
-        assert refused.value.is_out_of_memory == is_out_of_memory and refused.value.reason == reason
-        assert "\n" not in str(refused.value) and "The compiler of v4-8 refuses the step: " in str(refused.value)
-        assert ("hbm. Size: 9.00G Shape: bf16[9]" in str(refused.value)) == is_out_of_memory
-        assert "place" not in str(refused.value) and "Elsewhere" not in str(refused.value)
-
-
-def test_without_the_compiler_it_is_named(monkeypatch):
-    monkeypatch.setattr(tpu_forecast, "PACKAGES", ("no_such_package",))
-    with pytest.raises(UserError, match="tpu_compiler.*Google Cloud's terms"):
         compile_step(b"module", SLICE)
 
 

@@ -2,9 +2,7 @@
 
 import errno
 import functools
-import json
 import os
-import pathlib
 import shutil
 import signal
 import threading
@@ -354,40 +352,3 @@ def test_a_profile_is_written(run, tmp_path):
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
 
 
-class Evaluate:
-    """Stands for `runs.finish.SplitEvaluation`; interrupted once, if a place is given."""
-
-    name = "dev"
-
-    def __init__(self, values, interrupt_at=None):
-        self.values, self.interrupt_at, self.steps = values, interrupt_at, []
-        self.model = lambda step: self.trained
-
-    def __call__(self, step):
-        self.steps.append(step)
-        if step == self.interrupt_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        metrics = {"dev/en/mean_recall": self.values[step], "dev/all/mean_recall": self.values[step]}
-        return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
-
-
-@pytest.mark.slow
-def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
-    run.config.train.update(dict(steps=3, log_every=2, checkpoint_every=2, evaluate_every=2))
-    evaluate = Evaluate({2: 9.0, 3: 3.0}, interrupt_at=2)
-    fresh = build_model(run.config, TOKENIZER.vocabulary_size)
-    evaluate.trained = fresh
-    with pytest.raises(StopRequested):
-        run("run", evaluate=evaluate)
-    assert evaluate.steps == [2] and not (tmp_path / "run/checkpoints/best/best.json").exists()
-    evaluate.interrupt_at = None
-    assert len(run("run", evaluate=evaluate).ids) == 1  # no step again
-    assert evaluate.steps == [2, 2, 3]
-    log = types.SimpleNamespace(writes=True, workdir=tmp_path / "run")
-    callbacks.PeriodicEvaluation(evaluate, log, None, None, Intervals(3, 2), every=2).evaluate_if_due(3)
-    assert evaluate.steps == [2, 2, 3]  # what is done stays done, as every start of a run asks
-    best = json.loads((tmp_path / "run/checkpoints/best/best.json").read_text())
-    assert best == {"step": 2, "value": 9.0}
-    rows = [row for row in read_metrics(tmp_path / "run") if "dev/all/mean_recall" in row]
-    assert [row["step"] for row in rows] == [2, 3]
-    assert ("dev/all/mean_recall", 2) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))

@@ -168,21 +168,6 @@ def test_workers_get_their_rows_of_the_same_batches():
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
 
 
-def cluster(kind, index, **tasks):
-    return json.dumps({"cluster": {"worker": ["a:1", "b:1"], **tasks}, "task": {"type": kind, "index": index}})
-
-
-@pytest.mark.parametrize("index", [1, "1"])  # what writes it often writes texts
-def test_a_tf_config_makes_a_worker(index, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", cluster("worker", index))
-    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
-    assert build_strategy() == "several"
-
-
-def test_several_cpu_devices_select_nothing():
-    assert build_strategy() is tf.distribute.get_strategy()
-
-
 PLACE_IN_TEXTS = "data_progress/text_text/.ATTRIBUTES/VARIABLE_VALUE"
 SMALL = ["--config=configs/shapes_smoke.py", "--config.data.read=all", "--config.train.log_every=5",
          "--config.train.checkpoint_every=10", "--config.train.image_text_batch=16",
