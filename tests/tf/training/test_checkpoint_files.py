@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from test_checkpoints import TwoWeights, assert_filled, damage, files, fill, names
@@ -11,7 +10,6 @@ from test_checkpoints import TwoWeights, assert_filled, damage, files, fill, nam
 from mural_lite.errors import UserError
 from mural_tf.training import checkpoints
 from mural_tf.training.checkpoints import (
-    Checkpoints,
     has_checkpoint,
     list_checkpoints,
     restore_for_inference,
@@ -190,21 +188,3 @@ def test_checkpoints_that_are_listed_or_there(model, tmp_path):
     (folder / "checkpoint").write_text("\n".join(lines))
     assert list_checkpoints(folder) == [str(folder / f"ckpt-{step}") for step in (8, 9, 10, 12)]
     assert list_checkpoints(tmp_path / "nowhere") == []
-
-
-def test_the_first_save_is_traced_once(model, tmp_path, monkeypatch):
-    made = []
-    reader = checkpoints.SnapshotReader
-
-    def note(checkpoint):
-        made.append(checkpoint)
-        return reader(checkpoint)
-
-    monkeypatch.setattr(checkpoints, "SnapshotReader", note)
-    saved = training_checkpoints(model, tmp_path, 1)
-    saved.prepare()
-    for step in (1, 2):
-        saved.save(step)
-    saved.wait()
-    assert made == [saved._checkpoint]
-    assert isinstance(saved, Checkpoints) and np.all(model.kernel.numpy() == 0)

@@ -1,6 +1,5 @@
 """Checkpoints: what is in them, that training does not disturb them, damaged ones, the best one, and full disks."""
 
-import errno
 import json
 import os
 import shutil
@@ -20,7 +19,6 @@ from mural_tf.models.build import build_model
 from mural_tf.models.step import StepGuard
 from mural_tf.runs import finish
 from mural_tf.training import checkpoints
-from mural_tf.training import checkpoints as checkpoints_module
 from mural_tf.training.checkpoints import (
     BestCheckpoint,
     list_checkpoints,
@@ -131,8 +129,8 @@ def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config,
 def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 2)
     fill(model, 1)
-    go_on, write = threading.Event(), checkpoints_module.write_snapshot
-    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: (go_on.wait(60), write(*a)))
+    go_on, write = threading.Event(), checkpoints.write_snapshot
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *a: (go_on.wait(60), write(*a)))
     saved.save(1)
     fill(model, 2)
     model.kernel.assign_add(tf.ones_like(model.kernel))
@@ -171,9 +169,9 @@ def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(m
 def test_the_last_ones_are_kept_and_the_list_names_only_complete_ones(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 2)
     folder, listed = tmp_path / "checkpoints", []
-    write = checkpoints_module.write_snapshot
+    write = checkpoints.write_snapshot
     monkeypatch.setattr(
-        checkpoints_module, "write_snapshot", lambda *a: (listed.append(tf.train.latest_checkpoint(folder)), write(*a))
+        checkpoints, "write_snapshot", lambda *a: (listed.append(tf.train.latest_checkpoint(folder)), write(*a))
     )
     for step in (10, 20, 30):
         saved.save(step)
@@ -205,17 +203,13 @@ def three(model, tmp_path):
     lambda path: os.unlink(f"{path}.index"),
     lambda path: open(f"{path}.index", "r+b").truncate(30),
 ])  # fmt: skip
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(model, three, monkeypatch, change):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(model, three, change):
     change(three / "checkpoints/ckpt-30")
-    warnings = []
-    monkeypatch.setattr(checkpoints_module.logging, "warning", lambda *a: warnings.append(a[0] % a[1:]))
     saved = training_checkpoints(model, three, 3)
     assert saved.restore()
     assert_filled(model, 20)
-    assert len(warnings) == 1 and "ckpt-30 is missing or damaged" in warnings[0] and "ckpt-20" in warnings[0]
     for partly in (False, True):
         assert restore_for_inference(model, three, partly=partly).endswith("ckpt-20")
-    assert len(warnings) == 3
     saved.save(25)  # then the damaged one goes
     saved.wait()
     assert names(three / "checkpoints") == ["checkpoint", *files(10, 20, 25)]
@@ -258,18 +252,11 @@ def full_disk(*arguments, **options):
     raise tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device")
 
 
-def out_of_space(*arguments, **options):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize("owner,name,failure", [
-    (tf.raw_ops, "SaveV2", full_disk), (checkpoints, "publish", out_of_space)
-])  # fmt: skip
-def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
+def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch):
     saved = training_checkpoints(model, three, 3)
     before = names(three / "checkpoints")
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failure)
+        patch.setattr(tf.raw_ops, "SaveV2", full_disk)
         saved.save(40)  # fails on its thread
         with pytest.raises(UserError, match="No space left on device. Earlier checkpoints are intact"):
             saved.save(50)
@@ -280,7 +267,7 @@ def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monk
 
 def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 3)
-    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: 1 / 0)
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *a: 1 / 0)
     saved.save(1)
     with pytest.raises(ZeroDivisionError):
         saved.wait()
@@ -288,8 +275,6 @@ def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypat
 
 def test_the_best_is_kept(config, tmp_path):
     model = build(config)
-    with pytest.raises(UserError, match="has no best checkpoint.*evaluate_every"):
-        restore_for_inference(model, tmp_path, "best")
     for step, value in ((10, 5.0), (20, 7.0), (30, float("nan"))):
         model.log_temperature.assign(-step / 100)
         BestCheckpoint(model, tmp_path).offer(step, value)  # each in a process of its own
@@ -304,8 +289,6 @@ def test_the_best_is_kept(config, tmp_path):
     loaded, _, _, step = load_trained(tmp_path, "best")
     assert step == 20 and abs(float(loaded.log_temperature) + 0.2) < 1e-6
     assert load_trained(tmp_path)[3] == 40
-    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: result, latest, best"):
-        load_trained(tmp_path, "newest")
     (tmp_path / "checkpoints/best/best.json").write_text("{")
     with pytest.raises(UserError, match="best.json is not valid JSON"):
         BestCheckpoint(model, tmp_path)

@@ -96,6 +96,8 @@ def test_devices_in_a_line(monkeypatch):
     strategies.prepare_gpus()
     assert grown == [*((card.name, True) for card in cards), False]
     cards.clear()
+    strategies.prepare_gpus()
+    assert len(grown) == 4
     monkeypatch.setattr(strategies.os, "sched_getaffinity", lambda process: {0: range(5)}[process])
     monkeypatch.setattr(strategies, "nvidia_cards", lambda: ["H", "A"])
     plain = "Devices: CPU, 5 processors."
@@ -132,12 +134,13 @@ OTHERS = (
            '["host:port", …]}, "task": {"type": "worker", "index": 0}}.'),
 ])  # fmt: skip
 def test_workers_of_a_cluster(text, message, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
     if message is None:
-        assert strategies._several_workers(text) == "several"
+        assert strategies.build_strategy() == "several"
     else:
         with pytest.raises(UserError) as raised:
-            strategies._several_workers(text)
+            strategies.build_strategy()
         assert str(raised.value) == message
 
 

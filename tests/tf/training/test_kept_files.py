@@ -82,11 +82,14 @@ def test_lines_of_metrics(tmp_path, caplog):
     keep_metrics(tmp_path, bool)
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "metrics.jsonl"
-    lines = ['{"step": 1}', "{", '{"step": 2, "a/b": 1}', '{"step": true}', '{"step": 2, "ab/c": 1}', "["]
-    path.write_text("\n".join(lines))
+    good = [b'{"step": 1}', b'{"step": 2, "a/b": 1}', b'{"step": 2, "ab/c": 1}']
+    path.write_bytes(b"\n".join([*good, b"["]))  # as a kill or a full disk leaves it
+    assert len(read_metrics(tmp_path)) == 3 and not caplog.records
+    damaged = [b"[1]", b"7", b'{"loss": 1.0}', b'{"step": "1"}', b'{"step": true}', b"\xff{", b"[" * 100_000]
+    path.write_bytes(b"\n".join([good[0], *damaged, *good[1:]]))
     rows = read_metrics(tmp_path)
     assert rows == [{"step": 1}, {"step": 2, "a/b": 1}, {"step": 2, "ab/c": 1}]
-    message = f"{path}: 3 damaged lines are left out, the first is line 2."
+    message = f"{path}: 7 damaged lines are left out, the first is line 2."
     assert [record.getMessage() for record in caplog.records] == [message]
     assert [has_evaluation(found, "a", 2) for found in rows] == [False, True, False]
     assert not has_evaluation(rows[1], "a", 1)
@@ -166,11 +169,13 @@ def test_changes_of_the_data_by_the_step_they_came_at(tmp_path):
     note_data(tmp_path, 5, second)  # killed before step 6
     assert len(json.loads(path.read_text())) == 2
     assert data_changes(tmp_path, 6, data(second["files"])) == ["its description, dataset.json, is another one"]
-    path.write_text("[1]")
-    with pytest.raises(UserError) as raised:
-        note_data(tmp_path, 5, second)
-    message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
-    assert str(raised.value) == message
+    entry = '[{"from_step": %s, "files": %s, "dataset": ""}]'
+    for damaged in ("[1]", "[{}]", "{", "3", "[" * 100_000, entry % ('"1"', "{}"), entry % ("1", '{"a": "many"}')):
+        path.write_text(damaged)
+        with pytest.raises(UserError) as raised:
+            note_data(tmp_path, 5, second)
+        message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
+        assert str(raised.value) == message
     path.write_text("[]")
     assert trained_on._entries(tmp_path, 5) == []
 
@@ -355,12 +360,13 @@ def test_a_folder_of_others(tmp_path):
     assert str(raised.value) == f"The workdir {tmp_path / 'new'} does not exist."
 
 
-def test_a_workdir_of_another_configuration(tmp_path, monkeypatch):
+@pytest.mark.parametrize("made", ["checkpoints", "metrics.jsonl"])
+def test_a_workdir_of_another_configuration(made, tmp_path, monkeypatch):
     config = toy_data.toy_config("")
     open_workdir(tmp_path, config)
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found == environment.environment() and (tmp_path / "environment.json").read_text().endswith("\n}\n")
-    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / made).mkdir()
     other = load_config(tmp_path / "config.json")
     other.update_from_flattened_dict({"seed": 1, "embedding_size": 3, "data.directory": "elsewhere"})
     fields = "embedding_size was 80, is 3; seed was 0, is 1"
@@ -370,6 +376,10 @@ def test_a_workdir_of_another_configuration(tmp_path, monkeypatch):
             open_workdir(tmp_path, other)
         assert str(raised.value) == f"{tmp_path} belongs to another configuration ({fields}{more}).{rest}"
         other.text_tower.layers = 5
+    other.data.sources = {"a": {"directory": "data/" * 100}}  # a long value is shortened
+    with pytest.raises(UserError) as raised:
+        open_workdir(tmp_path, other)
+    assert len(str(raised.value)) < 500
     monkeypatch.setattr(workdir.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=f"^Cannot write to {tmp_path}: Permission denied"):
         open_workdir(tmp_path, config)
