@@ -16,11 +16,9 @@ import tensorflow as tf
 from test_commands import run_here
 from toy_data import ONE_LAYER
 
-from mural_lite.config import base_config
 from mural_tf.commands import COMMANDS
 from mural_tf.demo import shapes
 from mural_tf.runs import pretrain
-from mural_tf.runs.finish import describe
 
 SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
          "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1",
@@ -111,16 +109,6 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("exported", [False, True])
-def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, capsys):
-    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
-    (tmp_path / "export").mkdir() if exported else None
-    describe(base_config(), tmp_path)
-    printed = capsys.readouterr().out
-    assert f"--model={tmp_path} --output=my_index" in printed
-    assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
-
-
 @pytest.mark.slow  # test_tuning.py tunes without the command
 @pytest.mark.parametrize("source", ["", "export"])
 def test_finetuning_starts_from_the_trained_weights(exported, data, tmp_path, source):
@@ -165,5 +153,3 @@ def test_wrong_names_are_reported_before_data_is_built(mistake, tmp_path):
     said = last_line(run("pretrain", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
     assert "Unknown" in said and mistake.partition("=")[2] in said
     assert not (tmp_path / "d").exists()
-
-

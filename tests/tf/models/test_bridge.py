@@ -332,11 +332,3 @@ def test_of_too_many_known_texts_translations_go_first():
     found = {(own, taught): (f"{own}", None) for own, taught in ((5, 5), (1, 5), (2, 2), (3, 2), (4, 4))}
     assert list(fewest(found, 3)) == [(2, 2), (4, 4), (5, 5)] and list(fewest(found, 2)) == [(2, 2), (4, 4)]
     assert list(fewest({(1, 5): 0, (3, 2): 0}, 1)) == [(1, 5)]
-
-
-@pytest.mark.slow
-def test_the_known_texts_are_bounded(trained, tmp_path, capsys):
-    finetune(bridged(trained, "neighbours", most_known=10), str(trained / "align"), tmp_path / "few")
-    assert "More texts are known than method.most_known=10: 10 of the pivot stay." in capsys.readouterr().out
-    model = load_trained(tmp_path / "few")[0]
-    assert model.image_text_head.known.shape[0] is None and len(model.image_text_head.known.numpy()) == 10

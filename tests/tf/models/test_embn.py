@@ -15,7 +15,6 @@ from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.data.images import evaluation_image
 from mural_tf.data.streams.image_groups import draw_captions
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.word_vectors import read_vectors
 from mural_tf.ingest.features import cache_features
@@ -108,27 +107,9 @@ def check_groups(batch):
     assert batch["caption"]["input_word_ids"].shape == (8, 8)
 
 
-@pytest.mark.slow  # the same through a pipeline
-def test_an_image_without_these_languages_is_not_a_fault(tmp_path):
-    iterator = iter(training_batches(group_config(tmp_path), mule_data.tokenizer(), streams=("image_groups",)))
-    batch = next(iterator)
-    check_groups(batch)
-    assert batch["image_groups_place"].shape[:2] == (1, 1)
-    assert not next(iterator)["image_groups_tally"][0, 0, 0, 1]
-
-
 def test_groups_hold_what_their_images_have(tmp_path):
     config = group_config(tmp_path)
     check_groups(toy_data.stream_batch(config, mule_data.tokenizer(), "image_groups"))
-
-
-@pytest.mark.slow
-def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
-    config = group_config(tmp_path)
-    tokenizer = mule_data.tokenizer()
-    groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
-    texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_draws_captions_without_repetition():

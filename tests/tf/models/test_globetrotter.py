@@ -9,7 +9,6 @@ from contract import losses_of
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
 from mural_tf.losses.pairs import Pairs, Rows
 from mural_tf.models.build import build_model
@@ -23,10 +22,6 @@ def build(config):
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
-
-
-def batches(model, config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams))
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +168,3 @@ def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
     for row in range(5):  # the [CLS] state, and the mean of the others
         assert np.abs(states[row, 0] - padded[row, :16]).max() < 1e-6
         assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 16:]).max() < 1e-6
-
-
-@pytest.mark.slow  # bfloat16 is emulated here
-@pytest.mark.parametrize("method", ["globetrotter", "etcl", "labse"])
-def test_mixed_precision_trains(tmp_path, method):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path), method)
-    config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
-    config.image_tower.batch_norm_group, config.text_tower.dropout = "8", 0.1
-    config.train.micro_batches = 2
-    model = build(config)
-    history = model.fit(batches(model, config), steps_per_epoch=8, verbose=0).history
-    assert np.isfinite(history["loss"][0]) and int(model.step.guard.total) == 0

@@ -184,24 +184,6 @@ def test_replicas_evaluate_as_one_device():
     assert all("2 replicas share a batch, so its size must be fixed and a multiple of 2" in line for line in said)
 
 
-@pytest.mark.slow
-def test_callbacks_of_keras(tmp_path):
-    model, config = built("align")
-    batches = tf.data.Dataset.from_tensors(data_of(model, config)).repeat(2)
-    model.compile("adam")
-    callbacks = [
-        keras.callbacks.EarlyStopping("val_loss", patience=0, mode="max", restore_best_weights=True),
-        keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "val_loss", save_best_only=True),
-        keras.callbacks.ModelCheckpoint(str(tmp_path / "weights"), save_weights_only=True),
-        keras.callbacks.TensorBoard(tmp_path / "tensorboard"),
-    ]
-    history = model.fit(batches, epochs=9, validation_data=batches, callbacks=callbacks, verbose=0).history
-    assert len(history["val_loss"]) < 9  # a loss that falls ends it, as asked
-    assert (tmp_path / "best.keras").exists() and (tmp_path / "tensorboard").is_dir()
-    model.load_weights(tmp_path / "weights")
-    model.summary(print_fn=lambda line: None)
-
-
 def test_mistakes_are_one_line(mural, tmp_path):
     model, config = mural
     batch = data_of(model, config)

@@ -39,12 +39,12 @@ def of_replicas(part):
 
 
 def objective_and_gradients(model, embeddings, batch, rows):
-    """[logs …, gradients to the embeddings …]."""
+    """[logs …, gradients to the embeddings and to the variables of the losses, such as the temperature …]."""
     with tf.GradientTape() as tape:
         tape.watch(embeddings)
         _, logs = model.objective(embeddings, batch, rows)
-    gradients = tape.gradient(logs["loss"], embeddings, unconnected_gradients="zero")
-    return [*logs.values(), *gradients.values()]
+    gradients = tape.gradient(logs["loss"], [*embeddings.values(), *model.trainable_variables])
+    return [*logs.values(), *(tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None)]
 
 
 def compare_objective(model, embeddings, batch):
@@ -56,7 +56,7 @@ def compare_objective(model, embeddings, batch):
         return objective_and_gradients(model, embeddings, ids, rows)
 
     whole = objective_and_gradients(model, embeddings, ids, contract.rows_of(embeddings))
-    for found, expected in zip(of_replicas(part), whole):
+    for found, expected in zip(of_replicas(part), whole, strict=True):
         difference = np.max(np.abs(np.sum(found, axis=0) - expected))
         assert difference <= 1e-5 * max(1.0, np.max(np.abs(expected)))
     assert max(np.max(np.abs(value)) for value in whole[-len(embeddings) :]) > 1e-3

@@ -32,5 +32,3 @@ def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
     unreached = [variable for name in rest for variable in getattr(parts[name], "trainable_variables", [parts[name]])]
     assert len(unreached) >= len(rest)
     assert model.step.trained_parameters == size(model.trainable_variables) - size(unreached)
-
-

@@ -1,7 +1,5 @@
 """Translation distillation: the losses, the teacher that stays, pairs with a pivot, and what it starts from."""
 
-import os
-import signal
 import types
 
 import contract
@@ -13,7 +11,6 @@ from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 from toy_export import difference
 
-from mural_lite.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import text_text
 from mural_tf.data.streams.columns import Column
@@ -25,10 +22,7 @@ from mural_tf.losses.pairs import Pairs
 from mural_tf.models import complete, translation_distillation
 from mural_tf.models.build import build_model
 from mural_tf.models.translation_distillation import TranslationDistillation
-from mural_tf.runs.finetune import _with_source_architecture, finetune
-from mural_tf.runs.pretrain import pretrain
-from mural_tf.text import vocabulary_file
-from mural_tf.training.callbacks import SaveCheckpoints
+from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
 from mural_tf.training.tpu_check import find_problems
@@ -302,32 +296,6 @@ def test_of_languages_with_as_many_captions_the_pivot_has_most_pairs(described, 
     assert (text_text.pivots_of(data, ""), text_text.pivots_of(data, "mean")) == (("en",), ("de", "en"))
     data.text_pairs = "co_captions"
     assert text_text.pivots_of(data, "") == ("de",)  # in order of the alphabet
-
-
-@pytest.mark.slow
-def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    data = toy_data.write_toy_data(tmp_path / "data", pairs=PAIRS)
-    vocabulary_file.save_vocabulary(toy_data.toy_tokenizer().vocabulary, tmp_path / "words.txt")
-    source = toy_data.toy_config(data, "align")
-    source.vocabulary.file = str(tmp_path / "words.txt")
-    source.train.steps = 4
-    pretrain(source, tmp_path / "align")
-    weights = {}
-    for name in ("whole", "stopped"):
-        config = toy_data.toy_config(data, METHOD)
-        config.method.update(dict(cached=True, pivot="mean"))
-        config.train.update(dict(steps=4, checkpoint_every=2, log_every=2, export=False))
-        if name == "stopped":
-            with monkeypatch.context() as patched:
-                patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-                finetune(config, str(tmp_path / "align"), tmp_path / name)
-            assert not (tmp_path / name / "summary.json").exists()
-        finetune(config, str(tmp_path / "align"), tmp_path / name)
-        config = load_config(tmp_path / name / "config.json")
-        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-        restore_for_inference(model, tmp_path / name)
-        weights[name] = values(model.text_encoder)
-    assert_equal(*weights.values())
 
 
 @pytest.mark.slow

@@ -393,5 +393,3 @@ def test_what_a_killed_run_left_half_written_goes(tmp_path):
         left.touch()
         open_workdir(tmp_path, config, writes)
         assert left.exists() != writes
-
-

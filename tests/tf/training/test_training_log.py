@@ -2,9 +2,7 @@
 
 import errno
 import functools
-import os
 import shutil
-import signal
 import threading
 import time
 import types
@@ -21,7 +19,6 @@ from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
-from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import callbacks, checkpoints, metrics_file
 from mural_tf.training import fit as fit_module
@@ -183,10 +180,6 @@ class OneStream(Recorder, Labse):
     """Its input is there in half of the time."""
 
 
-class TwoStreams(Recorder, Mural):
-    pass
-
-
 @pytest.fixture
 def run(tmp_path, eager):
     """Returns a function that trains 9 steps (an epoch passes in 4), as a new process would."""
@@ -215,10 +208,6 @@ def run(tmp_path, eager):
 
 def untimed(rows):
     return [{k: v for k, v in row.items() if not any(word in k for word in TIMED)} for row in rows]
-
-
-class Killed(BaseException):
-    pass
 
 
 def assert_same_weights(one, other):
@@ -290,39 +279,8 @@ def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, ca
         run_steps("lengthened", 5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["OneStream", "TwoStreams"])
-def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
-    """The same, stopped by a signal before."""
-    run.config.model = f"test_training_log:{method}"
-    whole = run("whole")
-    assert len(whole.ids) == 9 and whole.finished
-    rows = untimed(read_metrics(tmp_path / "whole"))
-    assert [row["step"] for row in rows] == [3, 6, 9]
-
-    stopped = run("stopped", at_step=lambda step: step == 4 and os.kill(os.getpid(), signal.SIGTERM))
-    step = len(stopped.ids)
-    assert step in (4, 5) and not stopped.finished  # the step that runs is finished, and none after it
-    assert stopped.ids == whole.ids[:step]
-
-    def kill(place):  # in the middle of an interval of 3, after an epoch of 4 steps
-        if step + place == 8:
-            raise Killed
-
-    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
-        run("stopped", at_step=kill)
-    rest = run("stopped")
-    assert rest.ids == whole.ids[6:] and rest.finished  # the checkpoint of step 6 was the last
-    found = untimed(read_metrics(tmp_path / "stopped"))
-    assert [row["step"] for row in found] == [3, step, 6, 9]
-    assert [found[0], found[-1]] == [rows[0], rows[-1]]
-    assert_same_weights(whole, rest)
-
-
 @pytest.mark.slow  # what the flag may be: `test_profile_flag`
 def test_a_profile_is_written(run, tmp_path):
     run.config.train.steps = 4
     assert run("whole", observers_of=functools.partial(observers, profile=(2, 3))).finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
-
-
