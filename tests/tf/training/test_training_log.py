@@ -4,7 +4,6 @@ import errno
 import functools
 import shutil
 import threading
-import time
 import types
 
 import numpy as np
@@ -20,7 +19,7 @@ from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.step import StepGuard
-from mural_tf.training import callbacks, checkpoints, metrics_file
+from mural_tf.training import callbacks, metrics_file
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import (
     Intervals,
@@ -182,9 +181,9 @@ class OneStream(Recorder, Labse):
 
 @pytest.fixture
 def run(tmp_path, eager):
-    """Returns a function that trains 9 steps (an epoch passes in 4), as a new process would."""
+    """Returns a function that trains a small model, as a new process would."""
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
-    config.train.update(dict(steps=9, log_every=3, checkpoint_every=3, image_text_batch=32, text_text_batch=32))
+    config.train.update(dict(image_text_batch=32, text_text_batch=32))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
     config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
     config.embedding_size = 32
@@ -234,14 +233,15 @@ def batches_without_a_pipeline(config, tokenizer, places, *_):
     return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(lambda *values: tf.stack(values), *batches))
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
-    """Also: data neither repeated nor skipped, and rows that cover every step once.
+def test_killed_and_lengthened_runs_are_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
+    """Where rates do not depend on the number of steps.
 
-    What a kill leaves is a copy of the workdir. test_shares.py goes on in and after an epoch of a real pipeline, and
-    saves the places of two streams.
+    Data are neither repeated nor skipped, and rows cover every step once. What a kill leaves is a copy of the workdir.
+    test_shares.py goes on in and after an epoch of a real pipeline, and saves the places of two streams.
     """
     monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
-    run.config.train.update(dict(steps=4, log_every=2, checkpoint_every=2))
+    run.config.train.update(dict(log_every=2, checkpoint_every=2))
+    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
 
     def copy(step):
         if step == 3:  # in the middle of an interval of 2
@@ -249,34 +249,23 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
                 thread.join() if thread.name.startswith("checkpoint") else None
             shutil.copytree(tmp_path / "whole", tmp_path / "killed")
 
-    whole = run("whole", at_step=copy)
-    assert len(whole.ids) == 4 and whole.finished
-    rest = run("killed")
-    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
-    rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
-    assert [row["step"] for row in rows] == [2, 4] and found == rows
-    assert_same_weights(whole, rest)
-
-
-def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
-    """Where rates do not depend on the number of steps."""
-    monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
-    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
-
-    def run_steps(name, steps, **changes):
-        run.config.train.update(dict(steps=steps, **changes))
+    def run_steps(name, steps, **options):
+        run.config.train.steps = steps
         open_workdir(tmp_path / name, run.config)
-        return run(name)
+        return run(name, **options)
 
-    whole = run_steps("whole", 4)
-    first, rest = run_steps("lengthened", 2), run_steps("lengthened", 4)
-    assert [*first.ids, *rest.ids] == whole.ids and len(first.ids) == 2 and rest.finished
-    assert_same_weights(whole, rest)
+    whole, rest = run_steps("whole", 4, at_step=copy), run_steps("killed", 4)
+    assert len(whole.ids) == 4 and whole.finished
+    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
+    first, later = run_steps("lengthened", 2), run_steps("lengthened", 4)
+    assert [*first.ids, *later.ids] == whole.ids and len(first.ids) == 2 and later.finished
     printed = capsys.readouterr().out
     assert "lengthened was last started: train.steps was 2, is 4.\n" in printed and "rate" not in printed
-    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *_: (time.sleep(0.5), "no".index("disk")))
-    with pytest.raises(ValueError, match="substring"):  # also of the last checkpoint
-        run_steps("lengthened", 5)
+    rows = untimed(read_metrics(tmp_path / "whole"))
+    assert [row["step"] for row in rows] == [2, 4]
+    for name, model in (("killed", rest), ("lengthened", later)):
+        assert untimed(read_metrics(tmp_path / name)) == rows
+        assert_same_weights(whole, model)
 
 
 @pytest.mark.slow  # what the flag may be: `test_profile_flag`
