@@ -222,6 +222,8 @@ def test_methods_are_found_by_their_modules():
     assert set(method_names()) >= {"align", "mural", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn"}
     for name in method_names():
         assert method_class(name).__module__ == f"mural_tf.models.{name}"
+    with pytest.raises(UserError, match="Unknown model 'murall'; known: .* Did you mean mural?"):
+        method_class("murall")
 
 
 def test_own_fields_mount_below_one_key():
