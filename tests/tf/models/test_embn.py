@@ -14,7 +14,6 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.data.images import evaluation_image
-from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.word_vectors import read_vectors
 from mural_tf.ingest.features import cache_features
@@ -110,20 +109,6 @@ def check_groups(batch):
 def test_groups_hold_what_their_images_have(tmp_path):
     config = group_config(tmp_path)
     check_groups(toy_data.stream_batch(config, mule_data.tokenizer(), "image_groups"))
-
-
-def test_draws_captions_without_repetition():
-    captions = tf.constant([f"c{i}" for i in range(6)])
-    languages = tf.constant(["en", "en", "en", "de", "de", "fr"])
-    seen = set()
-    for seed in range(20):
-        drawn, of = (x.numpy().tolist() for x in draw_captions(captions, languages, 4, 2, tf.constant([0, seed])))
-        again = draw_captions(captions, languages, 4, 2, tf.constant([0, seed]))[0].numpy().tolist()
-        assert drawn == again and len(set(drawn)) == 4 and b"" not in drawn
-        assert max(of.count(language) for language in (b"en", b"de", b"fr")) <= 2
-        seen.update(drawn)
-    assert len(seen) == 6
-    assert draw_captions(captions, languages, 4, 1, tf.constant([0, 1]))[0].numpy().tolist().count(b"") == 1
 
 
 def test_features_are_those_of_the_encoder(tmp_path):

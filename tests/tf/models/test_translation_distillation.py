@@ -14,9 +14,8 @@ from toy_export import difference
 from mural_tf.data import records
 from mural_tf.data.streams import text_text
 from mural_tf.data.streams.columns import Column
-from mural_tf.data.streams.epochs import NO_ITEM
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
+from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import complete, translation_distillation
@@ -304,27 +303,3 @@ def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
     step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)
     assert example["text_target"].shape == example["caption_target"].shape == (2, 24)
     assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
-
-
-# The data.
-
-
-@pytest.mark.parametrize("languages,expected", [
-    (("en", "de"), [(b"a", b"en", b"b", b"de")]),
-    (("de", "en"), [(b"b", b"en", b"a", b"de")]),
-    (("de", "fr"), []), (("en", "en"), []), (("", ""), []),
-])  # fmt: skip
-def test_pairs_with_the_pivot_on_one_side(languages, expected):
-    pair = records.TextPair("a", languages[0], "b", languages[1])
-    items = with_pivot(records.parse_text_pair, ["en"])(tf.constant(records.serialize(pair)))
-    is_item = items["problem"].numpy() != NO_ITEM.encode()
-    sides = (items[name].numpy()[is_item] for name in ("text_a", "language_a", "text_b", "language_b"))
-    assert list(zip(*sides)) == expected
-    assert all(len(values) == 1 for values in items.values())  # a record is an item, so that many are parsed at once
-
-
-def test_co_captions_with_the_pivot():
-    image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
-    items = with_pivot(parse_co_captions, ["en"])(tf.constant(records.serialize(image)))
-    assert items["problem"].numpy().tolist() == [b"", NO_ITEM.encode(), b""]
-    assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab")))[::2] == [(b"a", b"b"), (b"a", b"c")]

@@ -159,24 +159,17 @@ def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
         log.record(1, {"a": 1.0})
 
 
-class Recorder:
-    """Notes the ids of what is really trained on, and does something at a step."""
-
-    at_step = staticmethod(lambda step: None)
+class Recorder(Labse):
+    """Notes the ids of what is really trained on, and does something at a step. Its input is there in no time."""
 
     def train_step(self, batch):
-        def note(*ids):
-            self.ids.append([of_stream.numpy().tolist() for of_stream in ids])
+        def note(ids):
+            self.ids.append(ids.numpy().tolist())
             self.at_step(len(self.ids))
             return True
 
-        ids = [batch[name] for name in ("image_id", "text_a_id") if name in batch]
-        with tf.control_dependencies([tf.py_function(note, ids, tf.bool)]):
+        with tf.control_dependencies([tf.py_function(note, [batch["text_a_id"]], tf.bool)]):
             return super().train_step(batch)
-
-
-class OneStream(Recorder, Labse):
-    """Its input is there in half of the time."""
 
 
 @pytest.fixture
@@ -187,7 +180,7 @@ def run(tmp_path, eager):
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
     config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
     config.embedding_size = 32
-    config.model = "test_training_log:OneStream"
+    config.model = "test_training_log:Recorder"
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name
@@ -210,8 +203,7 @@ def untimed(rows):
 
 
 def assert_same_weights(one, other):
-    images = [model.image_encoder.variables if model.image_encoder else [] for model in (one, other)]
-    for a, b in zip([*one.trainable_variables, *images[0]], [*other.trainable_variables, *images[1]]):
+    for a, b in zip(one.trainable_variables, other.trainable_variables):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
