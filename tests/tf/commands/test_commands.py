@@ -298,7 +298,7 @@ def test_the_file_s_own_method_keeps_the_file_s_fields(no_flags, monkeypatch, tm
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--config.model=mule", "--config.method.margn=1"], "no field 'margn'; did you mean 'margin'"),
+    (["--config.model=mule", "--config.method.margn=1"], "^Unknown field.*margn"),
     (["--config.model=clip"], "^Unknown model 'clip'"),
 ])  # fmt: skip
 def test_unknown_methods_and_fields_are_mistakes(arguments, message, no_flags, monkeypatch, tmp_path):

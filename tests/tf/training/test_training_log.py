@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
 
 
 class Recorder(Labse):
-    """Notes the ids of what is really trained on, and does something at a step. Its input is there in no time."""
+    """Notes the ids of what is really trained on, and does something at a step."""
 
     def train_step(self, batch):
         def note(ids):
