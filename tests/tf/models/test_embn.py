@@ -3,7 +3,6 @@
 import json
 
 import contract
-import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,12 +20,8 @@ from mural_tf.losses.mule import image_sentence_loss
 from mural_tf.optimizers import StaircaseDecay
 
 
-def build(config):
-    return mule_data.build(config, mule_data.tokenizer().vocabulary_size)
-
-
 def parameters(config):
-    tower = build_text_encoder(config.text_tower, mule_data.tokenizer().vocabulary_size)
+    tower = build_text_encoder(config.text_tower, contract.word_tokenizer().vocabulary_size)
     return sum(int(tf.size(variable)) for variable in tower.trainable_variables)
 
 
@@ -44,19 +39,18 @@ def test_the_only_loss_is_eq_3():
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-6)
 
 
-def test_parallel_has_a_branch_more(tmp_path):
-    shared, parallel = (mule_data.config(tmp_path, method) for method in ("embn", "parallel_embn"))
-    cell = 4 * (20 * 24 + 24 * 24 + 24)  # LSTM: 20 inputs, 24 units, four gates
-    assert parameters(parallel) - parameters(shared) == cell + 24 * 24 + 24  # and the Dense layer after it
-    config = mule_data.config(tmp_path, "parallel_embn")
-    config.text_tower.language_branches = "shared"
+def test_parallel_has_a_branch_more():
+    shared, parallel = (contract.toy_config(method) for method in ("embn", "parallel_embn"))
+    cell = 4 * (20 * 12 + 12 * 12 + 12)  # LSTM: 20 inputs, 12 units, four gates
+    assert parameters(parallel) - parameters(shared) == cell + 12 * 24 + 24  # and the Dense layer after it
+    parallel.text_tower.language_branches = "shared"
     with pytest.raises(UserError, match="language_branches='parallel'"):
-        build(config)
+        contract.build(parallel)
 
 
-def test_a_language_trains_its_own_branch_alone(tmp_path):
-    model = build(mule_data.config(tmp_path, "parallel_embn"))
-    tokens = mule_data.tokenizer()(tf.constant(["<de> ding v1", "<de> ding v2"]))
+def test_a_language_trains_its_own_branch_alone():
+    model = contract.build(contract.toy_config("parallel_embn"))
+    tokens = contract.word_tokenizer()(tf.constant(["<de> v3 v1", "<de> v3 v2"]))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model.embed_texts(tokens, training=True)[:, 0])
     gradients = tape.gradient(loss, model.text_encoder.trainable_variables)
@@ -67,48 +61,41 @@ def test_a_language_trains_its_own_branch_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_image_branch_on_a_frozen_tower(tmp_path):
-    config = mule_data.config(tmp_path, "embn")
-    config.image_tower.update(dict(name="efficientnet", frozen=True))
-    model = build(config)
+def test_image_branch_on_a_frozen_tower():
+    config = contract.toy_config("embn")
+    config.image_tower.update(dict(name="efficientnet", width=0.25, depth=0.25, frozen=True))
+    model = contract.build(config)
     trained = {variable.name.split("/")[0] for variable in model.image_encoder.trainable_variables}
     assert trained == {"branch_hidden", "branch_bn", "branch_projection"}
     assert [layer.name for layer in model.normalization_layers()] == ["branch_bn"]
     assert model.embed_images(tf.zeros([2, 32, 32, 3], tf.uint8)).shape == (2, 24)
 
 
-def group_records():
+def group_config(folder):
+    """Three records in batches of two images with up to four captions."""
     languages = ["en", "en", "en", "de", "fr"]
     captions = ["thing w1", "thing w2", "thing w3", "ding v1", "chose"]
     feature = np.arange(12, dtype="<f4").tobytes()
-    full = records.ImageTextRecord("full", feature, captions, languages, [""] * 5)
-    few = records.ImageTextRecord("few", feature, ["thing w4", " "], ["en", "de"], [""] * 2)
-    other = records.ImageTextRecord("other", feature, ["chose"], ["fr"], [""])
-    return [full, few, other]
-
-
-def group_config(folder):
-    """The records above in batches of two images with up to four captions."""
-    toy_data.write_toy_data(folder, group_records(), toy_data.text_pairs(4))
-    config = mule_data.config(folder, "embn")
-    config.data.max_skipped_fraction = 1.0
+    images = [
+        records.ImageTextRecord("full", feature, captions, languages, [""] * 5),
+        records.ImageTextRecord("few", feature, ["thing w4", " "], ["en", "de"], [""] * 2),
+        records.ImageTextRecord("other", feature, ["chose"], ["fr"], [""]),
+    ]
+    toy_data.write_toy_data(folder, images, toy_data.text_pairs(4))
+    config = contract.toy_config("embn", data__directory=str(folder), data__max_skipped_fraction=1.0)
     config.method.update(dict(captions_per_image=4, captions_per_language=2))
     config.train.image_text_batch = 8
     return config
 
 
-def check_groups(batch):
+def test_groups_hold_what_their_images_have(tmp_path):
+    batch = toy_data.stream_batch(group_config(tmp_path), contract.word_tokenizer(), "image_groups")
     languages = batch["caption_language_id"].numpy().reshape(2, 4)
     assert sorted(map(sorted, languages.tolist())) == [[-1, -1, -1, 0], [-1, 0, 0, 1]]  # French is not a language here
     for row in languages:
         assert np.array_equal(row == -1, np.sort(row == -1))  # empty places come last
     assert batch["image"].dtype == tf.float32 and batch["image"].shape == (2, 12)
     assert batch["caption"]["input_word_ids"].shape == (8, 8)
-
-
-def test_groups_hold_what_their_images_have(tmp_path):
-    config = group_config(tmp_path)
-    check_groups(toy_data.stream_batch(config, mule_data.tokenizer(), "image_groups"))
 
 
 def test_features_are_those_of_the_encoder(tmp_path):

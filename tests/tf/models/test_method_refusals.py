@@ -10,7 +10,7 @@ import tensorflow as tf
 import toy_data
 from snapshots import assert_refusals
 from test_bridge import DIGEST, STREAM, embed, write_teacher
-from test_embn import group_config, mule_data
+from test_embn import group_config
 from test_frozen import cached_config, model_of
 from test_translation_distillation import METHOD
 
@@ -84,7 +84,7 @@ def groups(branch, **fields):
     def call(folder):
         config = group_config(folder)
         config[branch].update(fields)
-        batches(config, mule_data.tokenizer(), "image_groups")
+        batches(config, contract.word_tokenizer(), "image_groups")
 
     return call
 

@@ -12,8 +12,7 @@ import toy_data
 
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
-from mural_lite.files import PARTIAL
-from mural_lite.paths import RemotePath
+from mural_lite.files import PARTIAL, as_path
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import build_folder
 from mural_tf.training import environment, prepare, trained_model, trained_on, workdir
@@ -101,29 +100,10 @@ def test_lines_of_metrics(tmp_path, caplog):
 
 
 def test_metrics_in_a_store_are_written_in_one_go():
-    class Store(RemotePath):
-        content = None
-
-        def __init__(self):
-            pass
-
-        def __truediv__(self, name):
-            assert name == "metrics.jsonl"
-            return self
-
-        def is_file(self):
-            return self.content is not None
-
-        def read_text(self):
-            return self.content
-
-        def write_text(self, text):
-            self.content = text
-
-    store = Store()
+    store = as_path("memory://metrics/run")
     for step in (1, 2):
         append_metrics(store, {"step": step})
-    assert store.content == '{"step": 1}\n{"step": 2}\n'
+    assert (store / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
 # The environment.
