@@ -1,4 +1,4 @@
-"""The commands as a user calls them: the whole path on the shapes, fine-tuning, and mistakes."""
+"""The commands as a user calls them: the whole path on the shapes, and mistakes."""
 
 import contextlib
 import functools
@@ -10,7 +10,6 @@ import signal
 import subprocess
 
 import forked
-import numpy as np
 import pytest
 import tensorflow as tf
 from test_commands import run_here
@@ -69,13 +68,6 @@ def trained(tmp_path_factory, data):
     return workdir, run("pretrain", *options(workdir, data)).stdout
 
 
-def weights(workdir):
-    checkpoint = tf.train.latest_checkpoint(str(workdir / "checkpoints"))
-    reader = tf.train.load_checkpoint(checkpoint)
-    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
-
-
 def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
@@ -107,25 +99,6 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     printed = run("pretrain", *options(workdir, data)).stdout
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-
-
-@pytest.mark.slow  # test_tuning.py tunes without the command
-@pytest.mark.parametrize("source", ["", "export"])
-def test_finetuning_starts_from_the_trained_weights(exported, data, tmp_path, source):
-    workdir = exported
-    tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
-            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
-            "--config.image_tower.drop_connect_rate=0.0", f"--config.data.directory={data}"]  # fmt: skip
-    printed = run("finetune", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
-    assert "Starts from the weights of" in printed
-    assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
-    before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
-    after = weights(tmp_path / "tuned")
-    assert before
-    for name, value in before.items():  # with no learning rate to speak of nothing moves
-        np.testing.assert_array_equal(value, after[name])
-    trained_rows = [row for row in rows(tmp_path / "tuned") if "train/loss" in row]
-    assert trained_rows and not any("train/loss_text_text" in row for row in trained_rows)  # single-task is the default
 
 
 def last_line(done):

@@ -139,47 +139,6 @@ def test_the_program_ends_with_its_input(program, monkeypatch):
     assert calls == ["read", 1]
 
 
-class Operation:
-    """An operation of a module, and what is done to it."""
-
-    def __init__(self, name, log):
-        self.name = name
-        self.operands = [types.SimpleNamespace(name=f"operand of {name}", type="state's")]
-        self.results = [
-            types.SimpleNamespace(type=f"type {k}", replace_all_uses_with=lambda by, k=k: log.append((name, k, by)))
-            for k in range(2)
-        ]
-        self.erase = lambda: log.append((name, "erased"))
-
-
-@pytest.mark.parametrize("as_on_tpu", [True, False])
-def test_copies_go_and_draws_are_a_tpus(program, as_on_tpu, tmp_path, monkeypatch):
-    log = []
-    operations = [Operation(name, log) for name in ("mhlo.copy", "add", "stablehlo.rng_bit_generator")]
-    (tmp_path / "step").write_bytes(b"bytes")
-
-    class Within:
-        unknown = __enter__ = lambda *_: None
-        __exit__ = unknown
-
-    context = Within()
-    module = types.SimpleNamespace(
-        operation=types.SimpleNamespace(walk=lambda visit: [log.append(visit(operation)) for operation in operations])
-    )
-    parsed = {"hlo b'bytes'": module}
-    program.mlir.make_ir_context = lambda: context
-    program._jax.mlir = types.SimpleNamespace(hlo_to_stablehlo=lambda content: f"hlo {content}")
-    program.ir.Location = types.SimpleNamespace(unknown=Within)
-    program.ir.Module = types.SimpleNamespace(parse=parsed.get)
-    program.ir.WalkResult = types.SimpleNamespace(ADVANCE="on")
-    monkeypatch.setattr(program, "_draw_as_on_tpu", lambda draw: log.append(("drawn", draw.name)))
-    assert program.read_module(tmp_path / "step", *([] if as_on_tpu else [False])) is module
-    assert context.allow_unregistered_dialects is True
-    assert log[:3] == ["on"] * 3
-    copied = [("mhlo.copy", 0, operations[0].operands[0]), ("mhlo.copy", "erased")]
-    assert log[3:] == copied + [("drawn", "stablehlo.rng_bit_generator")] * as_on_tpu
-
-
 def test_the_words_of_a_compiler_that_ends():
     end = tpu_forecast._end_of_compiler
     assert end(-9, "x") == (
