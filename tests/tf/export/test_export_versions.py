@@ -72,14 +72,11 @@ def test_a_store_gets_the_graphs_and_the_card_last(tmp_path, monkeypatch):
         make(tmp_path / str(number), number)
         add_version(tmp_path / str(number), store, number)
         assert [name.split("/")[-1] for name in order[-2:]] == ["saved_model.pb"] * 2
-        assert not any("model_card" in name for name in order) and is_card(store, number)
+        card = json.loads((store / f"versions/{number}/model_card.json").read_text())
+        assert card == {"version": number} and not any("model_card" in name for name in order)
         assert models_of(store)["text_encoder"] == list(range(1, number + 1))
         assert newest_description(store) == store / f"versions/{number}"
         order.clear()
-
-
-def is_card(store, number):
-    return json.loads((store / f"versions/{number}/model_card.json").read_text()) == {"version": number}
 
 
 def test_an_export_with_versions_loads_as_its_newest(export, tmp_path):

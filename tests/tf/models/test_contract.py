@@ -73,10 +73,6 @@ def test_micro_batches_have_the_gradients_of_one_pass(made, method):
         assert abs(float(value - two.logs[name])) < 1e-5 * max(1.0, abs(float(value))), name
 
 
-def has_two_devices() -> bool:
-    return len(tf.config.list_logical_devices("CPU")) > 1
-
-
 def gradients_on_two_devices(method, chunks) -> dict:
     """What `_gradients` gives of a batch that is divided over two replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -116,29 +112,14 @@ def _gradients(method, chunks, strategy) -> dict:
 def test_replicas_have_the_gradients_of_one_device(method, chunks):
     """With examples that share ids across replicas, and micro-batches."""
     # The workers of a session have two devices; a process without them starts another one.
-    calls = (method, chunks)
-    two = gradients_on_two_devices(*calls) if has_two_devices() else forked.call(gradients_on_two_devices, *calls)
+    if len(tf.config.list_logical_devices("CPU")) > 1:
+        two = gradients_on_two_devices(method, chunks)
+    else:
+        two = forked.call(gradients_on_two_devices, method, chunks)
     expected = _gradients(method, chunks, tf.distribute.get_strategy())
     assert set(expected) == set(two) and len(expected) > 5
     for name, value in expected.items():
         assert np.max(np.abs(value - two[name])) < 1e-4 * max(1.0, np.max(np.abs(value))), name
-
-
-def stopped_and_resumed(method, steps, folder):
-    """A model after so many steps, another one with its checkpoint, and a batch that neither saw."""
-    config = contract.toy_config(method)  # with dropout
-    model = contract.build(config)
-    *batches, last = (contract.batch_of(model, config, seed=seed) for seed in range(steps + 1))
-    for batch in batches:
-        model.train_step(batch)
-    checkpoints = training_checkpoints(model, folder, keep=1)
-    checkpoints.save(steps)
-    checkpoints.wait()
-    again = contract.build(config, seed=1)
-    training_checkpoints(again, folder, keep=1).restore()
-    for one in (model, again):
-        one.reset_metrics()
-    return model, again, last
 
 
 def state(model):
@@ -167,9 +148,16 @@ def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path)
 
 @one_method
 def test_resuming_is_not_having_stopped(method, tmp_path):
-    model, again, batch = stopped_and_resumed(method, 1, tmp_path)
+    config = contract.toy_config(method)  # with dropout
+    model, again = contract.build(config), contract.build(config, seed=1)
+    model.train_step(contract.batch_of(model, config))
+    checkpoints = training_checkpoints(model, tmp_path, keep=1)
+    checkpoints.save(1)
+    checkpoints.wait()
+    training_checkpoints(again, tmp_path, keep=1).restore()
     for one in (model, again):
-        logs = one.train_step(batch)
+        one.reset_metrics()
+        logs = one.train_step(contract.batch_of(model, config, seed=1))
         assert np.isfinite(logs["loss"]) and int(one.step.guard.total) == 0
     for one, other in zip(model.trainable_variables, again.trainable_variables):
         np.testing.assert_array_equal(one, other, one.name)

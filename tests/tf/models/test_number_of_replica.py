@@ -4,8 +4,6 @@ Here the number is that of a turn of a compiled loop, which XLA does not know ei
 of four replicas add up to the loss and the gradients of one device.
 """
 
-import functools
-
 import contract
 import numpy as np
 import pytest
@@ -47,7 +45,17 @@ def objective_and_gradients(model, embeddings, batch, rows):
     return [*logs.values(), *(tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None)]
 
 
-def compare_objective(model, embeddings, batch):
+QUICK = ("mural", "mule", "siglip", "globetrotter")  # with the losses of all methods but the classes of words
+
+
+@pytest.mark.parametrize("method", [
+    pytest.param(method, marks=[pytest.mark.slow] * (method not in QUICK)) for method in contract.METHODS
+])  # fmt: skip
+def test_the_parts_of_replicas_add_up(method):
+    config = contract.toy_config(method, text_tower__dropout=0.0)
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
+    embeddings = model.encode(batch, training=False)
     ids = {name: value for name, value in batch.items() if name.endswith("_id")}
     counts = {name: len(value) // REPLICAS for name, value in embeddings.items()}
 
@@ -60,24 +68,6 @@ def compare_objective(model, embeddings, batch):
         difference = np.max(np.abs(np.sum(found, axis=0) - expected))
         assert difference <= 1e-5 * max(1.0, np.max(np.abs(expected)))
     assert max(np.max(np.abs(value)) for value in whole[-len(embeddings) :]) > 1e-3
-
-
-@functools.cache
-def made(method):
-    config = contract.toy_config(method, text_tower__dropout=0.0)
-    model = contract.build(config)
-    batch = contract.batch_of(model, config)
-    return model, model.encode(batch, training=False), batch
-
-
-QUICK = ("mural", "mule", "siglip", "globetrotter")  # with the losses of all methods but the classes of words
-
-
-@pytest.mark.parametrize("method", [
-    pytest.param(method, marks=[pytest.mark.slow] * (method not in QUICK)) for method in contract.METHODS
-])  # fmt: skip
-def test_the_parts_of_replicas_add_up(method):
-    compare_objective(*made(method))
 
 
 # BatchNorm over replicas.

@@ -16,18 +16,12 @@ def size(variables):
     return sum(variable.shape.num_elements() for variable in variables)
 
 
-def stepped(method, settings):
-    """A model that has taken one step."""
+@pytest.mark.parametrize("method, settings, rest", CASES)
+def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
     config = contract.toy_config(method, **settings)
     model = contract.build(config)
     assert model.step.trained_parameters is None
     model.train_step(contract.batch_of(model, config))
-    return model
-
-
-@pytest.mark.parametrize("method, settings, rest", CASES)
-def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
-    model = stepped(method, settings)
     parts = {**model.weights_by_part(), "language_classifier": getattr(model, "language_classifier", None)}
     unreached = [variable for name in rest for variable in getattr(parts[name], "trainable_variables", [parts[name]])]
     assert len(unreached) >= len(rest)
