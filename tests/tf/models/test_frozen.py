@@ -176,14 +176,15 @@ def test_a_list_of_class_names_that_is_none(content, tmp_path):
     "align", pytest.param("mural", marks=pytest.mark.slow), pytest.param("siglip", marks=pytest.mark.slow)
 ])  # fmt: skip
 def test_a_step_with_states_is_the_step_with_the_towers(method, tmp_path):
-    toy_data.write_toy_data(tmp_path)
-    tokenizer, results = toy_data.toy_tokenizer(), {}
+    toy_data.write_toy_data(tmp_path, count=16)
+    results = {}
     for cached in (False, True):
         config = cached_config(tmp_path, method, cached)
         towers = model_of(config)
         model, columns = on_features(towers), made_columns(config, tmp_path, towers)
         compile_model(model, config)
-        batch = next(iter(training_batches(config, tokenizer, streams=model.streams, columns=columns)))
+        batch = toy_data.stream_batch(config, toy_data.toy_tokenizer(), *towers.streams)
+        batch.update({part: column.look_up(batch[ids]) for part, (column, ids) in columns.items()})
         assert set(columns) == set(model.parts if cached else ())
         assert all(batch[part].shape.rank == 2 for part in columns)
         result = compute_gradients(model, batch, (1, 2), 1)
@@ -205,7 +206,7 @@ def test_what_a_tower_computes_in_where_bfloat16_is_fast(modality, name, expecte
 
 
 def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):
-    toy_data.write_toy_data(tmp_path)
+    toy_data.write_toy_data(tmp_path, count=8)
     made = {}
     for precision in ("float32", "mixed_bfloat16"):
         config = cached_config(tmp_path, "align")

@@ -222,7 +222,7 @@ def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
 
 def test_targets_of_a_frozen_tower_come_from_states_that_are_made_once(tmp_path, monkeypatch):
     config = contract.toy_config(METHOD, text_tower__frozen=True, method__cached=True)
-    config.data.directory = str(toy_data.write_toy_data(tmp_path, pairs=PAIRS))
+    config.data.directory = str(toy_data.write_toy_data(tmp_path, pairs=PAIRS, count=8))
     model = contract.build(config)
     tokenizer = toy_data.toy_tokenizer()
     texts = [pair.text_a.encode() for pair in PAIRS]

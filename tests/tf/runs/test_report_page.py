@@ -10,10 +10,10 @@ from page_reader import Page
 from search_data import ColorEmbedder, png
 from toy_data import toy_config
 
+from mural_lite.config_file import save_config
 from mural_tf.data import records
 from mural_tf.evaluation.retrieval import Evaluation
-from mural_tf.runs import report_page
-from mural_tf.runs.finish import describe
+from mural_tf.runs import finish, report_page
 from mural_tf.runs.line_chart import line_chart, ticks
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 
@@ -95,7 +95,7 @@ def test_what_to_do_next_follows_from_the_model_and_its_export(tmp_path, capsys)
     def said(method="mural", tower="efficientnet"):
         config = toy_config("data/mine", method)
         config.image_tower.name = tower
-        describe(config, tmp_path)
+        finish.describe(config, tmp_path)
         return capsys.readouterr().out
 
     where = f"--from={tmp_path} --workdir={tmp_path}_tuned --config.data.directory=data/mine"
@@ -105,6 +105,16 @@ def test_what_to_do_next_follows_from_the_model_and_its_export(tmp_path, capsys)
     assert f" --config.other_method=True {where}" in said("translation_distillation")
     (tmp_path / "export").mkdir()
     assert "SavedModels" in said() and "SavedModels" not in printed
+
+
+def test_an_export_of_another_number_of_steps_is_replaced(tmp_path):
+    config = toy_config("data")
+    config.train.steps = 4
+    assert not finish._is_exported(tmp_path / "export", 4)
+    (tmp_path / "export").mkdir()
+    assert finish._is_exported(tmp_path / "export", 5)  # with versions: none is replaced
+    save_config(config, tmp_path / "export/config.json")
+    assert [finish._is_exported(tmp_path / "export", steps) for steps in (4, 5)] == [True, False]
 
 
 def test_examples_are_the_closest_pictures_that_can_be_read(run, monkeypatch):
