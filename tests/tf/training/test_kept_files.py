@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 
+import fsspec
 import pytest
 import tensorflow as tf
 import toy_data
@@ -100,6 +101,7 @@ def test_lines_of_metrics(tmp_path, caplog):
 
 
 def test_metrics_in_a_store_are_written_in_one_go():
+    fsspec.filesystem("memory").store.clear()
     store = as_path("memory://metrics/run")
     for step in (1, 2):
         append_metrics(store, {"step": step})
