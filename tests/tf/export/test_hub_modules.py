@@ -201,7 +201,7 @@ def test_the_configuration_of_labse_takes_vocabulary_and_casing_from_the_module(
     assert mural_labse.get_config("text=frozen").text_tower.frozen
 
 
-def test_mural_on_labse_learns_evaluates_and_exports_texts(tmp_path, eager):
+def test_mural_on_labse_learns_evaluates_and_exports_texts(tmp_path):
     """configs/mural_labse.py from the records to an export, with the module's vocabulary and a smaller image tower."""
     data = write_toy_data(tmp_path / "data", count=16)
     records.write_records(data, records.IMAGE_TEXT, "test", image_text_records(16))
