@@ -1,12 +1,9 @@
 """A small run as a worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS READ STEPS."""
 
-import json
-import os
 import pathlib
 import sys
 
 import numpy as np
-import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
@@ -18,19 +15,11 @@ from mural_tf.training.strategy import build_strategy
 from mural_tf.training.workers import is_chief
 
 
-def as_worker(index, ports, *arguments):
-    """Trains as one worker of a cluster on this machine, in a fork: see `forked.py`."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as in the tests' processes
-    train(*arguments)
-
-
-def train(data, workdir, weights, read="all", steps=6, method="mural"):
+def train(data, workdir, weights, read="all", steps=6):
     """Trains and writes the data position and all trained variables to `weights`, a .npz file."""
     strategy = build_strategy()  # before TensorFlow runs anything
     set_fusion("off")  # as in every test
-    config = toy_data.toy_config(data, method)
+    config = toy_data.toy_config(data)
     config.embedding_size = 16
     config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ
     config.loss.label_smoothing = 0.1

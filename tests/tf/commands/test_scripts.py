@@ -1,4 +1,4 @@
-"""The commands as a user calls them: the whole path on the shapes, fine-tuning, and mistakes."""
+"""The commands as a user calls them: the whole path on the shapes, and mistakes."""
 
 import contextlib
 import functools
@@ -10,17 +10,14 @@ import signal
 import subprocess
 
 import forked
-import numpy as np
 import pytest
 import tensorflow as tf
 from test_commands import run_here
 from toy_data import ONE_LAYER
 
-from mural_lite.config import base_config
 from mural_tf.commands import COMMANDS
 from mural_tf.demo import shapes
 from mural_tf.runs import pretrain
-from mural_tf.runs.finish import describe
 
 SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
          "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1",
@@ -71,21 +68,6 @@ def trained(tmp_path_factory, data):
     return workdir, run("pretrain", *options(workdir, data)).stdout
 
 
-@pytest.fixture(scope="module")
-def exported(trained):
-    """The finished run with the export that the command makes of it."""
-    workdir, _ = trained
-    run("export", f"--model={workdir}")
-    return workdir
-
-
-def weights(workdir):
-    checkpoint = tf.train.latest_checkpoint(str(workdir / "checkpoints"))
-    reader = tf.train.load_checkpoint(checkpoint)
-    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
-
-
 def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
@@ -119,66 +101,6 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("exported", [False, True])
-def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, capsys):
-    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
-    (tmp_path / "export").mkdir() if exported else None
-    describe(base_config(), tmp_path)
-    printed = capsys.readouterr().out
-    assert f"--model={tmp_path} --output=my_index" in printed
-    assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
-
-
-@pytest.mark.slow  # test_export.py holds it of a model in memory
-def test_workdir_and_export_embed_alike(exported):
-    import mural_tf
-
-    workdir = exported
-    for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
-        assert (workdir / "export" / name).exists(), name
-    texts, images = ["a red circle", "", "دایره"], [np.full((40, 30, 3), 200, np.uint8)]
-    one, other = mural_tf.load(workdir), mural_tf.load(workdir / "export")
-    assert np.max(np.abs(one.encode_text(texts) - other.encode_text(texts))) < 1e-5
-    assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
-
-
-@pytest.mark.slow  # test_tuning.py tunes without the command
-@pytest.mark.parametrize("source", ["", "export"])
-def test_finetuning_starts_from_the_trained_weights(exported, data, tmp_path, source):
-    workdir = exported
-    tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
-            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
-            "--config.image_tower.drop_connect_rate=0.0", f"--config.data.directory={data}"]  # fmt: skip
-    printed = run("finetune", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
-    assert "Starts from the weights of" in printed
-    assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
-    before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
-    after = weights(tmp_path / "tuned")
-    assert before
-    for name, value in before.items():  # with no learning rate to speak of nothing moves
-        np.testing.assert_array_equal(value, after[name])
-    trained_rows = [row for row in rows(tmp_path / "tuned") if "train/loss" in row]
-    assert trained_rows and not any("train/loss_text_text" in row for row in trained_rows)  # single-task is the default
-
-
-@pytest.mark.slow
-def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
-    workdir, _ = trained
-    tune = ["--config=configs/finetune.py", "--config.train.steps=2", "--config.train.log_every=1", *TINY,
-            "--config.data.text_pairs=co_captions", "--config.loss.text_text_weight=0.1",
-            "--config.image_tower.drop_connect_rate=0.0",
-            "--config.image_tower.frozen=True", "--config.optimizer.text_tower_rate=0.1",
-            f"--config.data.directory={data}"]  # fmt: skip
-    run("finetune", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
-    first, *_ = (row for row in rows(tmp_path / "tuned") if "train/loss" in row)
-    assert first["step"] == 1 and first["train/loss_text_text"] > 0
-    one, other = weights(workdir), weights(tmp_path / "tuned")
-    frozen = [name for name in one if "image_encoder" in name and "OPTIMIZER" not in name]
-    assert len(frozen) > 15
-    for name in frozen:
-        np.testing.assert_array_equal(one[name], other[name])
-
-
 def last_line(done):
     assert done.returncode in (1, 2), done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr[-2000:]
@@ -204,17 +126,3 @@ def test_wrong_names_are_reported_before_data_is_built(mistake, tmp_path):
     said = last_line(run("pretrain", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
     assert "Unknown" in said and mistake.partition("=")[2] in said
     assert not (tmp_path / "d").exists()
-
-
-def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
-    workdir, _ = trained
-    before = (workdir / "config.json").read_bytes()
-    done = run("pretrain", *options(workdir, data), "--config.seed=5", check=False)
-    assert "belongs to another configuration (seed was 0, is 5)" in last_line(done)
-    assert (workdir / "config.json").read_bytes() == before
-
-
-def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
-    (tmp_path / "precious.txt").write_text("mine")
-    assert "neither empty nor a workdir" in last_line(run("pretrain", *options(tmp_path, data), check=False))
-    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]

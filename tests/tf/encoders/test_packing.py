@@ -87,13 +87,3 @@ def test_dropout_acts_on_packed_texts_in_training_only():
     one, two = (encoder.packed_states(batch, 3, training=True) for _ in range(2))
     assert np.max(np.abs(one - two)) > 1e-3
     assert np.max(np.abs(encoder.packed_states(batch, 3, training=False) - encoder(batch, training=False))) < 1e-5
-
-
-@pytest.mark.slow
-def test_bfloat16_is_kept_and_states_are_float32():
-    batch = {name: tf.constant(ids) for name, ids in tokens(LENGTHS, 20).items()}
-    exact, mixed = tower(), tower(precision="mixed_bfloat16")
-    mixed.set_weights(exact.get_weights())
-    states = mixed.packed_states(batch, 2, training=True)
-    assert states.dtype == tf.float32
-    assert 0 < np.max(np.abs(states - exact.packed_states(batch, 2, training=True))) < 0.05

@@ -53,21 +53,6 @@ def test_numbers_stay_and_batch_norm_goes(fields):
         np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.slow
-def test_a_tower_can_be_folded_twice_and_trained_afterwards():
-    model, images = tower(name="resnet", depth=0.5), tf.random.stateless_uniform([3, 33, 33, 3], [1, 2])
-    first = fold_batch_norm(model)
-    before = first(images)
-    model.get_layer("stem_bn").gamma.assign_add(tf.ones_like(model.get_layer("stem_bn").gamma))
-    second = fold_batch_norm(model)
-    expected = model(images, training=False)
-    np.testing.assert_allclose(second(images), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    np.testing.assert_array_equal(first(images), before)  # a copy, of the weights as they were
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(images, training=True))
-    assert all(gradient is not None for gradient in tape.gradient(loss, model.trainable_variables))
-
-
 def test_a_tower_without_batch_norm_stays_as_it_is():
     images = keras.Input([4])
     plain = keras.Model(images, keras.layers.Dense(2)(images))

@@ -69,17 +69,15 @@ def test_a_store_gets_the_graphs_and_the_card_last(tmp_path, monkeypatch):
     copy = published.copy_file
     monkeypatch.setattr(published, "copy_file", lambda a, b: (order.append(str(b)), copy(a, b))[1])
     for number in (1, 2):
-        make(tmp_path / str(number), number)
+        make(tmp_path / str(number), number, str(number))
         add_version(tmp_path / str(number), store, number)
+        assert (store / "serving/models.config").read_text() == "1"  # the first version's, which all versions share
         assert [name.split("/")[-1] for name in order[-2:]] == ["saved_model.pb"] * 2
-        assert not any("model_card" in name for name in order) and is_card(store, number)
+        card = json.loads((store / f"versions/{number}/model_card.json").read_text())
+        assert card == {"version": number} and not any("model_card" in name for name in order)
         assert models_of(store)["text_encoder"] == list(range(1, number + 1))
         assert newest_description(store) == store / f"versions/{number}"
         order.clear()
-
-
-def is_card(store, number):
-    return json.loads((store / f"versions/{number}/model_card.json").read_text()) == {"version": number}
 
 
 def test_an_export_with_versions_loads_as_its_newest(export, tmp_path):

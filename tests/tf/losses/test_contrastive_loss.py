@@ -59,11 +59,6 @@ def test_label_smoothing_derived_by_hand():
     np.testing.assert_allclose(loss, math.log(math.e + 1) - 0.9, atol=1e-6)
 
 
-def test_identical_embeddings_give_log_n():
-    same = tf.ones([7, 3]) / math.sqrt(3.0)
-    np.testing.assert_allclose(contrastive_loss(Pairs(same, same), 0.01), 2 * math.log(7), atol=1e-5)
-
-
 def test_a_duplicate_is_not_a_negative():
     # Pairs 0 and 1 are one image: each has only pair 2 left as a negative. With orthogonal embeddings and τ = 1 rows
     # 0 and 1 cost log(1 + e^-1), row 2 log(1 + 2 e^-1).

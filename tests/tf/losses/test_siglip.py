@@ -10,6 +10,7 @@ import contract
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_contrastive_loss import unit_rows
 
 import mural_tf.losses
 import mural_tf.models
@@ -22,11 +23,6 @@ from mural_tf.optimizers import is_decayed
 PAIRS, SIZE = 11, 5  # blocks of 4: two whole ones and one of three
 IDS = (np.array([1, 2, 3, 1, 5, 6, 7, 8, 9, 1, 2]), (np.arange(11), np.array([0, 4, 2, 3, 1, 9, 6, 7, 8, 9, 10])))
 NO_IDS = ()
-
-
-def unit_rows(seed, *shape):
-    x = np.random.default_rng(seed).normal(size=shape)
-    return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
 
 
 def loop_oracle(left, right, temperature, bias, ids=()):
@@ -74,23 +70,6 @@ def test_value_derived_by_hand():
     # -log sigmoid(1), and a negative -log sigmoid(-(-1)), the same: log(1 + e^-1) each. Four of them over N = 2.
     eye = tf.eye(2)
     np.testing.assert_allclose(sigmoid_loss(Pairs(eye, eye), 0.5, -1.0), 2 * math.log1p(math.exp(-1)), atol=1e-6)
-
-
-def test_the_paper_s_beginning_derived_by_hand():
-    # t = 10, b = -10, equal embeddings: every logit is 0, so each of the N questions of a row costs log 2. With
-    # orthogonal ones negatives cost log(1 + e^-10), and positives, at 10 - 10 = 0, log 2.
-    same = tf.ones([7, 4]) / 2.0
-    np.testing.assert_allclose(sigmoid_loss(Pairs(same, same), 0.1, -10.0), 7 * math.log(2), atol=1e-5)
-    expected = math.log(2) + 6 * math.log1p(math.exp(-10))
-    np.testing.assert_allclose(sigmoid_loss(Pairs(tf.eye(7), tf.eye(7)), 0.1, -10.0), expected, atol=1e-6)
-
-
-def test_a_duplicate_drops_out():
-    # Orthogonal embeddings, τ = 1, b = 0: positives cost log(1 + e^-1), the six negatives log 2. Pairs 0 and 1 are one
-    # image, so two of the six drop out.
-    eye = tf.eye(3)
-    loss = sigmoid_loss(Pairs(eye, eye, (tf.constant([5, 5, 6]),)), 1.0, 0.0)
-    np.testing.assert_allclose(loss, (3 * math.log1p(math.exp(-1)) + 4 * math.log(2)) / 3, atol=1e-6)
 
 
 @pytest.mark.parametrize("block", [1, 4, 11, 1_024])

@@ -25,10 +25,8 @@ from mural_tf.data.streams.stream import fingerprint
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.models import complete, linear
 from mural_tf.models.build import build_model
-from mural_tf.models.frozen import columns_of, on_features
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.states import states_of_texts
-from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.runs.teachers import Teacher, open_teacher
@@ -123,13 +121,6 @@ def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, 
 # Teachers.
 
 
-def first_batch(model, config, tokenizer, workdir):
-    """A batch of the items in file order, with the columns of a run."""
-    made = columns_of(model, config, tokenizer, workdir)
-    batch = toy_data.stream_batch(complete(config), tokenizer, *model.streams)
-    return {**batch, **{entry: column.look_up(batch[ids]) for entry, (column, ids) in made.items()}}
-
-
 def write_teacher(*arguments, **options):
     """The function of docs/languages.md."""
     (block,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
@@ -158,58 +149,6 @@ def test_a_checkpoint_holds_a_digest_in_place_of_the_teacher(tmp_path):
     model.outside_teacher = Teacher("ff" * 8, embed)
     with pytest.raises(UserError, match="method.teacher=outside is not the teacher that this run began"):
         model.columns(config, toy_data.toy_tokenizer(), tmp_path / "elsewhere")
-
-
-@pytest.mark.slow  # tables of targets are tested above, each on its own
-def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
-    """Losses and gradients."""
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    found, tokenizer, own = {}, toy_data.toy_tokenizer(), None
-    for teacher in ("", "outside"):
-        config = contract.toy_config(METHOD, method__cached=True, method__pivot="de", text_tower__dropout=0.0)
-        config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
-        config.method.teacher = teacher
-        keras.utils.set_random_seed(0)
-        model = build_model(config, tokenizer.vocabulary_size)
-        if teacher:
-            model.outside_teacher = Teacher(DIGEST, own)
-        compile_model(model, complete(config))
-        if not teacher:
-            own = model._embedder(tokenizer)
-        batch = first_batch(model, config, tokenizer, tmp_path / f"of-{teacher}")
-        result = compute_gradients(model, batch, (1, 2), 1)
-        found[teacher] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
-    np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
-    one, other = (gradients for _, gradients in found.values())
-    assert contract.largest_difference(one, other) < 2e-3 * contract.scale(one)
-
-
-@pytest.mark.slow
-def test_a_frozen_tower_s_states_are_made_once(tmp_path):
-    """And losses and gradients of the head are those of the tower in the step."""
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    found, tokenizer = {}, toy_data.toy_tokenizer()
-    for cached in (False, True):
-        config = contract.toy_config(METHOD, method__cached=cached, method__pivot="de", text_tower__frozen=True)
-        config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
-        config.method.teacher = "outside"
-        keras.utils.set_random_seed(0)
-        towers = build_model(config, tokenizer.vocabulary_size)
-        model = on_features(towers)
-        assert (model is towers) != cached
-        towers.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
-        compile_model(model, complete(config))
-        batch = first_batch(model, config, tokenizer, tmp_path / f"{cached}")
-        result = compute_gradients(model, batch, (1, 2), 1)
-        found[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
-    assert batch["text_b"].shape[1] == towers.text_encoder.embedding_size and not model.token_parts
-    np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
-    one, other = (gradients for _, gradients in found.values())
-    assert contract.largest_difference(one, other) < 5e-3 * contract.scale(one)
-    (folder,) = (tmp_path / ".states").iterdir()  # beside the data
-    said = (folder / "targets.json").read_bytes()
-    columns_of(model, config, tokenizer, tmp_path / "True")
-    assert (folder / "targets.json").read_bytes() == said
 
 
 @pytest.mark.slow
@@ -278,17 +217,6 @@ def test_neighbours_are_centred_on_the_known_texts():
 
 
 # Linear.
-
-
-def test_a_map_of_two_texts_by_hand():
-    """States 1 and 3 of width 1, vectors 0 and 2: the variance and the covariance are 1, so at λ = 1 the slope is 1/2.
-
-    The line goes through the means, (2, 1): the bias is 1 - 2/2 = 0.
-    """
-    found = linear.moments(np.array([[1.0], [3.0]]), np.array([[0.0], [2.0]]))
-    np.testing.assert_allclose(np.ravel(np.concatenate([np.ravel(part) for part in found])), [1, 1, 2, 1])
-    kernel, bias = linear.ridge(*found, 1.0)
-    assert (kernel.item(), bias.item()) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("count", [30, 4])  # fewer texts than numbers of a state, too
@@ -404,11 +332,3 @@ def test_of_too_many_known_texts_translations_go_first():
     found = {(own, taught): (f"{own}", None) for own, taught in ((5, 5), (1, 5), (2, 2), (3, 2), (4, 4))}
     assert list(fewest(found, 3)) == [(2, 2), (4, 4), (5, 5)] and list(fewest(found, 2)) == [(2, 2), (4, 4)]
     assert list(fewest({(1, 5): 0, (3, 2): 0}, 1)) == [(1, 5)]
-
-
-@pytest.mark.slow
-def test_the_known_texts_are_bounded(trained, tmp_path, capsys):
-    finetune(bridged(trained, "neighbours", most_known=10), str(trained / "align"), tmp_path / "few")
-    assert "More texts are known than method.most_known=10: 10 of the pivot stay." in capsys.readouterr().out
-    model = load_trained(tmp_path / "few")[0]
-    assert model.image_text_head.known.shape[0] is None and len(model.image_text_head.known.numpy()) == 10

@@ -3,7 +3,6 @@
 import json
 
 import contract
-import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,8 +13,6 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_tf.data import records
 from mural_tf.data.images import evaluation_image
-from mural_tf.data.streams.image_groups import draw_captions
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.word_vectors import read_vectors
 from mural_tf.ingest.features import cache_features
@@ -23,12 +20,8 @@ from mural_tf.losses.mule import image_sentence_loss
 from mural_tf.optimizers import StaircaseDecay
 
 
-def build(config):
-    return mule_data.build(config, mule_data.tokenizer().vocabulary_size)
-
-
 def parameters(config):
-    tower = build_text_encoder(config.text_tower, mule_data.tokenizer().vocabulary_size)
+    tower = build_text_encoder(config.text_tower, contract.word_tokenizer().vocabulary_size)
     return sum(int(tf.size(variable)) for variable in tower.trainable_variables)
 
 
@@ -46,19 +39,18 @@ def test_the_only_loss_is_eq_3():
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-6)
 
 
-def test_parallel_has_a_branch_more(tmp_path):
-    shared, parallel = (mule_data.config(tmp_path, method) for method in ("embn", "parallel_embn"))
-    cell = 4 * (20 * 24 + 24 * 24 + 24)  # LSTM: 20 inputs, 24 units, four gates
-    assert parameters(parallel) - parameters(shared) == cell + 24 * 24 + 24  # and the Dense layer after it
-    config = mule_data.config(tmp_path, "parallel_embn")
-    config.text_tower.language_branches = "shared"
+def test_parallel_has_a_branch_more():
+    shared, parallel = (contract.toy_config(method) for method in ("embn", "parallel_embn"))
+    cell = 4 * (20 * 12 + 12 * 12 + 12)  # LSTM: 20 inputs, 12 units, four gates
+    assert parameters(parallel) - parameters(shared) == cell + 12 * 24 + 24  # and the Dense layer after it
+    parallel.text_tower.language_branches = "shared"
     with pytest.raises(UserError, match="language_branches='parallel'"):
-        build(config)
+        contract.build(parallel)
 
 
-def test_a_language_trains_its_own_branch_alone(tmp_path):
-    model = build(mule_data.config(tmp_path, "parallel_embn"))
-    tokens = mule_data.tokenizer()(tf.constant(["<de> ding v1", "<de> ding v2"]))
+def test_a_language_trains_its_own_branch_alone():
+    model = contract.build(contract.toy_config("parallel_embn"))
+    tokens = contract.word_tokenizer()(tf.constant(["<de> v3 v1", "<de> v3 v2"]))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model.embed_texts(tokens, training=True)[:, 0])
     gradients = tape.gradient(loss, model.text_encoder.trainable_variables)
@@ -69,80 +61,41 @@ def test_a_language_trains_its_own_branch_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_image_branch_on_a_frozen_tower(tmp_path):
-    config = mule_data.config(tmp_path, "embn")
-    config.image_tower.update(dict(name="efficientnet", frozen=True))
-    model = build(config)
+def test_image_branch_on_a_frozen_tower():
+    config = contract.toy_config("embn")
+    config.image_tower.update(dict(name="efficientnet", width=0.25, depth=0.25, frozen=True))
+    model = contract.build(config)
     trained = {variable.name.split("/")[0] for variable in model.image_encoder.trainable_variables}
     assert trained == {"branch_hidden", "branch_bn", "branch_projection"}
     assert [layer.name for layer in model.normalization_layers()] == ["branch_bn"]
     assert model.embed_images(tf.zeros([2, 32, 32, 3], tf.uint8)).shape == (2, 24)
 
 
-def group_records():
+def group_config(folder):
+    """Three records in batches of two images with up to four captions."""
     languages = ["en", "en", "en", "de", "fr"]
     captions = ["thing w1", "thing w2", "thing w3", "ding v1", "chose"]
     feature = np.arange(12, dtype="<f4").tobytes()
-    full = records.ImageTextRecord("full", feature, captions, languages, [""] * 5)
-    few = records.ImageTextRecord("few", feature, ["thing w4", " "], ["en", "de"], [""] * 2)
-    other = records.ImageTextRecord("other", feature, ["chose"], ["fr"], [""])
-    return [full, few, other]
-
-
-def group_config(folder):
-    """The records above in batches of two images with up to four captions."""
-    toy_data.write_toy_data(folder, group_records(), toy_data.text_pairs(4))
-    config = mule_data.config(folder, "embn")
-    config.data.max_skipped_fraction = 1.0
+    images = [
+        records.ImageTextRecord("full", feature, captions, languages, [""] * 5),
+        records.ImageTextRecord("few", feature, ["thing w4", " "], ["en", "de"], [""] * 2),
+        records.ImageTextRecord("other", feature, ["chose"], ["fr"], [""]),
+    ]
+    toy_data.write_toy_data(folder, images, toy_data.text_pairs(4))
+    config = contract.toy_config("embn", data__directory=str(folder), data__max_skipped_fraction=1.0)
     config.method.update(dict(captions_per_image=4, captions_per_language=2))
     config.train.image_text_batch = 8
     return config
 
 
-def check_groups(batch):
+def test_groups_hold_what_their_images_have(tmp_path):
+    batch = toy_data.stream_batch(group_config(tmp_path), contract.word_tokenizer(), "image_groups")
     languages = batch["caption_language_id"].numpy().reshape(2, 4)
     assert sorted(map(sorted, languages.tolist())) == [[-1, -1, -1, 0], [-1, 0, 0, 1]]  # French is not a language here
     for row in languages:
         assert np.array_equal(row == -1, np.sort(row == -1))  # empty places come last
     assert batch["image"].dtype == tf.float32 and batch["image"].shape == (2, 12)
     assert batch["caption"]["input_word_ids"].shape == (8, 8)
-
-
-@pytest.mark.slow  # the same through a pipeline
-def test_an_image_without_these_languages_is_not_a_fault(tmp_path):
-    iterator = iter(training_batches(group_config(tmp_path), mule_data.tokenizer(), streams=("image_groups",)))
-    batch = next(iterator)
-    check_groups(batch)
-    assert batch["image_groups_place"].shape[:2] == (1, 1)
-    assert not next(iterator)["image_groups_tally"][0, 0, 0, 1]
-
-
-def test_groups_hold_what_their_images_have(tmp_path):
-    config = group_config(tmp_path)
-    check_groups(toy_data.stream_batch(config, mule_data.tokenizer(), "image_groups"))
-
-
-@pytest.mark.slow
-def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
-    config = group_config(tmp_path)
-    tokenizer = mule_data.tokenizer()
-    groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
-    texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_draws_captions_without_repetition():
-    captions = tf.constant([f"c{i}" for i in range(6)])
-    languages = tf.constant(["en", "en", "en", "de", "de", "fr"])
-    seen = set()
-    for seed in range(20):
-        drawn, of = (x.numpy().tolist() for x in draw_captions(captions, languages, 4, 2, tf.constant([0, seed])))
-        again = draw_captions(captions, languages, 4, 2, tf.constant([0, seed]))[0].numpy().tolist()
-        assert drawn == again and len(set(drawn)) == 4 and b"" not in drawn
-        assert max(of.count(language) for language in (b"en", b"de", b"fr")) <= 2
-        seen.update(drawn)
-    assert len(seen) == 6
-    assert draw_captions(captions, languages, 4, 1, tf.constant([0, 1]))[0].numpy().tolist().count(b"") == 1
 
 
 def test_features_are_those_of_the_encoder(tmp_path):

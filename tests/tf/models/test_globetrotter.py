@@ -8,12 +8,7 @@ import toy_data
 from contract import losses_of
 
 from mural_lite.errors import UserError
-from mural_lite.models import open_model
 from mural_tf.backend import keras
-from mural_tf.data.images import decode_image
-from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.export.restore import restore_from_export
-from mural_tf.export.saved_model import export_model
 from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
 from mural_tf.losses.pairs import Pairs, Rows
 from mural_tf.models.build import build_model
@@ -27,10 +22,6 @@ def build(config):
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
-
-
-def batches(model, config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams))
 
 
 @pytest.fixture(scope="module")
@@ -177,41 +168,3 @@ def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
     for row in range(5):  # the [CLS] state, and the mean of the others
         assert np.abs(states[row, 0] - padded[row, :16]).max() < 1e-6
         assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 16:]).max() < 1e-6
-
-
-@pytest.mark.slow  # half a minute each
-@pytest.mark.parametrize("method", ["globetrotter", "labse"])
-def test_an_export_is_the_model_and_can_be_taken_out_again(folder, tmp_path, method):
-    config = toy_data.toy_config(folder, method)
-    model, tokenizer = build(config), toy_data.toy_tokenizer()
-    for variable in model.trainable_variables:  # none may be 0 or 1, as biases are at first
-        variable.assign_add(tf.random.stateless_normal(variable.shape, [1, 2], stddev=0.05))
-    model.log_temperature.assign(-2.0)
-    export_model(model, tokenizer, config, tmp_path / "export")
-    found, texts = open_model(tmp_path / "export"), ["thing w3", "", "ding v4"]
-    expected = model.embed_texts(tokenizer(tf.constant(texts)))
-    assert np.abs(found.encode_text(texts) - expected).max() < 1e-5
-    image = decode_image(tf.constant(toy_data.picture(0)))[None]
-    if method == "labse":
-        with pytest.raises(UserError, match="no image tower"):
-            found.encode_image([toy_data.picture(0)])
-    else:
-        assert np.abs(found.encode_image([toy_data.picture(0)]) - model.embed_images(image)).max() < 1e-5
-
-    config.seed = 1
-    other = build(config)
-    restore_from_export(other, tmp_path / "export")
-    assert np.abs(other.embed_texts(tokenizer(tf.constant(texts))) - expected).max() < 1e-6
-    assert np.abs(other.embed_images(image) - model.embed_images(image)).max() < 1e-6
-
-
-@pytest.mark.slow  # bfloat16 is emulated here
-@pytest.mark.parametrize("method", ["globetrotter", "etcl", "labse"])
-def test_mixed_precision_trains(tmp_path, method):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path), method)
-    config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
-    config.image_tower.batch_norm_group, config.text_tower.dropout = "8", 0.1
-    config.train.micro_batches = 2
-    model = build(config)
-    history = model.fit(batches(model, config), steps_per_epoch=8, verbose=0).history
-    assert np.isfinite(history["loss"][0]) and int(model.step.guard.total) == 0

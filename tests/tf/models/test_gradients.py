@@ -1,4 +1,4 @@
-"""Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
+"""Micro-batches: two passes over chunks give the gradient of the full batch."""
 
 import contract
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import current_pass, forward_pass
+from mural_tf.encoders.layers import forward_pass
 from mural_tf.models.build import build_model
 from mural_tf.models.step import chunk_seed, compute_gradients, global_losses
 from mural_tf.training.fit import compile_model
@@ -18,15 +18,6 @@ SEED = tf.constant([3, 4], tf.int32)
 def gradients(model, batch, chunks, seed=SEED):
     """Eagerly: tracing would take most of the time. `test_moving_averages_move_once_a_step` runs it in a graph."""
     return vars(compute_gradients(model, batch, seed, chunks, model.optimizers))
-
-
-def largest_difference(one, other):
-    assert [g is None for g in one] == [g is None for g in other]
-    return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
-
-
-def scale(values):
-    return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
 
 
 def part_of(batch, chunk, chunks):
@@ -45,20 +36,7 @@ def test_two_passes_with_one_optimiser_a_task():
     assert set(two) == {"image_text", "text_text"}
     for task in two:  # also the same `None`s: a task must not move, or decay, what it does not use
         assert None in two[task]
-        assert largest_difference(one[task], two[task]) < 1e-4 * scale(one[task])
-
-
-@pytest.mark.slow
-def test_plain_accumulation_differs():
-    config = contract.toy_config(**SAME_IN_BOTH)
-    model = contract.build(config)
-    batch = contract.batch_of(model, config)
-    expected = gradients(model, batch, 1)["by_optimizer"]["joint"]
-    accumulated = None
-    for chunk in range(4):
-        found = gradients(model, part_of(batch, chunk, 4), 1)["by_optimizer"]["joint"]
-        accumulated = [f / 4 if a is None else a + f / 4 for a, f in zip(accumulated or [None] * len(found), found)]
-    assert largest_difference(expected, accumulated) > 0.05 * scale(expected)
+        assert contract.largest_difference(one[task], two[task]) < 1e-4 * contract.scale(one[task])
 
 
 @pytest.mark.parametrize("tower", ["features", pytest.param("resnet", marks=pytest.mark.slow)])
@@ -91,13 +69,14 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(tower, tm
 
     expected, expected_means = reference()
     found = gradients(model, batch, 2)
-    assert largest_difference(expected, found["by_optimizer"]["joint"]) < 5e-5 * scale(expected)
+    assert contract.largest_difference(expected, found["by_optimizer"]["joint"]) < 5e-5 * contract.scale(expected)
     layers = model.normalization_layers()
     assert len(layers) > (10 if tower == "resnet" else 0) and set(layers) == set(found["moments"])
     for layer, mean in zip(layers, expected_means):
         assert np.max(np.abs(found["moments"][layer][0] - mean)) < 1e-5
     other = gradients(model, batch, 2, SEED + 1)["by_optimizer"]["joint"]
-    assert largest_difference(expected, other) > 0.01 * scale(expected)  # the draws matter here
+    assert contract.largest_difference(expected, other) > 0.01 * contract.scale(expected)  # the draws matter here
+    assert len({tuple(chunk_seed(SEED, chunk).numpy()) for chunk in range(3)}) == 3  # and each chunk draws for itself
 
 
 @pytest.mark.slow
@@ -112,28 +91,3 @@ def test_moving_averages_move_once_a_step():
     assert averages[0] and np.max(np.abs(averages[0][0] - 1.0)) > 1e-3
     for one, other in zip(*averages):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-class Draws:
-    """As much of a method as two passes take, whose embeddings are its draws."""
-
-    parts, embedding_shapes = ("text",), {"text": ("text", 3)}
-    trainable_variables = [tf.Variable(1.0)]
-
-    def encode(self, batch, training):
-        drawn = tf.random.stateless_uniform([len(batch["text"]), 3], current_pass().next_seed())
-        return {"text": self.trainable_variables[0] * drawn}
-
-    def normalization_layers(self):
-        return []
-
-    def objective(self, embeddings, ids, rows):
-        self.seen = embeddings["text"]
-        return {"task": tf.reduce_sum(self.seen)}, {}
-
-
-def test_every_chunk_draws_for_itself():
-    method = Draws()
-    compute_gradients(method, {"text": tf.zeros([6, 1])}, SEED, 3)
-    chunks = [chunk.numpy().tolist() for chunk in tf.split(method.seen, 3)]
-    assert all(one != other for one in chunks for other in chunks if one is not other)

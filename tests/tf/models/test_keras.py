@@ -81,22 +81,6 @@ def test_optimisers_of_every_kind_train(optimizer, micro_batches):
     assert losses[2] < losses[0] and int(model.steps_taken) == 24
 
 
-@pytest.mark.slow  # test_guard.py holds it of the project's own loop
-def test_a_step_without_a_finite_loss_leaves_no_nan(eager):
-    model, config = built("align")
-    batch = data_of(model, config)
-    model.compile("adam", max_skipped_steps=1)
-    bad = {**batch, "image": tf.fill(batch["image"].shape, float("nan"))}
-    batch["image"] = tf.cast(batch["image"], tf.float32) / 255.0
-    before = weights_of(model)
-    model.fit(tf.data.Dataset.from_tensors(bad), verbose=0)
-    assert largest(before, weights_of(model)) == 0.0  # no moments yet
-    with pytest.raises(UserError, match="3 steps in a row .* not finite"):
-        model.fit(tf.data.Dataset.from_tensors(bad).repeat(2), verbose=0)
-    model.fit(tf.data.Dataset.from_tensors(batch), verbose=0)
-    assert all(np.isfinite(weight).all() for weight in weights_of(model))
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_evaluation_changes_nothing_and_a_saved_model_is_the_same(method, tmp_path, eager):
     model, config = built(method)
@@ -198,24 +182,6 @@ def test_replicas_evaluate_as_one_device():
     assert two == pytest.approx(one, rel=1e-5, abs=1e-5) and finite and not nothing
     assert len(said) == 3
     assert all("2 replicas share a batch, so its size must be fixed and a multiple of 2" in line for line in said)
-
-
-@pytest.mark.slow
-def test_callbacks_of_keras(tmp_path):
-    model, config = built("align")
-    batches = tf.data.Dataset.from_tensors(data_of(model, config)).repeat(2)
-    model.compile("adam")
-    callbacks = [
-        keras.callbacks.EarlyStopping("val_loss", patience=0, mode="max", restore_best_weights=True),
-        keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), "val_loss", save_best_only=True),
-        keras.callbacks.ModelCheckpoint(str(tmp_path / "weights"), save_weights_only=True),
-        keras.callbacks.TensorBoard(tmp_path / "tensorboard"),
-    ]
-    history = model.fit(batches, epochs=9, validation_data=batches, callbacks=callbacks, verbose=0).history
-    assert len(history["val_loss"]) < 9  # a loss that falls ends it, as asked
-    assert (tmp_path / "best.keras").exists() and (tmp_path / "tensorboard").is_dir()
-    model.load_weights(tmp_path / "weights")
-    model.summary(print_fn=lambda line: None)
 
 
 def test_mistakes_are_one_line(mural, tmp_path):

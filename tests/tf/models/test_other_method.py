@@ -44,15 +44,14 @@ def test_a_method_from_outside_enters_the_stage_of_translations(tmp_path):
     assert np.isfinite(model.train_step(contract.batch_of(model, config))["loss"])
 
 
-@pytest.mark.parametrize("method", ["mural", "siglip"])
-def test_captions_after_a_stage_are_learned_by_the_method_that_it_followed(method, tmp_path):
-    source = contract.toy_config(method)
+def test_captions_after_a_stage_are_learned_by_the_method_that_it_followed(tmp_path):
+    source = contract.toy_config("siglip")
     stage = _with_source_architecture(contract.toy_config("translation_distillation"), source, tmp_path)
     models = []
     for config in (stage, _with_source_architecture(contract.toy_config("align"), stage, tmp_path)):
         models.append(contract.build(config))
         compile_model(models[-1], config)
-    assert (stage.model, config.model) == ("translation_distillation", method)
+    assert (stage.model, config.model) == ("translation_distillation", "siglip")
     checkpoints = training_checkpoints(models[0], tmp_path, keep=1)
     checkpoints.save(1)
     checkpoints.wait()
@@ -60,6 +59,19 @@ def test_captions_after_a_stage_are_learned_by_the_method_that_it_followed(metho
     for part in ("image_encoder", "text_encoder", "image_text_head"):
         for one, other in zip(getattr(models[0], part).variables, getattr(models[1], part).variables):
             np.testing.assert_array_equal(one, other)
+
+
+def test_the_towers_of_a_stage_are_the_source_s_and_its_heads_its_own(tmp_path):
+    source = contract.toy_config("mural", text_tower__hidden_size=24)
+    stage = contract.toy_config("etcl", text_tower__layers=3, shared_head=True)
+    found = _with_source_architecture(stage, source, tmp_path)
+    assert (found.model, found.shared_head) == ("etcl", True)
+    assert (found.text_tower.layers, found.text_tower.hidden_size) == (1, 24)
+    source.model = "align"  # has no text-text head
+    with pytest.raises(UserError, match="etcl starts from mural or etcl; .* is align"):
+        _with_source_architecture(contract.toy_config("etcl"), source, tmp_path)
+    ordinary = _with_source_architecture(contract.toy_config("mural"), source, tmp_path)
+    assert ordinary.model == "align"
 
 
 def test_stages_ask_the_source_for_what_they_need(tmp_path):

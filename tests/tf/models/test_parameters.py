@@ -16,28 +16,13 @@ def size(variables):
     return sum(variable.shape.num_elements() for variable in variables)
 
 
-def stepped(method, settings):
-    """A model that has taken one step."""
+@pytest.mark.parametrize("method, settings, rest", CASES)
+def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
     config = contract.toy_config(method, **settings)
     model = contract.build(config)
     assert model.step.trained_parameters is None
     model.train_step(contract.batch_of(model, config))
-    return model
-
-
-@pytest.mark.parametrize("method, settings, rest", CASES)
-def test_parameters_are_those_that_the_losses_reach(method, settings, rest):
-    model = stepped(method, settings)
     parts = {**model.weights_by_part(), "language_classifier": getattr(model, "language_classifier", None)}
     unreached = [variable for name in rest for variable in getattr(parts[name], "trainable_variables", [parts[name]])]
     assert len(unreached) >= len(rest)
     assert model.step.trained_parameters == size(model.trainable_variables) - size(unreached)
-
-
-@pytest.mark.slow  # that what is counted is what the losses reach: above
-def test_averages_and_bookkeeping_are_not_parameters():
-    model = stepped("align", {})
-    averages = [v for layer in model.normalization_layers() for v in (layer.moving_mean, layer.moving_variance)]
-    assert size(averages) > 0 and model.count_params() >= model.step.trained_parameters + size(averages)
-    towers = model.image_encoder.trainable_variables + model.text_encoder.trainable_variables
-    assert model.step.trained_parameters == size(towers) + size(model.image_text_head.trainable_variables) + 1  # and τ

@@ -1,11 +1,8 @@
 """Translation distillation: the losses, the teacher that stays, pairs with a pivot, and what it starts from."""
 
-import os
-import signal
 import types
 
 import contract
-import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,27 +11,19 @@ from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 from toy_export import difference
 
-from mural_lite.config_file import load_config
-from mural_tf.backend import keras
 from mural_tf.data import records
 from mural_tf.data.streams import text_text
 from mural_tf.data.streams.columns import Column
-from mural_tf.data.streams.epochs import NO_ITEM
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
+from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import complete, translation_distillation
 from mural_tf.models.build import build_model
 from mural_tf.models.translation_distillation import TranslationDistillation
-from mural_tf.runs import finish
-from mural_tf.runs.finetune import _with_source_architecture, finetune
-from mural_tf.runs.pretrain import pretrain
-from mural_tf.text import vocabulary_file
-from mural_tf.training.callbacks import SaveCheckpoints, StopSignals
+from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
-from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.fit import compile_model
 from mural_tf.training.tpu_check import find_problems
 from mural_tf.training.tpu_lowering import trace_step
 
@@ -233,7 +222,7 @@ def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
 
 def test_targets_of_a_frozen_tower_come_from_states_that_are_made_once(tmp_path, monkeypatch):
     config = contract.toy_config(METHOD, text_tower__frozen=True, method__cached=True)
-    config.data.directory = str(toy_data.write_toy_data(tmp_path, pairs=PAIRS))
+    config.data.directory = str(toy_data.write_toy_data(tmp_path, pairs=PAIRS, count=8))
     model = contract.build(config)
     tokenizer = toy_data.toy_tokenizer()
     texts = [pair.text_a.encode() for pair in PAIRS]
@@ -263,18 +252,6 @@ def test_targets_of_several_pivots_are_means_of_groups_and_of_captions_their_own
     np.testing.assert_allclose(means, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-6)
     own = found["caption_target"][0].find(fingerprint(tf.constant([b"never a pair"])).numpy())
     np.testing.assert_allclose(own[0], vectors[b"never a pair"], atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pivot", ["mean", "en+de"])  # which are all captions'
-def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path, pivot):
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    model, batch = completed(tmp_path, method__pivot=pivot, method__captions_weight=0.0)
-    number = [toy_data.toy_tokenizer().vocabulary[row[3]][2:] for row in batch["text_a"]["input_word_ids"].numpy()]
-    sides = [model.teach(toy_data.toy_tokenizer()(tf.constant([f"{word}{i}" for i in number])), training=False)
-             for word in ("thing w", "ding v")]  # fmt: skip
-    mean = tf.math.l2_normalize(sides[0] + sides[1], axis=-1)
-    np.testing.assert_allclose(batch["text_target"], mean, atol=1e-6)
 
 
 KEYS = strategies.integers(-(2**63), 2**63 - 1) | strategies.integers(-3, 3)
@@ -321,101 +298,8 @@ def test_of_languages_with_as_many_captions_the_pivot_has_most_pairs(described, 
 
 
 @pytest.mark.slow
-def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    data = toy_data.write_toy_data(tmp_path / "data", pairs=PAIRS)
-    vocabulary_file.save_vocabulary(toy_data.toy_tokenizer().vocabulary, tmp_path / "words.txt")
-    source = toy_data.toy_config(data, "align")
-    source.vocabulary.file = str(tmp_path / "words.txt")
-    source.train.steps = 4
-    pretrain(source, tmp_path / "align")
-    weights = {}
-    for name in ("whole", "stopped"):
-        config = toy_data.toy_config(data, METHOD)
-        config.method.update(dict(cached=True, pivot="mean"))
-        config.train.update(dict(steps=4, checkpoint_every=2, log_every=2, export=False))
-        if name == "stopped":
-            with monkeypatch.context() as patched:
-                patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-                finetune(config, str(tmp_path / "align"), tmp_path / name)
-            assert not (tmp_path / name / "summary.json").exists()
-        finetune(config, str(tmp_path / "align"), tmp_path / name)
-        config = load_config(tmp_path / name / "config.json")
-        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-        restore_for_inference(model, tmp_path / name)
-        weights[name] = values(model.text_encoder)
-    assert_equal(*weights.values())
-
-
-def trained_on_cached_targets(folder, replicas: int):
-    """The text tower's weights after three steps in two chunks."""
-    if replicas > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
-    devices = [f"CPU:{number}" for number in range(replicas)]
-    strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
-    config = contract.toy_config(METHOD, method__cached=True, method__pivot="mean", train__micro_batches=2)
-    config.text_tower.dropout = 0.0
-    config.data.update(dict(directory=str(folder), shuffle_buffer=100))
-    config.train.update(dict(steps=3, log_every=3))
-    with strategy.scope():
-        keras.utils.set_random_seed(0)
-        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-        compile_model(model, complete(config))
-    workdir = folder / f"of-{replicas}"
-    workdir.mkdir()
-    with StopSignals() as signals:
-        assert fit(model, toy_data.toy_tokenizer(), complete(config), workdir, strategy, signals)
-    return values(model.text_encoder)
-
-
-@pytest.mark.slow
-def test_cached_targets_reach_every_replica_and_chunk(tmp_path):
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    one, two = (forked.call(trained_on_cached_targets, tmp_path, replicas) for replicas in (1, 2))
-    assert max(np.max(np.abs(a - b)) for a, b in zip(one, two)) < 1e-4
-
-
-def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
-    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
-    for method, change in ((METHOD, " --config.other_method=True"), ("mural", "")):
-        finish.describe(toy_data.toy_config("data/mine", method), tmp_path)
-        expected = (
-            f"finetune --config=finetune{change} --from={tmp_path} --workdir={tmp_path}_tuned --config.data.directory="
-        )
-        assert f"{expected}data/mine" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
     config = contract.toy_config(METHOD, method__cached=True)
     step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)
     assert example["text_target"].shape == example["caption_target"].shape == (2, 24)
     assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
-
-
-# The data.
-
-
-def streamed(config, *streams):
-    return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=streams)))
-
-
-@pytest.mark.parametrize("languages,expected", [
-    (("en", "de"), [(b"a", b"en", b"b", b"de")]),
-    (("de", "en"), [(b"b", b"en", b"a", b"de")]),
-    (("de", "fr"), []), (("en", "en"), []), (("", ""), []),
-])  # fmt: skip
-def test_pairs_with_the_pivot_on_one_side(languages, expected):
-    pair = records.TextPair("a", languages[0], "b", languages[1])
-    items = with_pivot(records.parse_text_pair, ["en"])(tf.constant(records.serialize(pair)))
-    is_item = items["problem"].numpy() != NO_ITEM.encode()
-    sides = (items[name].numpy()[is_item] for name in ("text_a", "language_a", "text_b", "language_b"))
-    assert list(zip(*sides)) == expected
-    assert all(len(values) == 1 for values in items.values())  # a record is an item, so that many are parsed at once
-
-
-def test_co_captions_with_the_pivot():
-    image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
-    items = with_pivot(parse_co_captions, ["en"])(tf.constant(records.serialize(image)))
-    assert items["problem"].numpy().tolist() == [b"", NO_ITEM.encode(), b""]
-    assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab")))[::2] == [(b"a", b"b"), (b"a", b"c")]

@@ -66,19 +66,6 @@ def test_thirty_steps_equal_those_of_addons(per_variable):
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
-def test_sparse_gradients_move_every_row_as_dense_ones_do():
-    """Without this project's rates, as another library would use the optimiser."""
-    tables = [tf.Variable(np.arange(12.0).reshape(4, 3), dtype=tf.float32, name="table") for _ in range(2)]
-    values, rows = tf.constant([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]]), tf.constant([2, 2])
-    sparse = tf.IndexedSlices(values, rows, tf.constant([4, 3]))
-    for table, gradient in zip(tables, (sparse, tf.convert_to_tensor(sparse))):
-        optimizer = OwnLamb(0.1, weight_decay=0.1)
-        for _ in range(3):
-            optimizer.apply_gradients([(gradient, table)])
-    np.testing.assert_array_equal(tables[0], tables[1])
-    assert np.all(tables[0].numpy()[[0, 1, 3]] != np.arange(12.0).reshape(4, 3)[[0, 1, 3]].clip(1e-9))
-
-
 @pytest.mark.parametrize("excluded,epsilon,expected", [
     ([], 0.0, 2.0 - 0.1 * 2.0), (["weight"], 0.0, 2.0 - 0.1 * 1.0), (["weight"], 0.5, 2.0 - 0.1 / 1.5),
 ])  # fmt: skip

@@ -10,10 +10,10 @@ from page_reader import Page
 from search_data import ColorEmbedder, png
 from toy_data import toy_config
 
+from mural_lite.config_file import save_config
 from mural_tf.data import records
 from mural_tf.evaluation.retrieval import Evaluation
-from mural_tf.runs import report_page
-from mural_tf.runs.finish import describe
+from mural_tf.runs import finish, report_page
 from mural_tf.runs.line_chart import line_chart, ticks
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 
@@ -89,13 +89,32 @@ def test_a_run_without_images_or_a_source_has_a_shorter_page(run):
     assert "before this run" not in page.text and "Found and missed" not in page.text  # the data are away
 
 
-@pytest.mark.parametrize("tower", ["efficientnet", "none"])
-def test_a_search_of_pictures_is_proposed_for_models_of_pictures(tower, tmp_path, capsys):
-    config = toy_config(tmp_path)
-    config.image_tower.name = tower
+def test_what_to_do_next_follows_from_the_model_and_its_export(tmp_path, capsys):
     (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
-    describe(config, tmp_path)
-    assert ("search index" in capsys.readouterr().out) == (tower != "none")
+
+    def said(method="mural", tower="efficientnet"):
+        config = toy_config("data/mine", method)
+        config.image_tower.name = tower
+        finish.describe(config, tmp_path)
+        return capsys.readouterr().out
+
+    where = f"--from={tmp_path} --workdir={tmp_path}_tuned --config.data.directory=data/mine"
+    printed = said()
+    assert f"--model={tmp_path} --output=my_index" in printed and f"finetune --config=finetune {where}" in printed
+    assert "search index" in printed and "search index" not in said(tower="none")  # of pictures
+    assert f" --config.other_method=True {where}" in said("translation_distillation")
+    (tmp_path / "export").mkdir()
+    assert "SavedModels" in said() and "SavedModels" not in printed
+
+
+def test_an_export_of_another_number_of_steps_is_replaced(tmp_path):
+    config = toy_config("data")
+    config.train.steps = 4
+    assert not finish._is_exported(tmp_path / "export", 4)
+    (tmp_path / "export").mkdir()
+    assert finish._is_exported(tmp_path / "export", 5)  # with versions: none is replaced
+    save_config(config, tmp_path / "export/config.json")
+    assert [finish._is_exported(tmp_path / "export", steps) for steps in (4, 5)] == [True, False]
 
 
 def test_examples_are_the_closest_pictures_that_can_be_read(run, monkeypatch):

@@ -20,7 +20,6 @@ from mural_tf.models.build import build_model
 from mural_tf.models.step import WeightAverage
 from mural_tf.runs import tuning
 from mural_tf.runs.finetune import as_begun, finetune, starting_point
-from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
 
 from mural_tf.configs import translated  # isort: skip
@@ -124,15 +123,6 @@ def test_without_dev_nothing_is_trained_unless_asked(tmp_path):
         tmp_path, records.IMAGE_TEXT, "dev", records.read_records(tmp_path, records.IMAGE_TEXT, "train")
     )
     tuning.check_dev(config)
-
-
-@pytest.mark.parametrize("name", ["steps", "image_text_batch", "text_text_batch"])
-def test_zeros_are_for_fine_tuning_alone(name, tmp_path):
-    config = toy_data.toy_config(tmp_path)
-    config.train[name] = 0
-    with pytest.raises(UserError, match=f"train.{name}=0: expected 1 or more. Only fine-tuning"):
-        pretrain(config, tmp_path / "w")
-    assert not (tmp_path / "w").exists()
 
 
 def test_a_run_goes_on_with_the_values_of_its_beginning(tmp_path):

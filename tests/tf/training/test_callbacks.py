@@ -1,6 +1,6 @@
 """What callbacks do at which step, with made-up clocks, models and checkpoints: whole rows, lines and messages."""
 
-import contextlib
+import os
 import re
 import signal
 import threading
@@ -162,10 +162,12 @@ def test_signals_and_where_they_wait(capsys):
     with StopSignals() as signals:
         signals.check()
         with signals.after_the_step():
-            signals._stop(signal.SIGINT, None)
+            os.kill(os.getpid(), signal.SIGINT)
             assert signals.received is signal.SIGINT
             with pytest.raises(StopRequested):
                 signals.check()
+            with pytest.raises(StopRequested):  # twice: not even for the step
+                signals._stop(signal.SIGTERM, None)
         assert capsys.readouterr().err == "\nSIGINT: stopping after this step …\n"
         signals.received = None
         with signals.after_the_step(), signals.after_the_step(False):
@@ -248,27 +250,6 @@ def test_evaluations_that_are_due_and_not_done(tmp_path, monkeypatch):
         with pytest.raises(StopRequested):
             evaluation.evaluate_if_due(23)
     assert evaluate.steps[5:] == []
-
-
-def test_tensorboard_has_numbers_at_once(log, tmp_path, monkeypatch):  # noqa: F811
-    calls = []
-
-    @contextlib.contextmanager
-    def as_default(step):
-        calls.append(step)
-        yield
-
-    writer = types.SimpleNamespace(
-        as_default=as_default, flush=lambda: calls.append("flush"), close=lambda: calls.append("close")
-    )
-    monkeypatch.setattr(tf.summary, "create_file_writer", lambda folder: calls.append(folder) or writer)
-    monkeypatch.setattr(tf.summary, "scalar", lambda name, value: calls.append((name, value)))
-    with log:
-        log.record(5, {"a": 1.0, "b": 2.0})
-        log.record(7, {"a": 3.0, "b": 4.0}, ["b"])
-    folder = str(tmp_path / "tensorboard")
-    assert calls == [folder, 5, ("a", 1.0), ("b", 2.0), "flush", 7, ("b", 4.0), "flush", "close"]
-    assert read_metrics(tmp_path) == [{"step": 5, "a": 1.0, "b": 2.0}, {"step": 7, "a": 3.0, "b": 4.0}]
 
 
 # Observers.

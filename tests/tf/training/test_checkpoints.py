@@ -1,8 +1,9 @@
-"""Checkpoints: what is in them, that training does not disturb them, damaged ones, the best one, and full disks."""
+"""Checkpoints: what is in them, what is restored, refused, removed and kept, and that training is not disturbed."""
 
 import errno
 import json
 import os
+import pathlib
 import shutil
 import threading
 import types
@@ -20,11 +21,14 @@ from mural_tf.models.build import build_model
 from mural_tf.models.step import StepGuard
 from mural_tf.runs import finish
 from mural_tf.training import checkpoints
-from mural_tf.training import checkpoints as checkpoints_module
 from mural_tf.training.checkpoints import (
     BestCheckpoint,
+    has_checkpoint,
     list_checkpoints,
     restore_for_inference,
+    save_result,
+    save_weights,
+    step_of,
     training_checkpoints,
 )
 from mural_tf.training.fit import compile_model
@@ -131,8 +135,8 @@ def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config,
 def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 2)
     fill(model, 1)
-    go_on, write = threading.Event(), checkpoints_module.write_snapshot
-    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: (go_on.wait(60), write(*a)))
+    go_on, write = threading.Event(), checkpoints.write_snapshot
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *a: (go_on.wait(60), write(*a)))
     saved.save(1)
     fill(model, 2)
     model.kernel.assign_add(tf.ones_like(model.kernel))
@@ -171,9 +175,9 @@ def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(m
 def test_the_last_ones_are_kept_and_the_list_names_only_complete_ones(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 2)
     folder, listed = tmp_path / "checkpoints", []
-    write = checkpoints_module.write_snapshot
+    write = checkpoints.write_snapshot
     monkeypatch.setattr(
-        checkpoints_module, "write_snapshot", lambda *a: (listed.append(tf.train.latest_checkpoint(folder)), write(*a))
+        checkpoints, "write_snapshot", lambda *a: (listed.append(tf.train.latest_checkpoint(folder)), write(*a))
     )
     for step in (10, 20, 30):
         saved.save(step)
@@ -188,14 +192,19 @@ def test_the_last_ones_are_kept_and_the_list_names_only_complete_ones(model, tmp
     ]  # fmt: skip
 
 
+def save(model, workdir, *steps, keep=3, **options):
+    saved = training_checkpoints(model, workdir, keep, **options)
+    for step in steps:
+        fill(model, step)
+        saved.save(step)
+        saved.wait()
+    return saved
+
+
 @pytest.fixture
 def three(model, tmp_path):
     """A workdir with checkpoints 10, 20, 30, all of whose numbers are the step."""
-    saved = training_checkpoints(model, tmp_path, 3)
-    for step in (10, 20, 30):
-        fill(model, step)
-        saved.save(step)
-    saved.wait()
+    save(model, tmp_path, 10, 20, 30)
     return tmp_path
 
 
@@ -205,17 +214,13 @@ def three(model, tmp_path):
     lambda path: os.unlink(f"{path}.index"),
     lambda path: open(f"{path}.index", "r+b").truncate(30),
 ])  # fmt: skip
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(model, three, monkeypatch, change):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(model, three, change):
     change(three / "checkpoints/ckpt-30")
-    warnings = []
-    monkeypatch.setattr(checkpoints_module.logging, "warning", lambda *a: warnings.append(a[0] % a[1:]))
     saved = training_checkpoints(model, three, 3)
     assert saved.restore()
     assert_filled(model, 20)
-    assert len(warnings) == 1 and "ckpt-30 is missing or damaged" in warnings[0] and "ckpt-20" in warnings[0]
     for partly in (False, True):
         assert restore_for_inference(model, three, partly=partly).endswith("ckpt-20")
-    assert len(warnings) == 3
     saved.save(25)  # then the damaged one goes
     saved.wait()
     assert names(three / "checkpoints") == ["checkpoint", *files(10, 20, 25)]
@@ -254,33 +259,38 @@ def test_leftovers_of_a_killed_save_are_removed(model, three):
     assert names(folder) == ["checkpoint", *files(20, 30, 40)]
 
 
-def full_disk(*arguments, **options):
-    raise tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device")
+@pytest.mark.parametrize("owner,name", [(tf.raw_ops, "SaveV2"), (checkpoints, "publish")])
+def test_a_full_disk_is_said_once_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name):
+    published = []
 
+    def full_disk(*arguments, **options):
+        if name == "SaveV2":
+            raise tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device")
+        if published:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        published.append(pathlib.Path(arguments[1]).name)
 
-def out_of_space(*arguments, **options):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize("owner,name,failure", [
-    (tf.raw_ops, "SaveV2", full_disk), (checkpoints, "publish", out_of_space)
-])  # fmt: skip
-def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
     saved = training_checkpoints(model, three, 3)
     before = names(three / "checkpoints")
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failure)
+        patch.setattr(owner, name, full_disk)
         saved.save(40)  # fails on its thread
-        with pytest.raises(UserError, match="No space left on device. Earlier checkpoints are intact"):
+        with pytest.raises(UserError) as raised:
             saved.save(50)
-        saved.wait()  # said once
-    assert names(three / "checkpoints") == before
+        saved.wait()
+        saved.check()
+    message = str(raised.value)
+    assert message.startswith(f"Saving a checkpoint in {three}/checkpoints failed: ") and message.endswith(
+        "No space left on device. Earlier checkpoints are intact; free some space and run the same command again."
+    )
+    assert published in ([], ["ckpt-40.data-00000-of-00001"])  # the index last
+    assert names(three / "checkpoints") == before and saved._kept[-1].endswith("-30")
     assert restore_for_inference(model, three).endswith("ckpt-30")
 
 
 def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypatch):
     saved = training_checkpoints(model, tmp_path, 3)
-    monkeypatch.setattr(checkpoints_module, "write_snapshot", lambda *a: 1 / 0)
+    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *a: 1 / 0)
     saved.save(1)
     with pytest.raises(ZeroDivisionError):
         saved.wait()
@@ -288,8 +298,6 @@ def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypat
 
 def test_the_best_is_kept(config, tmp_path):
     model = build(config)
-    with pytest.raises(UserError, match="has no best checkpoint.*evaluate_every"):
-        restore_for_inference(model, tmp_path, "best")
     for step, value in ((10, 5.0), (20, 7.0), (30, float("nan"))):
         model.log_temperature.assign(-step / 100)
         BestCheckpoint(model, tmp_path).offer(step, value)  # each in a process of its own
@@ -304,8 +312,138 @@ def test_the_best_is_kept(config, tmp_path):
     loaded, _, _, step = load_trained(tmp_path, "best")
     assert step == 20 and abs(float(loaded.log_temperature) + 0.2) < 1e-6
     assert load_trained(tmp_path)[3] == 40
-    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: result, latest, best"):
-        load_trained(tmp_path, "newest")
     (tmp_path / "checkpoints/best/best.json").write_text("{")
     with pytest.raises(UserError, match="best.json is not valid JSON"):
         BestCheckpoint(model, tmp_path)
+
+
+def test_a_result_counts_before_the_last_step_and_the_best(model, tmp_path):
+    save(model, tmp_path, 10, 20)
+    assert restore_for_inference(model, tmp_path) == str(tmp_path / "checkpoints/ckpt-20")
+    fill(model, 7)
+    save_result(model, tmp_path, 20)
+    fill(model, 8)
+    save_weights(model, tmp_path / "checkpoints/best", 15)
+    save_weights(model, tmp_path / "checkpoints/best", 16)  # the only one in its folder
+    assert names(tmp_path / "checkpoints/best") == ["checkpoint", *files(16)]
+    for which, path, number in (
+        ("result", "result/ckpt-20", 7),
+        ("latest", "ckpt-20", 20),
+        ("best", "best/ckpt-16", 8),
+    ):
+        fill(model, 0)
+        assert restore_for_inference(model, tmp_path, which) == str(tmp_path / "checkpoints" / path)
+        assert model.kernel.numpy()[0, 0] == model.log_temperature.numpy() == number
+    assert step_of(str(tmp_path / "a-1/ckpt-012")) == 12 and has_checkpoint(tmp_path)
+    listed = (tmp_path / "checkpoints/checkpoint").read_text()
+    assert listed == 'model_checkpoint_path: "ckpt-20"\n' + "".join(
+        f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in (10, 20)
+    )
+
+
+def test_what_is_missing_is_said(model, tmp_path):
+    for which, message in (
+        ("result", f"has no checkpoint yet: expected one in {tmp_path}/checkpoints."),
+        ("best", f"has no best checkpoint yet: expected one in {tmp_path}/checkpoints/best. It is kept when training "
+                 "evaluates, with train.evaluate_every above 0."),
+    ):  # fmt: skip
+        with pytest.raises(UserError) as raised:
+            restore_for_inference(model, tmp_path, which)
+        assert str(raised.value) == f"{tmp_path} {message}"
+    with pytest.raises(UserError, match="^Unknown checkpoint 'last'; known: result, latest, best.$"):
+        restore_for_inference(model, tmp_path, "last")
+
+
+def test_damage_is_said_for_each_file(model, tmp_path, caplog):
+    save(model, tmp_path, 10, 20, 30)
+    folder = tmp_path / "checkpoints"
+    for step in (30, 20):
+        damage(folder / f"ckpt-{step}")
+    assert restore_for_inference(model, tmp_path) == str(folder / "ckpt-10")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The checkpoint {folder}/ckpt-{step} is missing or damaged; using the one before, {folder}/ckpt-{step - 10}."
+        for step in (30, 20)
+    ]
+    caplog.clear()
+    damage(folder / "ckpt-10")
+    with pytest.raises(UserError) as raised:
+        training_checkpoints(model, tmp_path, 3).restore()
+    assert str(raised.value).startswith(f"No checkpoint in {folder} is usable: all 3 are missing or damaged")
+    assert len(caplog.records) == 2
+
+
+class OtherShape(TwoWeights):
+    def __init__(self):
+        super().__init__()
+        self.kernel = tf.Variable(tf.zeros([3, 40]), name="kernel")
+
+
+def test_another_architecture_is_no_damage(model, tmp_path):
+    save(model, tmp_path, 10, 20)
+    with pytest.raises(UserError) as raised:
+        restore_for_inference(OtherShape(), tmp_path)
+    begin = (
+        f"The checkpoint {tmp_path}/checkpoints/ckpt-20 does not fit the model of this configuration and vocabulary: "
+    )
+    assert str(raised.value).startswith(begin) and len(begin) + 10 < len(str(raised.value)) <= len(begin) + 300
+    more = TwoWeights()
+    more.weights_by_part = lambda: {**TwoWeights.weights_by_part(more), "new": tf.Variable(3.0)}
+    with pytest.raises(UserError, match="does not fit the model"):
+        restore_for_inference(more, tmp_path)
+    fill(more, 0)
+    restore_for_inference(more, tmp_path, partly=True)  # of another method: what is not in the file stays
+    assert more.kernel.numpy()[0, 0] == 20
+
+
+def test_what_is_restored_and_what_is_only_saved(model, tmp_path):
+    """The place in the data is in the file, and its reader restores it."""
+    place = tf.Variable(5)
+    data = dict(data_progress=tf.train.Checkpoint(place=place))
+    saved = save(model, tmp_path, 10, **data)
+    keys = {name.split("/")[0] for name, _ in tf.train.list_variables(str(tmp_path / "checkpoints"))}
+    assert keys == {"_CHECKPOINTABLE_OBJECT_GRAPH", "model", "guard", "optimizer_joint", "data_progress"}
+    place.assign(6)
+    fill(model, 0)
+    assert saved.restore() == str(tmp_path / "checkpoints/ckpt-10") and int(place) == 6
+    assert_filled(model, 10)
+    model.step.average = tf.train.Checkpoint(mean=tf.Variable(1.0))
+    save(model, tmp_path, 20)
+    keys = {name.split("/")[0] for name, _ in tf.train.list_variables(str(tmp_path / "checkpoints"))}
+    assert "average" in keys and "data_progress" not in keys
+
+
+def test_a_worker_that_does_not_write(model, tmp_path):
+    save(model, tmp_path, 10)
+    folder = tmp_path / "checkpoints"
+    for left in (".saving", "ckpt-20_temp"):
+        (folder / left).mkdir()
+    before = names(folder)
+    other = save(model, tmp_path, 20, writes=False)
+    assert names(folder) == before and other._thread is None
+    assert training_checkpoints(model, tmp_path, 3)._kept == [str(folder / "ckpt-10")]
+    assert names(folder) == [name for name in before if name not in (".saving", "ckpt-20_temp")]
+
+
+def test_a_step_that_is_saved_again_is_kept_once(model, tmp_path):
+    saved = save(model, tmp_path, 10, 20, 10, keep=2)
+    assert [step_of(path) for path in saved._kept] == [20, 10]
+    fill(model, 3)
+    saved.save(10)
+    saved.wait()
+    assert names(tmp_path / "checkpoints") == ["checkpoint", *files(10, 20)]
+    fill(model, 0)
+    saved.restore()
+    assert_filled(model, 3)
+
+
+def test_checkpoints_that_are_listed_or_there(model, tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in ("ckpt-9.index", "ckpt-10.index", "ckpt-x.index", "other-11.index"):
+        (folder / name).touch()
+    listed = ["ckpt-8", "ckpt-12", "model"]
+    lines = [f"model_checkpoint_path: {json.dumps('ckpt-12')}"]
+    lines += [f"all_model_checkpoint_paths: {json.dumps(name)}" for name in listed]
+    (folder / "checkpoint").write_text("\n".join(lines))
+    assert list_checkpoints(folder) == [str(folder / f"ckpt-{step}") for step in (8, 9, 10, 12)]
+    assert list_checkpoints(tmp_path / "nowhere") == []

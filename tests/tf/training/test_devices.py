@@ -44,18 +44,6 @@ def test_chains_are_compiled_on_cpus_or_where_it_is_asked_for(card):
         kernels.set_fusion("yes")
 
 
-def test_a_card_is_shared_and_the_similarity_stays_float32(card, monkeypatch):
-    calls = []
-    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda *a: calls.append(a[1]))
-    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", lambda on: calls.append(on))
-    strategies.prepare_gpus()
-    assert not calls
-    card((8, 0))
-    strategies.prepare_gpus()
-    assert calls == [True, False]
-    assert strategies.describe_devices(tf.distribute.get_strategy()) == "Devices: 1 GPU (A card)."
-
-
 def test_cards_that_the_driver_sees(tmp_path):
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0/information").write_text("Model: \t NVIDIA H100\nIRQ: 7\n")
@@ -108,6 +96,8 @@ def test_devices_in_a_line(monkeypatch):
     strategies.prepare_gpus()
     assert grown == [*((card.name, True) for card in cards), False]
     cards.clear()
+    strategies.prepare_gpus()
+    assert len(grown) == 4
     monkeypatch.setattr(strategies.os, "sched_getaffinity", lambda process: {0: range(5)}[process])
     monkeypatch.setattr(strategies, "nvidia_cards", lambda: ["H", "A"])
     plain = "Devices: CPU, 5 processors."
@@ -144,12 +134,13 @@ OTHERS = (
            '["host:port", …]}, "task": {"type": "worker", "index": 0}}.'),
 ])  # fmt: skip
 def test_workers_of_a_cluster(text, message, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
     if message is None:
-        assert strategies._several_workers(text) == "several"
+        assert strategies.build_strategy() == "several"
     else:
         with pytest.raises(UserError) as raised:
-            strategies._several_workers(text)
+            strategies.build_strategy()
         assert str(raised.value) == message
 
 

@@ -298,11 +298,14 @@ MEMORY = "A device of this machine has too little memory: {}; --dry_run lists wh
     (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"), [4, 8], 1,
      MEMORY.format("encode a batch in more chunks, with --config.train.micro_batches=4")),
     (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"), [], 2, MEMORY.format("take smaller batches")),
+    (tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory"), [4], 2,
+     MEMORY.format("encode a batch in more chunks, with --config.train.micro_batches=4")),
+    (tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device"), [4], 2, None),  # a disk's
     (tf.errors.AbortedError(None, None, "x: Socket closed, y"), [], 2,
      "Another worker of this run ended or cannot be reached (Socket closed); if it stopped by itself, its own message "
      "says why. The last checkpoint is intact: start all workers again by the same command."),
     (tf.errors.AbortedError(None, None, "Socket closed"), [], 1, None),
-    (tf.errors.NotFoundError(None, None, "Socket closed"), [], 2, None),
+    (tf.errors.NotFoundError(None, None, "Socket closed"), [], 2, None), (ValueError("ours"), [], 2, None),
 ])  # fmt: skip
 def test_failures_in_one_line(error, chunks, count, message, config, monkeypatch):
     monkeypatch.setattr(failures, "chunk_numbers", lambda config, replicas: chunks)

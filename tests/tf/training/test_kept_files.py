@@ -5,17 +5,15 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
-import types
 
+import fsspec
 import pytest
 import tensorflow as tf
 import toy_data
 
 from mural_lite.config_file import load_config
 from mural_lite.errors import UserError
-from mural_lite.files import PARTIAL
-from mural_lite.paths import RemotePath
+from mural_lite.files import PARTIAL, as_path
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import build_folder
 from mural_tf.training import environment, prepare, trained_model, trained_on, workdir
@@ -84,11 +82,14 @@ def test_lines_of_metrics(tmp_path, caplog):
     keep_metrics(tmp_path, bool)
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "metrics.jsonl"
-    lines = ['{"step": 1}', "{", '{"step": 2, "a/b": 1}', '{"step": true}', '{"step": 2, "ab/c": 1}', "["]
-    path.write_text("\n".join(lines))
+    good = [b'{"step": 1}', b'{"step": 2, "a/b": 1}', b'{"step": 2, "ab/c": 1}']
+    path.write_bytes(b"\n".join([*good, b"["]))  # as a kill or a full disk leaves it
+    assert len(read_metrics(tmp_path)) == 3 and not caplog.records
+    damaged = [b"[1]", b"7", b'{"loss": 1.0}', b'{"step": "1"}', b'{"step": true}', b"\xff{", b"[" * 100_000]
+    path.write_bytes(b"\n".join([good[0], *damaged, *good[1:]]))
     rows = read_metrics(tmp_path)
     assert rows == [{"step": 1}, {"step": 2, "a/b": 1}, {"step": 2, "ab/c": 1}]
-    message = f"{path}: 3 damaged lines are left out, the first is line 2."
+    message = f"{path}: 7 damaged lines are left out, the first is line 2."
     assert [record.getMessage() for record in caplog.records] == [message]
     assert [has_evaluation(found, "a", 2) for found in rows] == [False, True, False]
     assert not has_evaluation(rows[1], "a", 1)
@@ -100,29 +101,11 @@ def test_lines_of_metrics(tmp_path, caplog):
 
 
 def test_metrics_in_a_store_are_written_in_one_go():
-    class Store(RemotePath):
-        content = None
-
-        def __init__(self):
-            pass
-
-        def __truediv__(self, name):
-            assert name == "metrics.jsonl"
-            return self
-
-        def is_file(self):
-            return self.content is not None
-
-        def read_text(self):
-            return self.content
-
-        def write_text(self, text):
-            self.content = text
-
-    store = Store()
+    fsspec.filesystem("memory").store.clear()
+    store = as_path("memory://metrics/run")
     for step in (1, 2):
         append_metrics(store, {"step": step})
-    assert store.content == '{"step": 1}\n{"step": 2}\n'
+    assert (store / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
 # The environment.
@@ -148,24 +131,6 @@ def test_the_environment(tmp_path, monkeypatch):
     assert environment.threads() == 1
 
 
-def test_a_revision_by_git(tmp_path, monkeypatch):
-    (tmp_path / ".git").mkdir()
-    asked = []
-    monkeypatch.setattr(environment.subprocess, "run", lambda command, **options: asked.append((command, options)) or
-                        types.SimpleNamespace(stdout=" v1-dirty\n"))  # fmt: skip
-    assert environment._revision(tmp_path) == "v1-dirty"
-    options = dict(capture_output=True, text=True, check=True)
-    assert asked == [(["git", "-C", str(tmp_path), "describe", "--always", "--dirty"], options)]
-    for failure in (OSError(), subprocess.CalledProcessError(128, "git")):
-
-        def fail(*_, failure=failure, **__):
-            raise failure
-
-        monkeypatch.setattr(environment.subprocess, "run", fail)
-        assert environment._revision(tmp_path) == ""
-    assert environment._revision(tmp_path / "none") == ""
-
-
 # The data of a run.
 
 
@@ -186,11 +151,13 @@ def test_changes_of_the_data_by_the_step_they_came_at(tmp_path):
     note_data(tmp_path, 5, second)  # killed before step 6
     assert len(json.loads(path.read_text())) == 2
     assert data_changes(tmp_path, 6, data(second["files"])) == ["its description, dataset.json, is another one"]
-    path.write_text("[1]")
-    with pytest.raises(UserError) as raised:
-        note_data(tmp_path, 5, second)
-    message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
-    assert str(raised.value) == message
+    entry = '[{"from_step": %s, "files": %s, "dataset": ""}]'
+    for damaged in ("[1]", "[{}]", "{", "3", "[" * 100_000, entry % ('"1"', "{}"), entry % ("1", '{"a": "many"}')):
+        path.write_text(damaged)
+        with pytest.raises(UserError) as raised:
+            note_data(tmp_path, 5, second)
+        message = f"{path} is damaged. Remove it: this start then does not check whether the data changed."
+        assert str(raised.value) == message
     path.write_text("[]")
     assert trained_on._entries(tmp_path, 5) == []
 
@@ -375,12 +342,13 @@ def test_a_folder_of_others(tmp_path):
     assert str(raised.value) == f"The workdir {tmp_path / 'new'} does not exist."
 
 
-def test_a_workdir_of_another_configuration(tmp_path, monkeypatch):
+@pytest.mark.parametrize("made", ["checkpoints", "metrics.jsonl"])
+def test_a_workdir_of_another_configuration(made, tmp_path, monkeypatch):
     config = toy_data.toy_config("")
     open_workdir(tmp_path, config)
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found == environment.environment() and (tmp_path / "environment.json").read_text().endswith("\n}\n")
-    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / made).mkdir()
     other = load_config(tmp_path / "config.json")
     other.update_from_flattened_dict({"seed": 1, "embedding_size": 3, "data.directory": "elsewhere"})
     fields = "embedding_size was 80, is 3; seed was 0, is 1"
@@ -390,6 +358,10 @@ def test_a_workdir_of_another_configuration(tmp_path, monkeypatch):
             open_workdir(tmp_path, other)
         assert str(raised.value) == f"{tmp_path} belongs to another configuration ({fields}{more}).{rest}"
         other.text_tower.layers = 5
+    other.data.sources = {"a": {"directory": "data/" * 100}}  # a long value is shortened
+    with pytest.raises(UserError) as raised:
+        open_workdir(tmp_path, other)
+    assert len(str(raised.value)) < 500
     monkeypatch.setattr(workdir.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=f"^Cannot write to {tmp_path}: Permission denied"):
         open_workdir(tmp_path, config)
@@ -403,27 +375,3 @@ def test_what_a_killed_run_left_half_written_goes(tmp_path):
         left.touch()
         open_workdir(tmp_path, config, writes)
         assert left.exists() != writes
-
-
-def test_the_model_of_a_workdir(tmp_path, monkeypatch):
-    calls = []
-
-    def note(name, result):
-        monkeypatch.setattr(trained_model, name, lambda *arguments: calls.append((name, *arguments)) or result)
-
-    model = types.SimpleNamespace(
-        image_encoder="pictures", head_names=("a", "b"), text_head=lambda name: f"head {name}"
-    )
-    tokenizer = types.SimpleNamespace(vocabulary_size=77)
-    note("load_config", "config")
-    note("check_stored", None)
-    note("build_tokenizer", tokenizer)
-    note("build_model", model)
-    note("restore_for_inference", "a/ckpt-12")
-    note("embed_class_names", None)
-    assert trained_model.load_trained(str(tmp_path), "best") == (model, tokenizer, "config", 12)
-    assert calls == [
-        ("load_config", tmp_path / "config.json"), ("check_stored", "config", tmp_path / "config.json"),
-        ("build_tokenizer", "config", tmp_path / "vocabulary.txt"), ("build_model", "config", 77),
-        ("restore_for_inference", model, tmp_path, "best"), ("embed_class_names", "pictures", "head a"),
-    ]  # fmt: skip

@@ -16,7 +16,6 @@ from mural_tf.data.streams.epochs import PLACE
 from mural_tf.encoders import kernels
 from mural_tf.encoders.kernels import for_tpu
 from mural_tf.export.hub_modules import text_encoder_module
-from mural_tf.losses.pairs import Rows
 from mural_tf.training import tpu_lowering
 from mural_tf.training.tpu_forecast import as_on_tpu
 from mural_tf.training.tpu_lowering import SliceReplica, lower_step, xla_reason
@@ -65,18 +64,6 @@ def test_a_module_of_tf_hub_as_the_text_tower(chunks, tmp_path):
     assert b"all-reduce" in program
     weights = [variable.numpy().tobytes() for variable in module.variables]
     assert not [len(values) for values in weights if len(values) > 200 and values in program]  # they are arguments
-
-
-@needs_all_reduce
-def test_a_size_made_of_the_replicas_number_is_refused(monkeypatch):
-    """As on a TPU. XLA would take the number for a constant if it were an ordinary argument."""
-
-    def range_of_first_and_last(self, columns):
-        return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
-
-    monkeypatch.setattr(Rows, "is_own_row", range_of_first_and_last)
-    with pytest.raises(UserError, match="A TPU would refuse this step: .*must be a compile-time constant"):
-        lowered(contract.toy_config("align"))
 
 
 def test_what_a_slice_does_not_do_is_said():

@@ -1,14 +1,8 @@
 """What happens between the steps: rows, TensorBoard, stopping on a signal, resuming in the middle, profiles."""
 
-import errno
 import functools
-import json
-import os
-import pathlib
 import shutil
-import signal
 import threading
-import time
 import types
 
 import numpy as np
@@ -23,13 +17,11 @@ from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.build import build_model
 from mural_tf.models.labse import Labse
-from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
-from mural_tf.training import callbacks, checkpoints, metrics_file
+from mural_tf.training import callbacks, metrics_file
 from mural_tf.training import fit as fit_module
 from mural_tf.training.callbacks import (
     Intervals,
-    StopRequested,
     StopSignals,
     TrainingLog,
     duration,
@@ -76,17 +68,6 @@ def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch)
     ]
 
 
-class FullFile:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def write(self, text):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.fixture
 def log(tmp_path):
     log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords({"image_text": str}))
@@ -110,30 +91,25 @@ def scalars(folder):
     return found
 
 
-def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
+def test_tensorboard_has_numbers_at_once(log, tmp_path):
+    with log:
+        log.record(5, {"train/loss": 1.0, "dev/all": 2.0})
+        log.record(7, {"dev/en": 1.0, "dev/all": 2.0}, ["dev/all"])
+        assert scalars(tmp_path / "tensorboard") == {("train/loss", 5), ("dev/all", 5), ("dev/all", 7)}
+    assert read_metrics(tmp_path)[1] == {"step": 7, "dev/en": 1.0, "dev/all": 2.0}
+
+
+def test_too_many_steps_that_are_not_finite_end_the_run_after_their_row(log, tmp_path):
+    guard = log.model.step.guard
+    guard.build(["loss"])
+    for step in range(11):  # of which ten are borne
+        guard.check(tf.constant(step, tf.int64), {"loss": tf.constant(np.nan)})
     with log:
         log.on_epoch_begin(0)
         log.on_train_batch_end(4)
-        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 0.001, "new_number": np.float32(7)})
-        log.record(5, {"dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}, ["dev/all/mean_recall"])
-        guard = log.model.step.guard
-        guard.build(["loss"])
-        for step in range(11):  # of which ten are borne
-            guard.check(tf.constant(step, tf.int64), {"loss": tf.constant(np.nan)})
-        log.on_epoch_begin(1)
-        log.on_train_batch_end(4)
         with pytest.raises(UserError, match="11 steps in a row"):
-            log.on_epoch_end(1, {"loss": np.nan})
-    first, second, _ = read_metrics(tmp_path)
-    assert first["step"] == 5 and first["train/new_number"] == 7.0
-    assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
-    assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
-    assert first["train/skipped_steps"] == 2 and first["train/epoch_image_text"] == 3
-    assert abs(first["train/pairs_per_second"] * first["train/seconds_per_step"] - 32) < 1e-6
-    assert second == {"step": 5, "dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}
-    tags = scalars(tmp_path / "tensorboard")
-    assert {("train/new_number", 5), ("dev/all/mean_recall", 5)} <= tags and ("dev/en/mean_recall", 5) not in tags
-    assert "First step after" in capsys.readouterr().out
+            log.on_epoch_end(0, {"loss": np.nan})
+    assert len(read_metrics(tmp_path)) == 1
 
 
 def test_waiting_is_not_measured_by_a_clock_that_was_set(log, tmp_path, monkeypatch):
@@ -159,7 +135,7 @@ def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
 
 def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(metrics_file, "open", lambda *a, **k: FullFile(), raising=False)
+        patch.setattr(metrics_file, "open", lambda *a, **k: open("/dev/full", "a"), raising=False)
         with pytest.raises(UserError, match="Cannot write .*metrics.jsonl: No space left on device"):
             log.record(1, {"a": 1.0})
 
@@ -171,59 +147,28 @@ def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
         log.record(1, {"a": 1.0})
 
 
-def test_signals_wait_for_the_step_only_while_steps_run(capsys):
-    before = signal.getsignal(signal.SIGTERM)
-    with StopSignals() as signals:
-        with pytest.raises(StopRequested):  # in data preparation
-            os.kill(os.getpid(), signal.SIGTERM)
-            signals.check()
-    with StopSignals() as signals, signals.after_the_step():
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.received == signal.SIGTERM
-        with pytest.raises(StopRequested):  # twice: not even for the step
-            os.kill(os.getpid(), signal.SIGINT)
-            signals.check()
-    with StopSignals() as signals, signals.after_the_step():
-        with pytest.raises(StopRequested), signals.after_the_step(False):  # an evaluation between steps
-            os.kill(os.getpid(), signal.SIGINT)
-            signals.check()
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert "stopping after this step" in capsys.readouterr().err
-
-
-class Recorder:
+class Recorder(Labse):
     """Notes the ids of what is really trained on, and does something at a step."""
 
-    at_step = staticmethod(lambda step: None)
-
     def train_step(self, batch):
-        def note(*ids):
-            self.ids.append([of_stream.numpy().tolist() for of_stream in ids])
+        def note(ids):
+            self.ids.append(ids.numpy().tolist())
             self.at_step(len(self.ids))
             return True
 
-        ids = [batch[name] for name in ("image_id", "text_a_id") if name in batch]
-        with tf.control_dependencies([tf.py_function(note, ids, tf.bool)]):
+        with tf.control_dependencies([tf.py_function(note, [batch["text_a_id"]], tf.bool)]):
             return super().train_step(batch)
-
-
-class OneStream(Recorder, Labse):
-    """Its input is there in half of the time."""
-
-
-class TwoStreams(Recorder, Mural):
-    pass
 
 
 @pytest.fixture
 def run(tmp_path, eager):
-    """Returns a function that trains 9 steps (an epoch passes in 4), as a new process would."""
+    """Returns a function that trains a small model, as a new process would."""
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
-    config.train.update(dict(steps=9, log_every=3, checkpoint_every=3, image_text_batch=32, text_text_batch=32))
+    config.train.update(dict(image_text_batch=32, text_text_batch=32))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
     config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
     config.embedding_size = 32
-    config.model = "test_training_log:OneStream"
+    config.model = "test_training_log:Recorder"
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name
@@ -245,13 +190,8 @@ def untimed(rows):
     return [{k: v for k, v in row.items() if not any(word in k for word in TIMED)} for row in rows]
 
 
-class Killed(BaseException):
-    pass
-
-
 def assert_same_weights(one, other):
-    images = [model.image_encoder.variables if model.image_encoder else [] for model in (one, other)]
-    for a, b in zip([*one.trainable_variables, *images[0]], [*other.trainable_variables, *images[1]]):
+    for a, b in zip(one.trainable_variables, other.trainable_variables):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
@@ -273,14 +213,15 @@ def batches_without_a_pipeline(config, tokenizer, places, *_):
     return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(lambda *values: tf.stack(values), *batches))
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
-    """Also: data neither repeated nor skipped, and rows that cover every step once.
+def test_killed_and_lengthened_runs_are_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
+    """Where rates do not depend on the number of steps.
 
-    What a kill leaves is a copy of the workdir. test_shares.py goes on in and after an epoch of a real pipeline, and
-    saves the places of two streams.
+    Data are neither repeated nor skipped, and rows cover every step once. What a kill leaves is a copy of the workdir.
+    test_shares.py goes on in and after an epoch of a real pipeline, and saves the places of two streams.
     """
     monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
-    run.config.train.update(dict(steps=4, log_every=2, checkpoint_every=2))
+    run.config.train.update(dict(log_every=2, checkpoint_every=2))
+    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
 
     def copy(step):
         if step == 3:  # in the middle of an interval of 2
@@ -288,63 +229,23 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
                 thread.join() if thread.name.startswith("checkpoint") else None
             shutil.copytree(tmp_path / "whole", tmp_path / "killed")
 
-    whole = run("whole", at_step=copy)
-    assert len(whole.ids) == 4 and whole.finished
-    rest = run("killed")
-    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
-    rows, found = (untimed(read_metrics(tmp_path / name)) for name in ("whole", "killed"))
-    assert [row["step"] for row in rows] == [2, 4] and found == rows
-    assert_same_weights(whole, rest)
-
-
-def test_a_lengthened_run_is_the_run_of_all_steps(run, tmp_path, monkeypatch, capsys):
-    """Where rates do not depend on the number of steps."""
-    monkeypatch.setattr(fit_module, "training_batches", batches_without_a_pipeline)
-    run.config.optimizer.update(dict(warmup_steps=1, decay=(0.9, 2)))
-
-    def run_steps(name, steps, **changes):
-        run.config.train.update(dict(steps=steps, **changes))
+    def run_steps(name, steps, **options):
+        run.config.train.steps = steps
         open_workdir(tmp_path / name, run.config)
-        return run(name)
+        return run(name, **options)
 
-    whole = run_steps("whole", 4)
-    first, rest = run_steps("lengthened", 2), run_steps("lengthened", 4)
-    assert [*first.ids, *rest.ids] == whole.ids and len(first.ids) == 2 and rest.finished
-    assert_same_weights(whole, rest)
+    whole, rest = run_steps("whole", 4, at_step=copy), run_steps("killed", 4)
+    assert len(whole.ids) == 4 and whole.finished
+    assert rest.ids == whole.ids[2:] and rest.finished  # the checkpoint of step 2 was the last
+    first, later = run_steps("lengthened", 2), run_steps("lengthened", 4)
+    assert [*first.ids, *later.ids] == whole.ids and len(first.ids) == 2 and later.finished
     printed = capsys.readouterr().out
     assert "lengthened was last started: train.steps was 2, is 4.\n" in printed and "rate" not in printed
-    monkeypatch.setattr(checkpoints, "write_snapshot", lambda *_: (time.sleep(0.5), "no".index("disk")))
-    with pytest.raises(ValueError, match="substring"):  # also of the last checkpoint
-        run_steps("lengthened", 5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["OneStream", "TwoStreams"])
-def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
-    """The same, stopped by a signal before."""
-    run.config.model = f"test_training_log:{method}"
-    whole = run("whole")
-    assert len(whole.ids) == 9 and whole.finished
     rows = untimed(read_metrics(tmp_path / "whole"))
-    assert [row["step"] for row in rows] == [3, 6, 9]
-
-    stopped = run("stopped", at_step=lambda step: step == 4 and os.kill(os.getpid(), signal.SIGTERM))
-    step = len(stopped.ids)
-    assert step in (4, 5) and not stopped.finished  # the step that runs is finished, and none after it
-    assert stopped.ids == whole.ids[:step]
-
-    def kill(place):  # in the middle of an interval of 3, after an epoch of 4 steps
-        if step + place == 8:
-            raise Killed
-
-    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
-        run("stopped", at_step=kill)
-    rest = run("stopped")
-    assert rest.ids == whole.ids[6:] and rest.finished  # the checkpoint of step 6 was the last
-    found = untimed(read_metrics(tmp_path / "stopped"))
-    assert [row["step"] for row in found] == [3, step, 6, 9]
-    assert [found[0], found[-1]] == [rows[0], rows[-1]]
-    assert_same_weights(whole, rest)
+    assert [row["step"] for row in rows] == [2, 4]
+    for name, model in (("killed", rest), ("lengthened", later)):
+        assert untimed(read_metrics(tmp_path / name)) == rows
+        assert_same_weights(whole, model)
 
 
 @pytest.mark.slow  # what the flag may be: `test_profile_flag`
@@ -352,42 +253,3 @@ def test_a_profile_is_written(run, tmp_path):
     run.config.train.steps = 4
     assert run("whole", observers_of=functools.partial(observers, profile=(2, 3))).finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
-
-
-class Evaluate:
-    """Stands for `runs.finish.SplitEvaluation`; interrupted once, if a place is given."""
-
-    name = "dev"
-
-    def __init__(self, values, interrupt_at=None):
-        self.values, self.interrupt_at, self.steps = values, interrupt_at, []
-        self.model = lambda step: self.trained
-
-    def __call__(self, step):
-        self.steps.append(step)
-        if step == self.interrupt_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        metrics = {"dev/en/mean_recall": self.values[step], "dev/all/mean_recall": self.values[step]}
-        return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
-
-
-@pytest.mark.slow
-def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
-    run.config.train.update(dict(steps=3, log_every=2, checkpoint_every=2, evaluate_every=2))
-    evaluate = Evaluate({2: 9.0, 3: 3.0}, interrupt_at=2)
-    fresh = build_model(run.config, TOKENIZER.vocabulary_size)
-    evaluate.trained = fresh
-    with pytest.raises(StopRequested):
-        run("run", evaluate=evaluate)
-    assert evaluate.steps == [2] and not (tmp_path / "run/checkpoints/best/best.json").exists()
-    evaluate.interrupt_at = None
-    assert len(run("run", evaluate=evaluate).ids) == 1  # no step again
-    assert evaluate.steps == [2, 2, 3]
-    log = types.SimpleNamespace(writes=True, workdir=tmp_path / "run")
-    callbacks.PeriodicEvaluation(evaluate, log, None, None, Intervals(3, 2), every=2).evaluate_if_due(3)
-    assert evaluate.steps == [2, 2, 3]  # what is done stays done, as every start of a run asks
-    best = json.loads((tmp_path / "run/checkpoints/best/best.json").read_text())
-    assert best == {"step": 2, "value": 9.0}
-    rows = [row for row in read_metrics(tmp_path / "run") if "dev/all/mean_recall" in row]
-    assert [row["step"] for row in rows] == [2, 3]
-    assert ("dev/all/mean_recall", 2) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))

@@ -1,6 +1,5 @@
 """Several workers: two processes on loopback train to the weights of one, and one of them writes."""
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +15,6 @@ import toy_data
 import worker_run
 from object_store import object_store, stored
 
-from mural_lite.config_file import load_config
 from mural_tf.data import records
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.demo.shapes import build_shapes
@@ -53,30 +50,25 @@ def output_of(process):
     return output
 
 
-def two_forks(data, workdir, method):
-    """Two workers, each in a fork."""
+def two_workers(data, workdir, read, steps):
+    """Two workers, each a process that starts from nothing; their weights are in WORKDIR-STEPS-WORKER.npz."""
     ports = free_ports(2)
-    calls = [(index, ports, data, workdir, f"{workdir}{index}.npz", "all", 6, method) for index in range(2)]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda arguments: forked.call(worker_run.as_worker, *arguments), calls))
-
-
-def two_processes(data, workdir, method):
-    """Two workers, each a process that starts from nothing."""
-    command, ports = [sys.executable, worker_run.__file__, str(data), str(workdir)], free_ports(2)
-    options = ["all", "6", method]
-    for process in [start([*command, f"{workdir}{i}.npz", *options], i, ports) for i in range(2)]:
+    processes = []
+    for worker in range(2):
+        arguments = map(str, (data, workdir, f"{workdir}-{steps}-{worker}.npz", read, steps))
+        processes.append(start([sys.executable, worker_run.__file__, *arguments], worker, ports))
+    for process in processes:
         output_of(process)
+    return [np.load(f"{workdir}-{steps}-{worker}.npz") for worker in range(2)]
 
 
 @pytest.mark.slow  # replicas in one process: test_contract.py
-@pytest.mark.parametrize("run_two,method", [(two_forks, "align"), (two_processes, "mural")])
-def test_two_workers_train_as_one_process(tmp_path, eager, run_two, method):
+def test_two_workers_train_as_one_process(tmp_path, eager):
     toy_data.write_toy_features(tmp_path / "data", size=16, count=40)
 
-    worker_run.train(tmp_path / "data", tmp_path / "one", tmp_path / "one.npz", method=method)
-    run_two(tmp_path / "data", tmp_path / "two", method)
-    one, *two = (np.load(tmp_path / name) for name in ("one.npz", "two0.npz", "two1.npz"))
+    worker_run.train(tmp_path / "data", tmp_path / "one", tmp_path / "one.npz")
+    two = two_workers(tmp_path / "data", tmp_path / "two", "all", 6)
+    one = np.load(tmp_path / "one.npz")
     initial = max(np.max(np.abs(one[name])) for name in one.files if name != "position")
     assert initial > 0.01 and len(one.files) > 10
     for worker in two:
@@ -100,22 +92,9 @@ def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
         image.image = np.random.default_rng(index).normal(size=16).astype("<f4").tobytes()
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", images, shards=5)
     records.write_records(tmp_path / "data", records.TEXT_PAIRS, "train", toy_data.text_pairs(48), shards=3)
-    command = [sys.executable, worker_run.__file__, str(tmp_path / "data")]
-
-    def run(workdir, steps):
-        ports = free_ports(2)
-        weights = [tmp_path / f"{workdir}-{steps}-{worker}.npz" for worker in range(2)]
-        processes = [
-            start([*command, str(tmp_path / workdir), str(weights[worker]), "share", str(steps)], worker, ports)
-            for worker in range(2)
-        ]
-        for process in processes:
-            output_of(process)
-        return [np.load(path) for path in weights]
-
-    whole = run("whole", 6)
-    first = run("stopped", 3)
-    rest = run("stopped", 6)
+    whole = two_workers(tmp_path / "data", tmp_path / "whole", "share", 6)
+    first = two_workers(tmp_path / "data", tmp_path / "stopped", "share", 3)
+    rest = two_workers(tmp_path / "data", tmp_path / "stopped", "share", 6)
     assert first[0]["position"].shape == (2, 1, PLACE)  # of each of the two input pipelines
     assert not np.array_equal(*whole[0]["position"])
     assert np.array_equal(whole[0]["position"], whole[1]["position"])
@@ -168,22 +147,6 @@ def test_workers_get_their_rows_of_the_same_batches():
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
 
 
-def cluster(kind, index, **tasks):
-    return json.dumps({"cluster": {"worker": ["a:1", "b:1"], **tasks}, "task": {"type": kind, "index": index}})
-
-
-@pytest.mark.parametrize("index", [1, "1"])  # what writes it often writes texts
-def test_a_tf_config_makes_a_worker(index, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", cluster("worker", index))
-    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
-    assert build_strategy() == "several"
-
-
-def test_several_cpu_devices_select_nothing():
-    assert build_strategy() is tf.distribute.get_strategy()
-
-
-PLACE_IN_TEXTS = "data_progress/text_text/.ATTRIBUTES/VARIABLE_VALUE"
 SMALL = ["--config=configs/shapes_smoke.py", "--config.data.read=all", "--config.train.log_every=5",
          "--config.train.checkpoint_every=10", "--config.train.image_text_batch=16",
          "--config.train.text_text_batch=16", "--config.train.export=False"]  # fmt: skip
@@ -227,36 +190,6 @@ def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, 
     steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert list_checkpoints(tmp_path / "run/checkpoints")[-1].endswith(f"ckpt-{steps[-1]}")
-
-
-@pytest.mark.slow  # test_workdir.py and test_training_log.py have its parts
-def test_a_run_of_one_process_is_lengthened_by_two(tmp_path):
-    """The shapes are one file, which two pipelines cannot share; what they read of it goes on behind what one read."""
-    build_shapes(tmp_path / "shapes")
-    run, options = tmp_path / "run", ["--config.train.export=True", "--config.train.evaluate_every=10"]
-    output_of(start(small_run(tmp_path / "shapes", run, 10, "--config.data.read=share", *options)))
-    place = tf.train.load_variable(str(run / "checkpoints"), PLACE_IN_TEXTS)
-    assert load_config(run / "export/config.json").train.steps == 10
-    options.append("--config.train.micro_batches=2")
-    command = small_run(tmp_path / "shapes", run, 20, "--config.data.read=share", *options)
-    ports = free_ports(2)
-    processes = [start(command, i, ports) for i in range(2)]
-    assert "set --config.data.read=all" in "".join(process.communicate(timeout=600)[1] for process in processes)
-    command, ports = small_run(tmp_path / "shapes", run, 20, *options), free_ports(2)
-    processes = [start(command, i, ports) for i in range(2)]
-    printed = [output_of(process) for process in processes]
-    assert "Changed since " in printed[0] and "data.read was 'share', is 'all'" in printed[0]
-    assert "new epoch" not in printed[0] and "Next:" in printed[0]
-    assert "Next:" not in printed[1] and "First step" not in printed[1]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "train/loss" in row] == [5, 10, 15, 20]
-    assert [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row] == [10, 20]
-    assert json.loads((run / "summary.json").read_text())["step"] == 20
-    assert load_config(run / "export/config.json").train.steps == 20
-    after = tf.train.load_variable(str(run / "checkpoints"), PLACE_IN_TEXTS)
-    assert after[0, 0, 2] == 2 * place[0, 0, 2] == 20 * 16  # texts
-    done = start([*command, "--config.train.micro_batches=1"])
-    assert "another configuration (train.micro_batches was 2, is 1)" in done.communicate(timeout=300)[1]  # is finished
 
 
 @pytest.mark.slow
