@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.encoders.layers import BatchNormalization
+from mural_tf.losses.pairs import Rows
 
 REPLICAS = 4
 
@@ -68,6 +69,25 @@ def test_the_parts_of_replicas_add_up(method):
         difference = np.max(np.abs(np.sum(found, axis=0) - expected))
         assert difference <= 1e-5 * max(1.0, np.max(np.abs(expected)))
     assert max(np.max(np.abs(value)) for value in whole[-len(embeddings) :]) > 1e-3
+
+
+def range_of_first_and_last(self, columns):
+    return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
+
+
+def brackets(self, others):
+    return others[self.first : self.first + self.count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name,old,error", [
+    ("is_own_row", range_of_first_and_last, (AssertionError, tf.errors.InvalidArgumentError)),
+    ("own_of", brackets, AssertionError),
+])  # fmt: skip
+def test_sizes_made_of_the_number_would_be_noticed(name, old, error, monkeypatch):
+    monkeypatch.setattr(Rows, name, old)
+    with pytest.raises(error, match="range|strided_slice"):
+        test_the_parts_of_replicas_add_up("align")
 
 
 # BatchNorm over replicas.

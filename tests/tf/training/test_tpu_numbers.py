@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.models import step as step_module
 from mural_tf.training import tpu_forecast
 from mural_tf.training.tpu_lowering import step_of_replica
 
@@ -87,20 +88,11 @@ def _apart(expected, value) -> float:
     return np.max(np.abs(expected - value), initial=0) / max(1.0, np.max(np.abs(expected), initial=0))
 
 
-@pytest.mark.parametrize("method,tower", [
-    ("mural", "features"), ("mule", "features"), ("siglip", "features"), ("mural", "efficientnet"),
-])  # fmt: skip
-def test_four_replicas_are_one_device(method, tower, tmp_path):
-    """Logs and variables after a step; with an EfficientNet BatchNorm goes over all replicas."""
-    config = contract.toy_config(method, text_tower__dropout=0.0, optimizer__name="adam", optimizer__epsilon=1e-3)
-    if tower == "efficientnet":
-        config.image_tower.update(dict(name="efficientnet", width=0.25, depth=0.25, image_size=32, resize=32))
-        config.image_tower.update(dict(drop_connect_rate=0.0, projection=0, branch_size=0))
-        config.embedding_size = 80
-    config.image_tower.batch_norm_group = "global"
+def differences(config, folder) -> dict[str, float]:
+    """The largest difference of a step on four replicas from the same step on one device: of logs, and of variables."""
     model = contract.build(config)
     batch = contract.batch_of(model, config, 16)
-    logs, weights = step_on_replicas(model, batch, tmp_path)
+    logs, weights = step_on_replicas(model, batch, folder)
     before = {variable: variable.deref().numpy() for variable in weights}
     expected = tf.function(model.train_step)(batch)
     found = {name: max(_apart(float(expected[name]), value) for value in logs[name]) for name in expected}
@@ -110,4 +102,33 @@ def test_four_replicas_are_one_device(method, tower, tmp_path):
         moved += not np.array_equal(now, before[variable])
         found[variable.deref().name] = max(_apart(now, value) for value in values)
     assert moved > len(model.trainable_variables)  # weights, their slots, counters
+    return found
+
+
+CASES = ("mural", "mule", "siglip", "mural on an EfficientNet with BatchNorm over all replicas")
+
+
+def config_of(case):
+    method = case.split()[0]
+    config = contract.toy_config(method, text_tower__dropout=0.0, optimizer__name="adam", optimizer__epsilon=1e-3)
+    if "BatchNorm" in case:
+        config.image_tower.update(dict(name="efficientnet", width=0.25, depth=0.25, image_size=32, resize=32))
+        config.image_tower.update(dict(drop_connect_rate=0.0, projection=0, branch_size=0))
+        config.embedding_size = 80
+    config.image_tower.batch_norm_group = "global"
+    return config
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_four_replicas_are_one_device(case, tmp_path):
+    found = differences(config_of(case), tmp_path)
     assert max(found.values()) < 1e-5, sorted(found.items(), key=lambda item: -item[1])[:5]
+
+
+def test_gradients_that_are_summed_twice_are_noticed(monkeypatch, tmp_path):
+    once = step_module._sum_over_replicas
+    monkeypatch.setattr(
+        step_module, "_sum_over_replicas", lambda gradients, context: once(once(gradients, context), context)
+    )
+    found = differences(config_of("siglip"), tmp_path)
+    assert found["gradient_norm"] > 1e-2

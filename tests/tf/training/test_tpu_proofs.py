@@ -5,6 +5,7 @@ import re
 
 import contract
 import pytest
+import tensorflow as tf
 
 from mural_tf.configs import shapes_smoke
 from mural_tf.models import complete
@@ -45,6 +46,11 @@ def smoke(tmp_path_factory):
     return compiled(small_config(), tmp_path_factory.mktemp("smoke"))
 
 
+def imprecise(program) -> list:
+    """Products of float32 factors that are not float32 to the last bit."""
+    return [found for found in program.products() if found[1] == "f32xf32" and found[2] != "highest"]
+
+
 def similarities(program) -> tuple[list, list]:
     """(forward, backward) products that are no layer's."""
     found = [product for product in program.products() if SIMILARITY.match(product[0])]
@@ -57,10 +63,17 @@ def test_similarities_are_float32_and_towers_bfloat16(smoke):
     forward, backward = similarities(program)
     assert len(forward) >= 4 and len(backward) >= 8  # two tasks in two directions; each with two gradients
     assert {product[1:] for product in (*forward, *backward)} == {("f32xf32", "highest")}
-    rounded = [product for product in program.products() if product[1] == "f32xf32" and product[2] != "highest"]
-    assert rounded == []
+    assert imprecise(program) == []
     towers = {types for place, types, _ in program.products() if "_encoder/" in place}
     assert towers == {"bf16xbf16"}
+
+
+def test_with_tensor_float_32_similarities_would_not_be(monkeypatch, tmp_path):
+    config = contract.toy_config("align")
+    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", lambda on: None)
+    _, program = compiled(config, tmp_path, 4, contract.tokenizer(config).vocabulary_size)
+    forward, backward = similarities(program)
+    assert len(imprecise(program)) >= len(forward) + len(backward) > 0
 
 
 def test_nothing_that_a_step_must_not_have(smoke):
