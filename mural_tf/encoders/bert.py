@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
-from mural_tf.encoders.layers import Dropout
+from mural_tf.encoders.layers import Dropout, rows_of_table
 from mural_tf.encoders.packing import Packing
 from mural_tf.encoders.pooling import (
     POOLINGS,
@@ -199,7 +199,7 @@ class BertEmbeddings(keras.layers.Layer):
         word_ids, type_ids = inputs
         if packing is None:
             check_length(word_ids, self.max_length)
-        x = tf.gather(self.token_table, word_ids)  # [B, T, token_size]
+        x = rows_of_table(self.token_table, word_ids)  # [B, T, token_size]
         x = tf.cast(x, self.compute_dtype)
         if self.projection is not None:
             x = self.projection(x)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import current_pass, forward_pass
+from mural_tf.encoders.layers import current_pass, dense_tables, forward_pass
 
 LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are compiled again for every shape
 
@@ -94,7 +94,8 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
 
     def encode_cut(rows, length):
         cut = {name: ids[:, :length] for name, ids in rows.items()}
-        return encoder(cut, training=training)
+        with dense_tables():
+            return encoder(cut, training=training)
 
     def encode(group):
         rows = {name: ids[group] for name, ids in by_group.items()}

@@ -72,6 +72,38 @@ def current_pass() -> ForwardPass | None:
     return getattr(_running, "current", None)
 
 
+@contextlib.contextmanager
+def dense_tables() -> Iterator[None]:
+    """Within it the gradients of tables are as large as the tables: XLA needs their size in a loop and in a branch."""
+    before = getattr(_running, "tables_are_dense", False)
+    _running.tables_are_dense = True
+    try:
+        yield
+    finally:
+        _running.tables_are_dense = before
+
+
+def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of a table, float [V, D], with some ids, int32 [B, T]: [B, T, D].
+
+    The gradient is a list of rows, as that of `tf.gather`, or within `dense_tables` a matrix [V, D].
+    """
+    if getattr(_running, "tables_are_dense", False):
+        return _rows_with_dense_gradient(tf.convert_to_tensor(table), ids)
+    return tf.gather(table, ids)
+
+
+@tf.custom_gradient
+def _rows_with_dense_gradient(table: tf.Tensor, ids: tf.Tensor):
+    size, width = table.shape
+
+    def gradient(upstream):
+        rows = tf.reshape(upstream, [-1, width])
+        return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), size), None
+
+    return tf.gather(table, ids), gradient
+
+
 GROUPS = ("local", "global")
 
 

@@ -23,7 +23,7 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.bert import FINAL_NORM, check_length, packed_states, token_states
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
-from mural_tf.encoders.layers import Dropout
+from mural_tf.encoders.layers import Dropout, rows_of_table
 from mural_tf.encoders.pooling import MeanOfTokens, OnePosition
 from mural_tf.encoders.towers import token_inputs
 from mural_tf.encoders.transformer import Dense, LayerNorm, TransformerLayer, initializer
@@ -99,7 +99,7 @@ class TokenEmbeddings(keras.layers.Layer):
         word_ids, _ = inputs
         if packing is None:
             check_length(word_ids, self.max_length)
-        x = tf.cast(tf.gather(self.token_table, word_ids), self.compute_dtype)
+        x = tf.cast(rows_of_table(self.token_table, word_ids), self.compute_dtype)
         return self.dropout(self.layer_norm(x, training=training), training=training)
 
 

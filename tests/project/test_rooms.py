@@ -39,9 +39,9 @@ DENSE_ROOMS = ("losses", "models", "training")  # which every reader passes thro
 # line needs no change here.
 CLOSURES = {
     "mural_tf.losses.contrastive": 200,  # the equation
-    "mural_tf.models.mural": 3_300,  # a method and its step
+    "mural_tf.models.mural": 3_400,  # a method and its step
     "mural_tf.training.fit": 8_200,  # the loop
-    "mural_tf.export.saved_model": 8_400,  # from an image to a SavedModel
+    "mural_tf.export.saved_model": 8_500,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 17_800,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_300,  # from a question to an answer
     "mural_search.server.app": 10_900,  # a shop's settings, words in eleven languages
@@ -54,7 +54,7 @@ NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
     # 1,600 answer immich, 2,000 keep an index's model closed
-    "tokens": 359_000,
+    "tokens": 360_000,
     "lines of mural_lite": 6_750,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 10_400,  # 370 read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
     "lines of mural_tf": 38_100,  # the aim is 32,000; writing out and files of one idea add lines, not tokens

@@ -16,7 +16,7 @@ from mural_tf.data.streams.epochs import PLACE
 from mural_tf.encoders import kernels
 from mural_tf.encoders.kernels import for_tpu
 from mural_tf.export.hub_modules import text_encoder_module
-from mural_tf.training import tpu_lowering
+from mural_tf.training import fit, tpu_lowering
 from mural_tf.training.tpu_forecast import as_on_tpu
 from mural_tf.training.tpu_lowering import SliceReplica, lower_step, xla_reason
 
@@ -39,6 +39,19 @@ def lowered(config) -> bytes:
 ])  # fmt: skip
 def test_the_step_of_every_method(method, chunks):
     assert b"all-reduce" in lowered(contract.toy_config(method, train__micro_batches=chunks))
+
+
+@needs_all_reduce
+@pytest.mark.parametrize("tower", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
+def test_texts_in_groups_of_length(tower, monkeypatch):
+    """Gradients of the table of tokens leave branches within a loop, where XLA needs to know their size.
+
+    The width is BERT-base's: lists of rows of a smaller table were taken.
+    """
+    monkeypatch.setattr(fit, "COMPILED_LENGTHS", (4, 8))
+    config = contract.toy_config("mural", text_tower__length_groups=4, text_tower__name=tower)
+    config.text_tower.update(hidden_size=768, heads=12)
+    assert b"conditional" in lowered(as_on_tpu(config))
 
 
 @needs_all_reduce
