@@ -16,7 +16,7 @@ import defusedxml.ElementTree
 
 SIDE = 512  # pixels of the longer side
 MAX_BYTES = 5_000_000
-MAX_DEPTH = 256  # elements inside each other; resvg calls itself for each
+MAX_DEPTH = 192  # elements inside each other; resvg calls itself for each, and 250 can be too many for its stack
 MAX_ENTITY = 100  # characters; Illustrator names addresses of 50 by entities
 CPU_SECONDS = 2
 DEADLINE = 10  # seconds with the start of the process, on a machine that is busy with other work

@@ -86,7 +86,7 @@ def dense_tables() -> Iterator[None]:
 def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Returns the rows of a table, float [V, D], with some ids, int32 [B, T]: [B, T, D].
 
-    The gradient is a list of rows, as that of `tf.gather`, or within `dense_tables` a matrix [V, D].
+    The gradient is a list of rows, as `tf.gather` has it, or within `dense_tables` a matrix [V, D].
     """
     if getattr(_running, "tables_are_dense", False):
         return _rows_with_dense_gradient(tf.convert_to_tensor(table), ids)
