@@ -110,9 +110,7 @@ def _translation_distillation() -> dict:
 
 ROWS = {
     "mural_base": Row("mural_base", chunks={"v4-32": 2, "v5litepod-64": 2}),
-    "mural_large": Row(
-        "mural_large", chunks={"v3-128": 4, "v4-32": 16, "v5litepod-64": 8, "v5p-32": 8, "v6e-64": 4}
-    ),
+    "mural_large": Row("mural_large", chunks={"v3-128": 4, "v4-32": 16, "v5litepod-64": 8, "v5p-32": 8, "v6e-64": 4}),
     "align_base": Row("align_base"),
     "etcl_finetune": Row("etcl_finetune"),
     "globetrotter_resnet18": Row("globetrotter_resnet18", ("v3-32", "v4-32", "v5litepod-32", "v5p-32", "v6e-32")),
