@@ -56,8 +56,8 @@ SCATTERED = 64  # vectors read at a time that may lie far from each other: each 
 SAMPLE = 500  # vectors of which units and means are taken
 FEW = 20  # captions from which a language has a mean of its own, half and half
 DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 5.0, WORDS: 16.0}
-USUAL = 0.08  # the unit of cosines of captions, as if so many more captions had it:
-SURE = 10
+USUAL = 0.08  # the unit of cosines of captions where few are measured
+SURE = 10  # captions with the usual unit that are added to the measured captions
 
 
 class CannotBeAsked(UserError):
