@@ -497,7 +497,7 @@ def sync(
 
     Raises:
       UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
-        changes the index, a folder that is something else, or a full disk.
+        changes the index, a folder that is something else, a full disk, or a name in `fields` that no item has.
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
@@ -508,8 +508,6 @@ def sync(
         if stamp and stored.get("stamp") != stamp:
             files.keep(opened, stamp=stamp)
         about |= {"sources": list(sources), "product": product}
-        if fields is not None:
-            about["fields"] = list(fields)
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
@@ -520,7 +518,20 @@ def sync(
             if counts.skipped:
                 raise UserError(f"None of the {counts.skipped:,} {kind} can be read.")
             raise UserError(f"No {kind}.")
+        if fields is not None:
+            _keep_fields(opened, list(fields))
     return counts
+
+
+def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
+    """Keeps the names of the fields to show; raises `UserError` for a name that no item has as a field."""
+    known = [name for (name,) in opened.execute("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]
+    for name in names:
+        if name not in known:
+            there_are = f"the fields are {', '.join(known)}" if known else "no item has fields"
+            raise UserError(f"--fields={name}: no item has this field; {there_are}. The items are in the index.")
+    if meta_of(opened).get("fields") != names:
+        files.publish(opened, fields=names)
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mural_lite.errors import UserError
 from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_search.items import Item, amount
 
@@ -83,15 +82,6 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     card.sort(key=order_of_table)
     filters.sort(key=order_of_table)
     return Fields(tuple(card), tuple(filters))
-
-
-def check_wanted(table: ItemTable | Sequence[Item], wanted: Iterable[str] | None) -> None:
-    """Raises `UserError` for a name in `wanted` that no item of the table has as a field."""
-    columns = _columns(table)[0]
-    unknown = [name for name in wanted or () if name not in columns]
-    if unknown:
-        there_are = f"the fields are {', '.join(columns)}" if columns else "no item has fields"
-        raise UserError(f"--fields={unknown[0]}: no item has this field; {there_are}.")
 
 
 def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:

@@ -18,7 +18,6 @@ from mural_lite.fingerprint import take_fingerprint
 from mural_lite.models import open_model, open_to_ask, quickest
 from mural_lite.remote_folders import display_name, local_folder, model_place
 from mural_search import index as index_files
-from mural_search.fields import check_wanted
 from mural_search.index import Index, described, load_index
 from mural_search.items import IMAGES, Filter
 from mural_search.queries import Query, Result, check_filters, check_queries, check_sort, search
@@ -67,7 +66,6 @@ def index(
             about = dict(kind=kind, split=split, fields=fields)
             made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
         report(made, display_name(folder))
-        check_wanted(made.table, fields)
         if made.kind == IMAGES and made.captions is not None and made.noise is None:
             measure_noise(made, folder, embedder)
     return made

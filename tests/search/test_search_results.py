@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from page_reader import Page, assert_html
 from PIL import Image
-from refusals import assert_refused
 from search_data import COLOURS, ColorEmbedder, png, shop, write_folder
 
 from mural_lite.fingerprint import Fingerprint, take_fingerprint
@@ -36,10 +35,6 @@ def test_who_makes_the_index_may_name_them():
     chosen = fields.choose(shop(), ["Description", "Brand", "gone", "Brand"])
     assert chosen == (("Description", "Brand"), ("Brand",))
     assert fields.choose(shop(), []) == ((), ())
-    fields.check_wanted(shop(), ["Brand"])
-    words = ["--fields=brnad: no item has this field; the fields are ID, Type, SKU"]
-    assert_refused(fields.check_wanted, words, shop(), ["brnad"])
-    assert_refused(fields.check_wanted, ["no item has fields"], [Item("a")], ["brand"])
     assert fields.choose([Item("a"), Item("b")]) == ((), ())
 
 

@@ -43,7 +43,7 @@ def test_a_session(tmp_path, monkeypatch, capsys):
         "no sources": index(), "no model": index(source), "no source": index("nowhere", model="model"),
         "a table": write(*TABLE), "index": index(source, model="model", fields=["brand"]),
         "index again": index(model="model"), "an unknown field": index(source, model="model", fields=["colour"]),
-        "a field": index(model="model", fields=["brand"]), "it stays": index(model="model"),
+        "the named field stays": index(model="model"),
         "query": query(red), "the two best": query(red, top=2), "further ones": query(red, top=2, offset=1),
         "by pictures": query(red, rank="pictures"), "by texts": query(red, rank="texts"),
         "by words": query(Query("spot"), rank="words"), "weights": query(Query("spot"), weights=["words=9", "texts=0"]),
