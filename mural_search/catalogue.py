@@ -345,7 +345,7 @@ def _index(
         model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
         noise = None if is_new else _noise_of(index_folder)
-        if fields is not None:  # a column of the table may be empty in all rows
+        if fields is not None:  # rows that are left out may be the only ones with it
             fields = [name for name in fields if any(name in entry.fields for entry in entries)]
         about = dict(product=product, fields=fields, sources=[str(table.request.table)])
         about |= dict(model=model.fingerprint, stamp=model.stamp)

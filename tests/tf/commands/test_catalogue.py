@@ -244,6 +244,13 @@ def indexed(folder):
     return {item.name: item for item in load_index(folder / "out/index").table}
 
 
+def test_a_field_to_show_may_be_empty_in_all_rows_that_are_indexed(tmp_path, searching, capsys):
+    left_out = row(9, photo="none.jpg", title_de="", title_en="")
+    table = wide(tmp_path, more=[left_out, *(row(i, brand="") for i in range(4))])
+    searching(table, capsys, fields=["brand"])
+    assert load_index(tmp_path / "out/index").fields_wanted == ()
+
+
 def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     """New rows enter, gone ones leave, changed ones are as they are now; a deleted one stays out until it changes."""
     table = wide(tmp_path, *range(10))
