@@ -42,6 +42,8 @@ FAILURES = 4  # in a row, before the run is stopped
 COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
 _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open database
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
+_EXPORT_CARD = f"export/{COMPLETE[0]}"
+_EXPORT_CONFIG = "export/config.json"
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> its mirror
 _copies: list[tempfile.TemporaryDirectory] = []
 _store_names: dict[str, str] = {}  # folder of this machine -> the store's folder that the user gave
@@ -203,12 +205,14 @@ class Mirror:
             ) from None
 
     def pull(self) -> None:
-        """Downloads the files that a run needs to go on."""
-        for path in self.store.files():
-            name = path.relative_to(self.store)
-            if name == f"export/{COMPLETE[0]}":
-                (self.local / "export").mkdir(exist_ok=True)  # an export exists: it is not made again
-            elif name != LOCK and not name.startswith(_NOT_NEEDED):
+        """Downloads the files that a run needs to continue; of a complete export only its configuration.
+
+        The configuration says how many steps the export had: `runs.finish` replaces the export of a shorter run.
+        """
+        paths = {path.relative_to(self.store): path for path in self.store.files()}
+        for name, path in paths.items():
+            is_needed = name != LOCK and not name.startswith(_NOT_NEEDED)
+            if is_needed or (name == _EXPORT_CONFIG and _EXPORT_CARD in paths):
                 _download(path, self.local / name)
                 self._pushed[name] = _state(self.local / name)
 
@@ -216,6 +220,9 @@ class Mirror:
         """Uploads the files that changed since the last time, and deletes files that were removed."""
         with self._pushing:
             files = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
+            if _EXPORT_CARD in files and self._has_changed(_EXPORT_CARD, files[_EXPORT_CARD]):
+                # Another export overwrites files of the same names: until all are there, the export is not complete.
+                (self.store / _EXPORT_CARD).unlink(missing_ok=True)
             for name in sorted(files, key=_order):
                 if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
                     continue  # its data appeared after `files` was listed: next time
@@ -228,6 +235,13 @@ class Mirror:
             for name in sorted(removed, key=_order, reverse=True):  # files of `COMPLETE` go first
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
+
+    def _has_changed(self, name: str, path: pathlib.Path) -> bool:
+        """Whether a file is another than the uploaded one, or is just being replaced."""
+        try:
+            return self._pushed.get(name) != _state(path)
+        except FileNotFoundError:
+            return True
 
     def _name(self, path: pathlib.Path) -> str:
         """Returns a complete file's name below the folder, "" for files that are not uploaded."""

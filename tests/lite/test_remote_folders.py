@@ -106,8 +106,26 @@ def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):
         again = tmp_path / f"again{complete}"
         again.mkdir()
         Mirror(again, store).pull()
-        assert (again / "export").exists() == complete
+        there = {path.relative_to(again).as_posix() for path in again.rglob("*") if path.is_file()}
+        assert there == ({"export/config.json"} if complete else set())
         (store / "export/model_card.json").unlink(missing_ok=True)
+
+
+def test_another_export_is_not_complete_before_all_its_files_are_there(folders, tmp_path):
+    local, store, log = folders
+    names = ["export/config.json", "export/model_card.json", "export/vocabulary.txt"]
+    write(local, *names)
+    Mirror(local, store).push()
+    (tmp_path / "longer").mkdir()
+    mirror = Mirror(tmp_path / "longer", store)
+    mirror.pull()
+    log.clear()
+    write(mirror.local, *names)
+    os.utime(mirror.local / "export/config.json", ns=(1, 1))
+    mirror.push()
+    assert log == ["-export/model_card.json", "export/config.json", "export/vocabulary.txt", "export/model_card.json"]
+    mirror.push()
+    assert len(log) == 4
 
 
 def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
