@@ -40,6 +40,15 @@ def test_no_augmentation_and_no_crop_change_nothing():
     np.testing.assert_array_equal(augment_images(images, 20, settings(), SEED), images)
 
 
+@pytest.mark.parametrize("change", [
+    dict(flip=True), dict(rotation=30.0), dict(zoom=0.5), dict(stretch=0.2), dict(shift=0.3), dict(color=0.8),
+    dict(hue=120.0), dict(greyscale=1.0), dict(erase=1.0),
+], ids=str)  # fmt: skip
+def test_every_change_works_without_the_others(change):
+    images = pictures()
+    assert np.any(augment_images(images, 20, settings(**change), SEED) != images)
+
+
 def test_geometry_fills_beyond_the_edge_with_the_border():
     white = np.full((4, 20, 20, 3), 255, np.uint8)
     config = settings(rotation=30.0, zoom=0.5, stretch=0.2, shift=0.3)
