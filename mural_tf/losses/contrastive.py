@@ -19,7 +19,7 @@ def contrastive_loss(
     """Returns L_l2r + L_r2l, the sum of both directions, a float32 scalar.
 
     Args:
-      pairs: of N; of some queries the result is their part of the whole.
+      pairs: N pairs; with only some queries the result is their part of the whole.
       temperature: scalar > 0 that divides the cosines.
       margin: subtracted from the positive's cosine before the division, 0..2.
       label_smoothing: ε; the target is 1 - ε on the positive plus ε spread evenly over all candidates.
@@ -32,7 +32,10 @@ def contrastive_loss(
 def in_batch_softmax(
     pairs: Pairs, temperature: tf.Tensor | float, *, margin: float = 0.0, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Returns one direction of Eq. 2: query i against every candidate. Arguments as in `contrastive_loss`."""
+    """Returns one direction of Eq. 2, query i against every candidate, a float32 scalar.
+
+    Arguments are as in `contrastive_loss`.
+    """
     logits = (pairs.cosines - margin * tf.cast(pairs.is_positive, tf.float32)) / temperature
     logits = tf.where(pairs.is_candidate, logits, float("-inf"))
     log_normaliser = tf.reduce_logsumexp(logits, axis=1)  # [R]

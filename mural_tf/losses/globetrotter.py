@@ -41,8 +41,8 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float) -> tf.Tensor:
     """Returns the mean over 2N views a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ), a float32 scalar.
 
     Args:
-      pairs: of N images' first and second views; of some rows the result is their part of the whole. Images that share
-        an id are not each other's negatives.
+      pairs: the first and second views of N images; with only some queries the result is their part of the whole.
+        Images that share an id are not each other's negatives.
       temperature: τ > 0.
     """
     loss = _sum_over_anchors(pairs, temperature) + _sum_over_anchors(pairs.reversed, temperature)
@@ -50,7 +50,7 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float) -> tf.Tensor:
 
 
 def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:
-    """The loss of the left side's queries."""
+    """Returns the sum of the losses of the left side's queries, a scalar."""
     to_own_side = pairs.cosines_to(pairs.left) / temperature
     to_own_side = tf.where(pairs.within_left.is_negative, to_own_side, float("-inf"))
     to_other_side = pairs.cosines / temperature
@@ -85,6 +85,7 @@ def transitive_weights(
 
 
 def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Tensor:
+    """Returns "paper" in the table above, [N, N], of α^v [N, N] and α^x_ii [N]."""
     between_images = (1.0 + between_images) / 2.0
     to_caption = (1.0 + to_caption) / 2.0
     product = between_images * to_caption[:, None] * to_caption[None, :]
@@ -92,6 +93,7 @@ def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Te
 
 
 def _code_similarity(between_images: tf.Tensor, to_caption: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
+    """Returns "code" in the table above, [N, N], of α^v [N, N], α^x_ii [N], and bool [N, N]: i ≠ j."""
     product = to_caption[:, None] * to_caption[None, :]
     low = tf.reduce_min(product)
     high = tf.reduce_max(product)
@@ -107,7 +109,7 @@ def transitive_loss(
     """Returns L_t, a float32 scalar, 0 where Σα is 0.
 
     Args:
-      sentences: [N, D], any float type, L2-normalised; of some rows the result is their part of the whole.
+      sentences: [N, D], any float type, L2-normalised; with `Rows` of a part the result is their part of the whole.
       weights: α, float [N, N]; its diagonal is not used.
       temperature: τ > 0.
       divided: by Σα (code), else by N (paper).
@@ -138,7 +140,7 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy over all places, float32 scalar; 0 without places.
 
-    sums: float32 [N, 2], `cloze_sums` of all texts; of some rows the result is their part of the whole.
+    `sums`: float32 [N, 2], `cloze_sums` of all texts; with `Rows` of a part the result is their part of the whole.
     """
     sums = Rows.of(sums)
     total = tf.reduce_sum(sums.own[:, 0])

@@ -70,10 +70,10 @@ def top_violations(
     violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)
     columns = negative.shape[1]
     if columns is None:
-        kept = tf.minimum(top, tf.shape(negative)[1])
+        worst_count = tf.minimum(top, tf.shape(negative)[1])
     else:
-        kept = min(top, columns)  # TPUs need a K that is known when the step is compiled
-    worst = tf.math.top_k(violations, kept, sorted=False).values  # [R, K]
+        worst_count = min(top, columns)  # TPUs need a K that is known when the step is compiled
+    worst = tf.math.top_k(violations, worst_count, sorted=False).values  # [R, K]
     negatives = tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1)
     count = tf.minimum(float(top), negatives)
     return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
@@ -102,7 +102,7 @@ def image_sentence_loss(
 
     Args:
       images: [I, D], L2-normalised.
-      sentences: [S, D], L2-normalised; of some rows the result is their part of the whole.
+      sentences: [S, D], L2-normalised; with `Rows` of a part the result is their part of the whole.
       owners: int32 [S], the row of each sentence's image.
       image_ids: [I] integers; images of one id are not each other's negatives.
       languages: integers [S]; -1: this row has no sentence.
@@ -148,11 +148,11 @@ def caption_neighbourhood(
     distance: str = "euclidean",
     top: int = 10,
 ) -> tf.Tensor:
-    """Returns the mean over all (anchor, other language) that have a positive.
+    """Returns the neighbourhood constraints (Eq. 1), the mean over all (anchor, other language) that have a positive.
 
     Args:
-      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. For a part of the rows
-        the result is their part of the whole.
+      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. With `Rows` of a part the
+        result is their part of the whole.
       image_ids: [S] integers, the image of each sentence.
       languages: integers [S]; -1: this row has no sentence.
       slots: rows for each image.
@@ -197,7 +197,7 @@ def pair_neighbourhood(
     A pair's negatives are the other pairs' sentences in the language of the positive.
 
     Args:
-      pairs: of P; of some queries the result is their part of the whole.
+      pairs: P pairs; with only some queries the result is their part of the whole.
       left_languages, right_languages: integers [P].
       margin, distance, top: as in `top_violations` and `distances`.
 
@@ -214,14 +214,20 @@ def pair_neighbourhood(
 
 
 def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
-    """Puts the row `shift` slots on into each row, around within one image."""
+    """Returns the rows of [S, …], each replaced by the row `shift` slots after it, cyclically within an image."""
     shape = tf.shape(values)
     grouped = tf.reshape(values, tf.concat([[-1, slots], shape[1:]], axis=0))
     return tf.reshape(tf.roll(grouped, -shift, axis=1), shape)
 
 
 def _farthest_of_each_language(apart: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Marks, among the partners of each anchor, the farthest of every language but its own: bool [S, slots - 1]."""
+    """Returns bool [S, slots - 1]: whether a partner is the anchor's farthest in a language that is not the anchor's.
+
+    Args:
+      apart: float32 [S, slots - 1], distance of each anchor to its partners.
+      partner_languages: integers [S, slots - 1].
+      languages: integers [S].
+    """
     is_present = (partner_languages >= 0) & (languages >= 0)[:, None]
     is_candidate = is_present & tf.not_equal(partner_languages, languages[:, None])
     index = tf.range(tf.shape(apart)[1])
@@ -242,7 +248,7 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are, a float32 scalar.
 
     Args:
-      logits: [S, L], any float type; for a part of the rows the result is their part of the whole.
+      logits: [S, L], any float type; with `Rows` of a part the result is their part of the whole.
       languages: integers [S], 0 to L - 1; -1: this row has no sentence.
     """
     logits = Rows.of(logits)
@@ -253,6 +259,6 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:
-    """Sums losses, [R], over the number of sentences there are, of bool [S]."""
+    """Returns the sum of losses, [R], divided by the number of sentences that are present, of bool [S]."""
     count = tf.reduce_sum(tf.cast(is_present, tf.float32))
     return tf.reduce_sum(losses) / tf.maximum(count, 1.0)

@@ -18,8 +18,11 @@ ROUNDING = 1e-6  # by which two computations of one cosine may differ
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Returns the size of the first axis, a number of Python's where it is known before the step runs."""
-    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
+    """Returns the size of the first axis: an `int` if it is known before the step runs, else an int32 scalar."""
+    rows = values.shape[0]
+    if rows is None:
+        return tf.shape(values)[0]
+    return rows
 
 
 class Rows(NamedTuple):
@@ -37,7 +40,8 @@ class Rows(NamedTuple):
         """Returns the rows (first, count) of a tensor [N, …], `None`: all; `Rows` stay as they are."""
         if isinstance(values, Rows):
             return values
-        return cls(values, *(rows or (0, count_rows(values))))
+        first, count = rows or (0, count_rows(values))
+        return cls(values, first, count)
 
     @property
     def total(self) -> tf.Tensor:
@@ -46,7 +50,7 @@ class Rows(NamedTuple):
 
     @property
     def own(self) -> tf.Tensor:
-        """[R, …]."""
+        """The rows answered for, [R, …]."""
         return self.own_of(self.values)
 
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
@@ -77,7 +81,7 @@ class Pairs:
     def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
         self.left = Rows.of(left, rows)
         self.right = self.left._replace(values=Rows.of(right).values)
-        self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)
+        self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)  # (left [N], right [N]) each
 
     @property
     def reversed(self) -> Pairs:
@@ -86,7 +90,7 @@ class Pairs:
 
     @property
     def within_left(self) -> Pairs:
-        """The left side with itself."""
+        """The left side compared with itself."""
         return Pairs(self.left, self.left, tuple(left for left, _ in self.same))
 
     @functools.cached_property

@@ -30,7 +30,7 @@ def sigmoid_loss(
     """Returns L, a float32 scalar. It has first derivatives only.
 
     Args:
-      pairs: of N; of some queries the result is their part of the whole.
+      pairs: N pairs; with only some queries the result is their part of the whole.
       temperature: scalar τ > 0 that divides the cosines.
       bias: scalar b, added to every cosine after the division.
       block: columns that are compared at a time.
@@ -40,22 +40,22 @@ def sigmoid_loss(
     total = count_rows(right)
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
     blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
-    ids = [(own, _in_blocks(others, width)) for own, others in pairs.same]
+    ids = [(left_ids, _in_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]
 
-    def summed(index, queries, candidates, scale, bias) -> tf.Tensor:
-        """The sum over one block of columns, [R, C]."""
+    def block_loss(index, queries, candidates, scale, bias) -> tf.Tensor:
+        """Returns the sum over one block of the matrix, [R, C], a scalar."""
         logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias
         column = index * width + tf.range(width)
         is_positive = left.is_own_row(column)
         shares_id = tf.zeros_like(is_positive)
-        for own, others in ids:
-            shares_id |= left.share_id(own, others[index])
+        for left_ids, right_blocks in ids:
+            shares_id |= left.share_id(left_ids, right_blocks[index])
         is_counted = (is_positive | ~shares_id) & (column < total)[None, :]
         losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
         return tf.reduce_sum(tf.where(is_counted, losses, 0.0))
 
     scale = 1.0 / tf.convert_to_tensor(temperature, tf.float32)
-    loss = _sum_of_blocks(summed)(pairs.queries, blocks, scale, tf.convert_to_tensor(bias, tf.float32))
+    loss = _sum_of_blocks(block_loss)(pairs.queries, blocks, scale, tf.convert_to_tensor(bias, tf.float32))
     return loss / tf.cast(total, tf.float32)
 
 
@@ -66,8 +66,8 @@ def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
     return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 
 
-def _sum_of_blocks(summed: Callable) -> Callable:
-    """Returns the function (queries, blocks [K, C, D], scale, bias) → the sum of `summed` over the blocks.
+def _sum_of_blocks(block_loss: Callable) -> Callable:
+    """Returns the function (queries, blocks [K, C, D], scale, bias) → the sum of `block_loss` over the blocks.
 
     Its gradient computes each block again, instead of keeping their logits.
     """
@@ -77,13 +77,13 @@ def _sum_of_blocks(summed: Callable) -> Callable:
         number = count_rows(blocks)
 
         def add(index, value):
-            return (value + summed(index, queries, blocks[index], scale, bias),)
+            return (value + block_loss(index, queries, blocks[index], scale, bias),)
 
         def add_gradients(index, to_queries, to_blocks, to_scale, to_bias):
             inputs = queries, blocks[index], scale, bias
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                value = summed(index, *inputs)
+                value = block_loss(index, *inputs)
             query_part, block_part, scale_part, bias_part = tape.gradient(value, inputs)
             to_blocks = to_blocks.write(index, block_part)
             return to_queries + query_part, to_blocks, to_scale + scale_part, to_bias + bias_part

@@ -79,19 +79,19 @@ def mount(config: ConfigDict, name: str) -> ConfigDict:
     Values that `config.method` holds already stay; fields that the method lacks go. Returns `config`.
     """
     fields = dict(method_class(name).fields)
-    kept = {key: value for key, value in config.method.items() if key in fields}
+    present_values = {key: value for key, value in config.method.items() if key in fields}
     with config.unlocked():
         config.model = name
-        config.method = ConfigDict({**fields, **kept})
+        config.method = ConfigDict({**fields, **present_values})
     return config
 
 
 def complete(config: ConfigDict) -> ConfigDict:
-    """Returns a copy with the fields of its method that it lacks.
+    """Returns a copy with all fields of its method: a field that the configuration lacks gets the method's default.
+
+    A configuration lacks fields if it was made before they were, or if it names a method without mounting it.
 
     Raises `UserError` for a field that its method lacks, or that holds a value of another type.
-
-    Configurations that were made before a field, or that name a method without mounting it, get the defaults.
     """
     fields = method_class(config.model).fields
     for key, value in config.method.items():
@@ -104,6 +104,7 @@ def complete(config: ConfigDict) -> ConfigDict:
 
 
 def _hint(key: str, fields: Mapping, method: str) -> str:
+    """Returns the end of a message about an unknown field: the most similar field, or all fields of the method."""
     near = difflib.get_close_matches(key, list(fields), n=1)
     if near:
         return f"; did you mean method.{near[0]}?"
@@ -124,7 +125,7 @@ def streams_of(config: ConfigDict) -> tuple[str, ...]:
 
 
 def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: int):
-    """Returns the method of a complete configuration with these towers; heads have no variables yet."""
+    """Returns the `DualEncoder` of a complete configuration with these towers; its heads have no variables yet."""
     names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
     parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
     parts.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged

@@ -86,7 +86,7 @@ class DualEncoder(KerasModel):
     fields: ClassVar[Mapping] = {}
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
     starts_from: ClassVar[str] = ""  # for a stage: which trained models it can start from, in words for an error
-    sized_by: ClassVar[str] = "captions"  # fine-tuning's batch and steps follow from their number; or `TEXT_PAIRS`
+    sized_by: ClassVar[str] = "captions"  # or `TEXT_PAIRS`: their number sets the batch and the steps of fine-tuning
     also_reads: tuple[str, ...] = ()  # further entries of a batch that a loss needs, besides parts and ids
     with_towers: DualEncoder | None = None  # of a model on features: the model whose heads it has, see `frozen.py`
 
@@ -151,7 +151,7 @@ class DualEncoder(KerasModel):
 
     @property
     def used(self) -> dict[str, Embedding]:
-        """The embeddings that a task which is on compares."""
+        """{name: `Embedding`} of the embeddings that tasks with a weight compare."""
         names = set()
         for task in self.loss_weights():
             names.update(self.tasks[task].compares)
@@ -176,13 +176,13 @@ class DualEncoder(KerasModel):
 
     @property
     def text_parts(self) -> tuple[str, ...]:
-        """The entries of `parts` that are texts which the tower reads as a whole."""
+        """The entries of `parts` whose texts go through the text tower and a head."""
         return _unique(embedding.part for embedding in self.used.values() if embedding.head)
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams of data that batches come from, text pairs last."""
-        names = {self.tasks[task].stream: None for task in self.loss_weights()}
+        names = _unique(self.tasks[task].stream for task in self.loss_weights())
         return tuple(sorted(names, key=lambda name: name == TEXT_PAIRS))
 
     @property
@@ -282,10 +282,10 @@ class DualEncoder(KerasModel):
         """Returns {task: weighted loss}, the terms of [MURAL] Eq. 1, and the logs {name: scalar}.
 
         Args:
-          embeddings: of `encode`, of the global batch, [N, D].
-          ids: integer [N] each, by which duplicates are known, such as "image_id" and "caption_id".
-          rows: {name: (first, count)}, the queries to sum over; results are divided by the number of all, so that
-            parts add up to the whole.
+          embeddings: {name: [N, D]}, as `encode` returns them, of the global batch.
+          ids: {name: integers [N]}, which tell duplicates, such as "image_id" and "caption_id".
+          rows: {name: (first, count)}, the queries to sum over; results are divided by the number of all queries, so
+            that parts add up to the whole.
         """
         sides = {name: Rows.of(values, rows[name]) for name, values in embeddings.items()}
         weighted = {}
@@ -312,7 +312,7 @@ class DualEncoder(KerasModel):
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
     def same(self, ids: dict, *names) -> tuple:
-        """Returns the ids by which `Pairs` keeps true matches out of the negatives; none without `mask_duplicates`.
+        """Returns the ids by which `Pairs` keeps true matches out of the negatives; () without `mask_duplicates`.
 
         A name means ids that both sides of a pair share; two names mean the ids of its left and right side, which
         are looked up across.
@@ -322,7 +322,7 @@ class DualEncoder(KerasModel):
         return tf.nest.map_structure(lambda name: ids[name], names)
 
     def same_texts(self, ids: dict) -> tuple:
-        """Returns the ids that say which text pairs are not negatives.
+        """Returns the ids for `Pairs` that say which text pairs are not negatives.
 
         Pairs are not negatives if they mean the same ("text_group_id": captions of one image, translations of one
         sentence), or have equal texts, on one side or across.
@@ -347,7 +347,7 @@ class DualEncoder(KerasModel):
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H].
 
-        A tower of features takes float32 [B_i, H], and gives them.
+        With a text tower of features the batches are float32 [B_i, H], and are returned as they are.
         """
         if takes_features(self.text_tower):
             return [self.text_encoder(features) for features in batches]
@@ -387,9 +387,9 @@ class DualEncoder(KerasModel):
 
 
 def text_head(size: int, hidden: int, name: str) -> keras.layers.Layer:
-    """Returns a layer [B, H] to [B, `size`] or, with `hidden` above 0, an MLP.
+    """Returns a layer [B, H] to [B, `size`], dense or, with `hidden` above 0, an MLP.
 
-    [MURAL] A.1 gives neither the MLP's width nor its non-linearity; here it is one hidden layer with GELU.
+    [MURAL] A.1 gives neither the MLP's width nor its non-linearity; here it has one hidden layer with GELU.
     """
     last = keras.layers.Dense(size, name=name)
     if not hidden:
@@ -399,7 +399,7 @@ def text_head(size: int, hidden: int, name: str) -> keras.layers.Layer:
 
 
 def _unique(values: Iterable) -> tuple:
-    """The different values, in the order in which they come first."""
+    """Returns the different values, in the order in which they come first."""
     return tuple(dict.fromkeys(values))
 
 

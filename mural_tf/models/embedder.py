@@ -53,7 +53,7 @@ def embedder_of(
 def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the function of strings [B] to vectors by the head of captions, and {further head: its function}."""
 
-    def function_of(*head: str) -> Any:  # models that are not a `DualEncoder` take no head
+    def function_of(*head: str) -> Any:  # one name at most; models that are not a `DualEncoder` take no head
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def embed_texts(texts: tf.Tensor) -> tf.Tensor:
             return model.embed_texts(tokenizer(texts, pad="longest"), *head)
@@ -67,7 +67,7 @@ def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
 def embedder_of_graphs(
     encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
 ) -> Embedder:
-    """Wraps functions of tensors: the constructor's, of a string scalar, of images [B, …], of strings [B]."""
+    """Wraps functions of tensors, which take an encoded image, a string scalar; images [B, …]; texts, string [B]."""
 
     def prepare(data: bytes) -> tf.Tensor:
         try:

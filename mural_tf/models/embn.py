@@ -46,9 +46,9 @@ class EmbN(DualEncoder):
         **ImageGroups.fields,
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
         margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
-        top=10,  # most violated constraints an anchor [MULE]
-        # Of [sentence, its image, other images] and of [sentence, same image's sentence, others]: the released code's;
-        # (1.0, 0.0) in Eq. 3.
+        top=10,  # most violated constraints per anchor [MULE]
+        # Weights of [sentence, its image, other images] and of [sentence, another sentence of its image, others]: the
+        # released code's; (1.0, 0.0) in Eq. 3.
         factors=(1.5, 0.05),
     )
     embeddings = {"image": Embedding("image"), "caption": Embedding("caption", head="image_text")}
@@ -72,11 +72,12 @@ class EmbN(DualEncoder):
         return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
     def image_text_loss(self, image, caption, ids):
-        """L_triplet, of every sentence with its image."""
+        """Returns L_triplet, of every sentence with its image, a float32 scalar."""
+        owners = tf.range(caption.total) // self.options.captions_per_image  # rows of the sentences' images
         return image_sentence_loss(
             image.values,
             caption,
-            tf.range(caption.total) // self.options.captions_per_image,
+            owners,
             ids["image_id"],
             ids["caption_language_id"],
             factors=self.options.factors,
@@ -89,13 +90,13 @@ class EmbN(DualEncoder):
         if restored or not files:
             return
         table = self.text_encoder.get_layer("word_vectors").embeddings
-        vectors, shares = vectors_of_vocabulary(files, tokenizer.vocabulary, tokenizer.languages, table.shape[1])
+        vectors, counts = vectors_of_vocabulary(files, tokenizer.vocabulary, tokenizer.languages, table.shape[1])
         values = table.numpy()
-        for word, vector in vectors.items():
-            values[word] = vector
+        for word_id, vector in vectors.items():
+            values[word_id] = vector
         table.assign(values)
-        listed = ", ".join(f"{language} {with_vector} of {words}" for language, (with_vector, words) in shares.items())
-        print(f"Words with vectors in {files}: {listed}; the others start at random.")
+        summary = ", ".join(f"{language} {with_vector} of {words}" for language, (with_vector, words) in counts.items())
+        print(f"Words with vectors in {files}: {summary}; the others start at random.")
 
     def _check(self) -> None:
         tower = self.text_tower

@@ -22,9 +22,9 @@ from mural_tf.models import assemble, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.states import (
     KnownStates,
+    by_tokens,
     image_states,
     made_text_states,
-    of_texts,
     pictures_of,
     split_image_tower,
     text_states,
@@ -76,9 +76,11 @@ def columns_of(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathl
 
 
 def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
-    """Returns the texts whose states runs have made; `None` where the text tower is trained, or no run has."""
+    """Returns `KnownStates` of the texts that runs embedded; `None` if the text tower is trained, or no run has."""
     _, texts = _frozen_parts(model)
-    return made_text_states(model, config, workdir) if texts else None
+    if not texts:
+        return None
+    return made_text_states(model, config, workdir)
 
 
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
@@ -104,19 +106,22 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
             )
         column = states_of(model, config, tokenizer, workdir)  # may hold other runs' data, too
         ids = np.concatenate([ids for ids, _ in items_of(model, config, tokenizer)])
-        ids, first = np.unique(ids, return_index=True)
-        sample = column.sample(ids[np.argsort(first)])
+        ids, first_rows = np.unique(ids, return_index=True)
+        sample = column.sample(ids[np.argsort(first_rows)])  # each once, in the order of the data
         for adapter in adapters:
             adapter.standardize(sample)
     if isinstance(image_head, ClassesAdapter):
-        embed = of_texts(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
+        embed = by_tokens(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
         image_head.name_states.assign(embed(names))
         embed_class_names(model.image_encoder, text_heads[0])
 
 
 def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
-    """Returns the entries of a batch that are pictures, and texts, of towers whose states are made once."""
+    """Returns the entries of a batch that are pictures, and the entries that are texts, whose states are made once.
+
+    Raises `UserError` where `cached` is set for a tower that is trained, or for an entry that is drawn anew.
+    """
     if not takes_steps(type(model)):
         return [], []
     image_tower = model.configuration.image_tower
@@ -130,16 +135,17 @@ def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
     texts = []
     if image_tower.cached:
         images = _fixed(model, "image_tower", model.image_parts)
-    # A method that makes its targets before the first step spares a frozen tower, too.
+    # A method that makes its targets before the first step needs no frozen tower in its steps, either.
     with_targets = model.options.get("cached", False) and text_tower.frozen and text_tower.name != "words"
     if text_tower.cached or with_targets:
-        given = {embedding.part for embedding in model.used.values() if embedding.is_given}
-        others = [part for part in model.parts if part not in (*model.image_parts, *given)]
-        texts = _fixed(model, "text_tower", others)
+        vector_parts = {embedding.part for embedding in model.used.values() if embedding.is_given}
+        text_parts = [part for part in model.parts if part not in (*model.image_parts, *vector_parts)]
+        texts = _fixed(model, "text_tower", text_parts)
     return images, texts
 
 
 def _fixed(model: DualEncoder, tower: str, parts: Iterable[str]) -> list[str]:
+    """Returns `parts` as a list; raises `UserError` for a part that differs from epoch to epoch."""
     for part in parts:
         if part not in FIXED:
             raise UserError(

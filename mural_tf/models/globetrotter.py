@@ -127,7 +127,7 @@ class Globetrotter(LearnedTemperature):
         return tf.stop_gradient(self.temperature)
 
     def predict_masked(self, tokens: dict, training: bool) -> tf.Tensor:
-        """float32 [B, 2] of each text, see `cloze_sums`."""
+        """Returns `cloze_sums` of the texts, float32 [B, 2]; `tokens` also hold "places", "targets" and "weights"."""
         states = self.text_encoder.token_states(tokens, training=training)  # [B, T, hidden]
         states = tf.cast(tf.gather(states, tokens["places"], batch_dims=1), tf.float32)  # [B, K, hidden]
         logits = self.cloze_head(states, self.text_encoder.get_layer("embeddings").token_table)
@@ -144,7 +144,7 @@ class Globetrotter(LearnedTemperature):
         return transitive_loss(sentence, alpha, self.fixed_temperature, divided=self.options.alpha_divided)
 
     def _supervised_loss(self, text_a, text_b, ids):
-        """L_t with α = 1 for the other side of a text pair and 0 for all other texts."""
+        """Returns L_t with α = 1 for the other side of a text pair and 0 for all other texts."""
         pairs = Pairs(text_a, text_b, self.same_texts(ids))  # our choice, as for L_v and L_x
         return nt_xent(pairs, self.fixed_temperature)
 
@@ -181,7 +181,7 @@ class Globetrotter(LearnedTemperature):
         return losses, logs
 
     def alpha_above_zero(self, view_0: Rows, caption: Rows, sentence: Rows) -> tf.Tensor:
-        """The share of pairs of captions with α above 0, of all i ≠ j: a scalar."""
+        """Returns the share of the pairs of captions, i ≠ j, with α above 0: a float32 scalar, this replica's part."""
         alpha = self._alpha(view_0, caption)
         total = tf.cast(tf.shape(alpha)[0], tf.float32)
         positives = tf.reduce_sum(tf.cast(sentence.own_of(alpha) > 0, tf.float32))

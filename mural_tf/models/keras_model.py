@@ -32,10 +32,10 @@ class KerasModel(keras.Model):
     """A model that trains by `TrainingStep` and follows Keras' contract.
 
     Attributes:
-      configuration: the whole tree that `build_model` built this of; `None` where it was built otherwise.
+      configuration: the whole tree from which `build_model` built the model; `None` where it was built otherwise.
       builder: "module:function", which builds it again from the configuration as a dictionary and a vocabulary's size.
-      step: of a compiled model.
-      optimizers: of a compiled model, {"joint": optimiser} or one for each task.
+      step: the step of a compiled model; `None` before.
+      optimizers: a compiled model's {"joint": optimiser}, or {task: optimiser}.
       progress: the position in the data, which `note`s every trained batch, see training/data_progress.py.
     """
 
@@ -64,17 +64,17 @@ class KerasModel(keras.Model):
         compiled_lengths: tuple[int, ...] = (),
         **kwargs,
     ):
-        """Takes an optimiser, or none for the configuration's; call it in the strategy's scope.
+        """Takes an optimiser, or `None` for the configuration's; call it in the strategy's scope.
 
         Args:
           optimizer: a name or an instance of Keras', old or new: one for all tasks and towers, as it is. In a step that
             is left out because its loss or gradient is not finite, it gets gradients of 0.
-          optimizers: in its place {"joint": …}, or one for each task; see `optimizers.build_optimizers`.
+          optimizers: in its place {"joint": optimiser}, or {task: optimiser}; see `optimizers.build_optimizers`.
           clip_norm, micro_batches, seed: see `TrainingStep`; None: the configuration's.
           max_skipped_steps: see `StepGuard`; ten bad batches in a row mean lost weights or bad data.
           average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
           compiled_lengths: the lengths of `encode_by_length`, where XLA compiles the step.
-          kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.
+          kwargs: arguments of Keras' `compile`, such as `run_eagerly` or `steps_per_execution`.
 
         Raises:
           UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
@@ -131,7 +131,8 @@ class KerasModel(keras.Model):
         """Returns the embeddings, {name: L2-normalised float32 [B, D]}, of the parts that `inputs` has."""
         used = {name: embedding for name, embedding in self.used.items() if embedding.part in inputs}
         if not used:
-            raise UserError(f"A batch of {type(self).__name__} holds {', '.join(self.parts)}; got {_listed(inputs)}.")
+            holds = ", ".join(self.parts)
+            raise UserError(f"A batch of {type(self).__name__} holds {holds}; got {_entry_names(inputs)}.")
         return self._encode(inputs, training, used)
 
     def fit(self, x, **kwargs):
@@ -171,10 +172,10 @@ class KerasModel(keras.Model):
     def check_batch(self, x) -> None:
         """Raises `UserError` if batches lack entries that the losses take.
 
-        They are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features; tokens
-        as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids [B],
-        such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content are
-        not. Several replicas need batches of one size, which they share evenly.
+        Batches are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features;
+        tokens as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids
+        [B], such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content
+        are not. Several replicas need batches of one size, which they share evenly.
         """
         batch = getattr(x, "element_spec", x)
         if isinstance(batch, tuple) and batch:
@@ -183,8 +184,10 @@ class KerasModel(keras.Model):
             is_array = hasattr(x, "shape") or isinstance(x, Sequence)
             if batch is x and not is_array:
                 return  # a generator or the like: unknown before its first batch
-            holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
-            raise UserError(f"{holds}; got {type(batch).__name__}.")
+            raise UserError(
+                f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}; got "
+                f"{type(batch).__name__}."
+            )
         needed = [*self.parts, *self.also_reads]
         missing = [name for name in needed if name not in batch]
         for name in self.token_parts:
@@ -193,7 +196,7 @@ class KerasModel(keras.Model):
         if missing:
             raise UserError(
                 f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
-                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_listed(batch)}."
+                f"{', '.join(needed)}, texts as a tokenizer gives them; got {_entry_names(batch)}."
             )
         if not isinstance(x, tf.distribute.DistributedDataset):
             size = None
@@ -202,7 +205,7 @@ class KerasModel(keras.Model):
             _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
 
     def get_config(self) -> dict:
-        """Returns the dictionary of which `from_config` builds the same model, without its weights."""
+        """Returns the dictionary from which `from_config` builds the same model, without its weights."""
         tree = None
         if self.configuration is not None:
             tree = json.loads(json.dumps(self.configuration.to_dict(), default=list))  # Keras renames tuples
@@ -210,7 +213,7 @@ class KerasModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects=None) -> KerasModel:
-        """Returns a new model of a dictionary from `get_config`; raises `UserError` where it is damaged."""
+        """Returns a new model from a dictionary of `get_config`; raises `UserError` where it is damaged."""
         module, _, name = config["builder"].partition(":")
         build = getattr(importlib.import_module(module), name)
         return build(config["configuration"], config["vocabulary_size"])
@@ -255,18 +258,18 @@ class KerasModel(keras.Model):
 
     @tf.autograph.experimental.do_not_convert
     def test_step(self, batch: dict) -> dict[str, tf.Tensor]:
-        """The losses and logs of one replica's part of the global batch, as means since the last reset."""
+        """Returns the losses and logs of one replica's part of the global batch, as means since the last reset."""
         batch = self._with_ids(batch)
         embeddings = self.encode(batch, training=False)
         _, logs = global_losses(self, embeddings, batch, self.optimizers)
         logs = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, logs)
         logs.update(self.state_logs())
-        first = next(iter(embeddings.values()))
-        rows = tf.cast(tf.shape(first)[0], tf.float32)
+        first_embedding = next(iter(embeddings.values()))
+        rows = tf.cast(tf.shape(first_embedding)[0], tf.float32)
         return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
-        """Returns a batch, which Keras may have put into a tuple, with ids of content where the losses' are missing."""
+        """Returns a batch, which Keras may have put into a tuple; missing ids of the losses are made of the content."""
         if isinstance(batch, tuple):
             batch = batch[0]
         ids = {}
@@ -301,7 +304,7 @@ def _first_given(value, default):
 
 
 def _missing_tokens(name: str, tokens) -> list[str]:
-    """The entries that the tokens of a part of a batch lack, such as "caption/input_mask"."""
+    """Returns the entries that the tokens of a part of a batch lack, such as "caption/input_mask"."""
     if not isinstance(tokens, Mapping):
         tokens = {}
     return [f"{name}/{entry}" for entry in TOKENS if entry not in tokens]
@@ -317,5 +320,5 @@ def _check_shared(size: int | None, replicas: int) -> None:
         )
 
 
-def _listed(batch: Mapping) -> str:
+def _entry_names(batch: Mapping) -> str:
     return ", ".join(map(str, batch)) or "nothing"

@@ -97,7 +97,7 @@ class Mule(EmbN):
         return tasks
 
     def _words_of(self, tasks: Mapping[str, Task]) -> tuple[str, ...]:
-        """The embedding u of each text that a task which is on compares."""
+        """Returns the names of the embeddings u of all texts that tasks with a weight compare."""
         compared = set()
         for name, task in tasks.items():
             if self._weight(name):
@@ -106,6 +106,7 @@ class Mule(EmbN):
         return tuple(f"{text}_words" for text in TEXTS if text in parts)
 
     def _at_levels(self, text: str) -> tuple[str, ...]:
+        """Returns the names of a text's embeddings at the configured levels, in their order."""
         return tuple(f"{text}_words" if level == "words" else text for level in self.options.neighbourhood_levels)
 
     @property
@@ -114,7 +115,9 @@ class Mule(EmbN):
         return bool(self.text_tower.word_vectors)
 
     def _weight(self, task):
-        return WORD_VECTORS_WEIGHT if task == "word_vectors" else super()._weight(task)
+        if task == "word_vectors":
+            return WORD_VECTORS_WEIGHT
+        return super()._weight(task)
 
     @property
     def word_vectors(self) -> tf.Variable:
@@ -124,32 +127,46 @@ class Mule(EmbN):
     def build_head(self, name):
         if name != "words":
             return super().build_head(name)
-        first = self.text_tower.projection
-        return Columns(first, first + self.text_tower.language_size, name=f"{name}_head", dtype="float32")
+        begin = self.text_tower.projection  # the tower's output is [s, u]
+        return Columns(begin, begin + self.text_tower.language_size, name=f"{name}_head", dtype="float32")
 
     def width(self, head):
         return self.text_tower.language_size if head == "words" else self.embedding_size
 
     def neighbourhood_loss(self, *compared):
-        """L_LM on the captions of a batch, added up over the levels."""
+        """Returns L_LM of a batch's captions, a float32 scalar: the sum over the levels.
+
+        `compared`: the captions' embeddings at each level, `Rows` [I * slots, D], and last the batch's ids.
+        """
         *levels, ids = compared
         slots = self.options.captions_per_image
-        about = tf.repeat(ids["image_id"], slots), ids["caption_language_id"], slots
-        return tf.add_n([caption_neighbourhood(captions, *about, **self.triplets) for captions in levels])
+        image_ids = tf.repeat(ids["image_id"], slots)
+        languages = ids["caption_language_id"]
+        losses = []
+        for captions in levels:
+            losses.append(caption_neighbourhood(captions, image_ids, languages, slots, **self.triplets))
+        return tf.add_n(losses)
 
     def text_text_loss(self, *compared):
-        """L_LM on text pairs, added up over the levels."""
-        *levels, ids = compared
-        count = len(levels) // 2
-        languages = ids["text_a_language_id"], ids["text_b_language_id"]
+        """Returns L_LM of text pairs, a float32 scalar: the sum over the levels.
+
+        `compared`: `Rows` [P, D] of text_a at each level, then of text_b at each level, and last the batch's ids.
+        """
+        *embeddings, ids = compared
+        levels = len(embeddings) // 2
+        left_languages = ids["text_a_language_id"]
+        right_languages = ids["text_b_language_id"]
         losses = []
-        for text_a, text_b in zip(levels[:count], levels[count:]):
+        for text_a, text_b in zip(embeddings[:levels], embeddings[levels:]):
             pairs = Pairs(text_a, text_b, self.same_texts(ids))
-            losses.append(pair_neighbourhood(pairs, *languages, **self.triplets))
+            losses.append(pair_neighbourhood(pairs, left_languages, right_languages, **self.triplets))
         return tf.add_n(losses)
 
     def language_loss(self, *compared):
-        """L_LC, the mean over the sentences of all parts of the batch."""
+        """Returns L_LC, a float32 scalar: the mean over the sentences of all parts of the batch.
+
+        `compared`: the embedding u of each text, `Rows` [S, D], and last the batch's ids.
+        """
         *words, ids = compared
         total = tf.zeros([])
         present = tf.zeros([])
@@ -162,7 +179,7 @@ class Mule(EmbN):
         return total / tf.maximum(present, 1.0)
 
     def word_vectors_loss(self, words, ids):
-        """The squared distance to the files' vectors; of it this replica's share, as of every loss."""
+        """Returns the squared distance to the files' vectors, of which each replica counts its share of the rows."""
         distance = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
         share = tf.cast(words.count, tf.float32) / tf.cast(words.total, tf.float32)
         return distance * share

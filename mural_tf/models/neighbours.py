@@ -33,7 +33,7 @@ TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
 
 
 class NeighboursHead(keras.layers.Layer):
-    """float32 [B, H] of the student's tower → [B, D]; `own` is the student's head, [B, H] → [B, E]."""
+    """States of the student's tower, float32 [B, H] → [B, D]; `own` is the student's head, [B, H] → [B, E]."""
 
     def __init__(self, own: keras.layers.Layer, student_size: int, size: int, **options):
         super().__init__(dtype="float32", **options)
@@ -50,14 +50,14 @@ class NeighboursHead(keras.layers.Layer):
         super().build(shape)
 
     def _rows(self, name: str, width: int) -> tf.Variable:
-        """A variable with a row for each known text; a checkpoint tells their number."""
+        """Returns a variable with a row for each known text; their number is known when they, or a checkpoint, come."""
         zero = tf.zeros([1, width])
         return tf.Variable(zero, trainable=False, shape=[None, width], name=f"{self.name}/{name}")
 
     def own_vectors(self, states):
-        """The student's vectors, float32 [B, E], of length 1 before and after the mean is taken off."""
-        own = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
-        return tf.math.l2_normalize(own - self.mean, axis=-1)
+        """Returns the student's vectors, float32 [B, E], of length 1 before and after the mean is subtracted."""
+        vectors = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
+        return tf.math.l2_normalize(vectors - self.mean, axis=-1)
 
     def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
         """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
@@ -113,26 +113,29 @@ class KnownTexts(TranslationDistillation):
         self.learn_from(states.find(fingerprints(texts)), vectors)
 
     def _known(self, config, tokenizer, columns):
-        """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
+        """Returns the texts that have a target, and their targets, float32 [N, D], in the order of their keys.
+
+        At most `method.most_known` texts stay, see `with_smallest_keys`.
+        """
         most = self.options.most_known
-        pairs: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
+        pairs: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}  # by keys of the text and of the target's text
         too_many = False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
-            column, ids = columns[target]
-            entry = "group_id" if ids == "text_group_id" else TARGETS[target]
-            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, entry)):
-                own = fingerprints(texts)
-                taught = fingerprints(target_texts)
-                vectors = column.find(taught)
+            column, id_entry = columns[target]
+            target_entry = "group_id" if id_entry == "text_group_id" else TARGETS[target]
+            for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, target_entry)):
+                text_keys = fingerprints(texts)
+                target_keys = fingerprints(target_texts)
+                vectors = column.find(target_keys)
                 for row in np.flatnonzero(vectors.any(axis=1)):
-                    key = int(own[row]), int(taught[row])
-                    pairs[key] = texts[row], vectors[row].astype(np.float16)
-                if len(pairs) > 2 * most:
-                    pairs = fewest(pairs, most)
+                    keys = int(text_keys[row]), int(target_keys[row])
+                    pairs[keys] = texts[row], vectors[row].astype(np.float16)
+                if len(pairs) > 2 * most:  # twice, so that they are not sorted again for every block
+                    pairs = with_smallest_keys(pairs, most)
                     too_many = True
         if too_many or len(pairs) > most:
-            pairs = fewest(pairs, most)
+            pairs = with_smallest_keys(pairs, most)
             print(f"More texts are known than method.most_known={most}: {len(pairs):,} of the pivot stay.", flush=True)
         texts, vectors = zip(*[pairs[keys] for keys in sorted(pairs)])
         return list(texts), np.stack(vectors).astype(np.float32)
@@ -165,11 +168,15 @@ class Neighbours(KnownTexts):
         head.temperature.assign(value)
 
 
-def fewest(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
-    """Returns the texts with the smallest keys among texts that teach their own vector; without such texts, among all.
+def with_smallest_keys(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
+    """Returns the `most` entries with the smallest (text's key, target's key): those keys are equal, if any are.
 
-    A part of the translations is worse than no translation: other texts are drawn to the known translations.
+    Equal keys are of texts that teach their own vector. A part of the translations is worse than no translation: other
+    texts are drawn to the known translations.
     """
-    own = {keys: value for keys, value in pairs.items() if keys[0] == keys[1]}
-    pairs = own or pairs
-    return {keys: pairs[keys] for keys in sorted(pairs)[:most]}
+    own = {}
+    for (text_key, target_key), pair in pairs.items():
+        if text_key == target_key:
+            own[text_key, target_key] = pair
+    candidates = own or pairs
+    return {keys: candidates[keys] for keys in sorted(candidates)[:most]}

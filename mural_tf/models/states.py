@@ -34,10 +34,10 @@ from mural_tf.encoders.towers import computed_in, preparation
 from mural_tf.text.tokens import TOKENS
 
 FOLDER = ".states"
-# Of a tower. More texts are slower in float32, and faster in bfloat16.
+# Pictures and texts in one call of a tower. More texts are slower in float32, and faster in bfloat16.
 PICTURES_PER_CALL = 32
 TEXTS_PER_CALL = {"float32": 64, "bfloat16": 256}
-# Embedded between two lines that say how far it is; encoded pictures of a block are in memory together.
+# A block is embedded between two lines of progress; its encoded pictures are in memory together.
 PICTURES_PER_BLOCK = 2**11
 TEXTS_PER_BLOCK = 2**13
 STATES = "state of the frozen tower"
@@ -47,22 +47,23 @@ Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and text
 
 def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
     """Returns 16 hexadecimal digits for a tower's answers: a hash of its weights, and settings as JSON."""
-    summed = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for variable in variables:
-        summed.update(np.ascontiguousarray(variable.numpy()))
-    summed.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    return summed.hexdigest()
+        digest.update(np.ascontiguousarray(variable.numpy()))
+    digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
     """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
     data = config.data
-    described = []
+    descriptions = []
     for stream in streams:
         for source, files in stream_sources(data, stream):
-            described.append(describe_files(source.directory, sorted(files)))
+            descriptions.append(describe_files(source.directory, sorted(files)))
+    # "" separates the lists: moving a language from one to the other must change the hash.
     selection = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *fields]
-    content = json.dumps([described, selection])
+    content = json.dumps([descriptions, selection])
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
@@ -99,7 +100,7 @@ def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer
 
 
 def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
-    """Returns the texts whose states runs with this tower have made, `None` where no run has."""
+    """Returns `KnownStates` of the texts whose states runs with this tower have made; `None` if no run has."""
     states = _states_folder(config, workdir)  # opening one of its folders would make it
     if not states.is_dir() or not any(states.glob("texts-*")):
         return None
@@ -117,9 +118,9 @@ class KnownStates:
         self._column = column
 
     def with_fallback(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
-        """Returns a function of string [B] to float32 [B, D] by `head`, which runs `embed_texts` on unknown texts.
+        """Returns a function of texts, string [B], to their vectors by `head`, float32 [B, D].
 
-        It runs in NumPy, not in a graph: which texts are known is looked up in a column of records here.
+        It runs `embed_texts` on texts without a state. It runs in NumPy, not in a graph: a column of records is read.
         """
         model = self._model
         column = self._column
@@ -128,13 +129,13 @@ class KnownStates:
 
         def embed(texts: tf.Tensor) -> tf.Tensor:
             keys = fingerprint(texts).numpy()
-            is_made = column.holds(keys)
+            is_known = column.holds(keys)
             vectors = np.zeros([len(keys), model.embedding_size], np.float32)
-            if is_made.any():
-                states = column.find(keys[is_made])
-                vectors[is_made] = project(tf.constant(states)).numpy()
-            if not is_made.all():
-                vectors[~is_made] = embed_texts(tf.boolean_mask(texts, ~is_made)).numpy()
+            if is_known.any():
+                states = column.find(keys[is_known])
+                vectors[is_known] = project(tf.constant(states)).numpy()
+            if not is_known.all():
+                vectors[~is_known] = embed_texts(tf.boolean_mask(texts, ~is_known)).numpy()
             return tf.constant(vectors)
 
         return embed
@@ -142,14 +143,14 @@ class KnownStates:
 
 def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFolder:
     vocabulary = config.vocabulary
-    pieces = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
-    pieces += [config.text_tower.max_length, *_rounded_to(config.text_tower, "text")]
-    digest = f"{digest_of(model.text_encoder.variables)}-{digest_of((), pieces)}"
+    settings = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
+    settings += [config.text_tower.max_length, *_precision_setting(config.text_tower, "text")]
+    digest = f"{digest_of(model.text_encoder.variables)}-{digest_of((), settings)}"
     return _folder(config, workdir, "texts", digest, model.text_encoder.embedding_size)
 
 
 def texts_of(model, config: ConfigDict, tokenizer) -> Items:
-    """Yields the texts of a run."""
+    """Yields (ids, texts) of all texts of a run, block by block; a text may come again."""
     for stream in model.streams:
         for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
             for texts in block:
@@ -161,11 +162,14 @@ def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
         (states,) = model.text_states([tokens], False)
         return tf.cast(states, tf.float32)
 
-    return of_texts(encode, tokenizer, computed_in(config.text_tower, "text"))
+    return by_tokens(encode, tokenizer, computed_in(config.text_tower, "text"))
 
 
-def of_texts(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
-    """Returns a function of texts from a function of tokens in `dtype`: texts of about one length go together."""
+def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
+    """Returns a function of texts to float32 [N, H], which calls `encode` with the tokens of texts of similar length.
+
+    `dtype`: the type that `encode` computes in, by which texts are divided into calls.
+    """
     per_call = TEXTS_PER_CALL[dtype]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
     traced = tf.function(encode, input_signature=signature, autograph=False)  # AutoGraph takes seconds
@@ -197,14 +201,14 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     def encode(images):
         return tower(unit_range(images), training=False)
 
-    settings = [preparation(config.image_tower), *_rounded_to(config.image_tower, "image")]
+    settings = [preparation(config.image_tower), *_precision_setting(config.image_tower, "image")]
     digest = f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
     folder = _folder(config, workdir, "images", digest, width)
-    made_for = data_digest(config, _with_pictures(model), "images")
+    made_for = data_digest(config, _picture_streams(model), "images")
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all pictures by the frozen tower, once …", flush=True)
-            embed = _of_pictures(encode, config.image_tower, width)
+            embed = _by_pixels(encode, config.image_tower, width)
             folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
             folder.mark_complete(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
@@ -219,18 +223,21 @@ def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.la
 
 
 def pictures_of(model, config: ConfigDict, tokenizer) -> Items:
-    """Yields the encoded pictures of a run."""
-    for stream in _with_pictures(model):
+    """Yields (ids, encoded pictures) of all pictures of a run, block by block; a picture may come again."""
+    for stream in _picture_streams(model):
         for ids, pictures in stream_items(config, tokenizer, stream, ("image_id", "image")):
             yield fingerprints(ids), pictures
 
 
-def _with_pictures(model) -> list[str]:
+def _picture_streams(model) -> list[str]:
     return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
-def _of_pictures(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
-    """Returns a function of encoded pictures from a function of pixels; zeros for pictures that do not decode."""
+def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
+    """Returns a function of encoded pictures to float32 [N, width], which calls `encode` with their pixels.
+
+    Pictures that do not decode get zeros.
+    """
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     traced = tf.function(encode, reduce_retracing=True, autograph=False)
@@ -259,25 +266,25 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
     """
     signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
     traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
-    free: queue.SimpleQueue = queue.SimpleQueue()
+    free_interpreters: queue.SimpleQueue = queue.SimpleQueue()
     workers = len(os.sched_getaffinity(0))
     with without_noise(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions tell of a package of its own that has these kernels, too
+        warnings.simplefilter("ignore")  # newer versions recommend the package to which these kernels move
         content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
         for _ in range(workers):
             interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
             interpreter.allocate_tensors()
-            free.put(interpreter)
+            free_interpreters.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)
 
     def run(picture: np.ndarray) -> np.ndarray:
-        interpreter = free.get()
+        interpreter = free_interpreters.get()
         (pixels,) = interpreter.get_input_details()
         (state,) = interpreter.get_output_details()
         interpreter.set_tensor(pixels["index"], picture[np.newaxis].astype(np.float32))
         interpreter.invoke()
-        values = interpreter.get_tensor(state["index"])[0]
-        free.put(interpreter)
+        (values,) = interpreter.get_tensor(state["index"])
+        free_interpreters.put(interpreter)
         return values
 
     def run_all(pictures: tf.Tensor) -> np.ndarray:
@@ -304,7 +311,7 @@ def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
     return workdir / FOLDER
 
 
-def _rounded_to(tower: ConfigDict, modality: str) -> list[str]:
-    """Returns ["bfloat16"] of a tower that computes in it, so that its states are kept apart from states in float32."""
+def _precision_setting(tower: ConfigDict, modality: str) -> list[str]:
+    """Returns ["bfloat16"] for a tower that computes in it, else []: the digests of float32 states do not name it."""
     dtype = computed_in(tower, modality)
     return [] if dtype == "float32" else [dtype]

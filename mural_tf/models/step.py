@@ -43,11 +43,11 @@ class TrainingStep:
       method: the trained model, of which the step uses `encode` and `objective`; `parts`, the names of the batch's
         entries that `encode` takes, and `embedding_shapes`, {embedding: (part that it comes from, width)}, for chunks;
         `trainable_variables`, `variable_groups()` and `normalization_layers()`.
-      optimizers: {"joint": optimiser} or one for each task.
+      optimizers: {"joint": optimiser}, or {task: optimiser}.
       guard: decides whether a step is applied.
       clip_norm: global gradient norm to clip at; 0: off.
       micro_batches: 1 for one pass; above, the number of equal chunks of two passes.
-      seed: of the run.
+      seed: the run's seed.
       average: takes the weights after every step that is applied; `None`: nothing does.
 
     Attributes:
@@ -76,7 +76,10 @@ class TrainingStep:
     @property
     def log_names(self) -> list[str]:
         """The names of the gradient norms that a step logs."""
-        return sum(map(_norm_names, self._optimizers), [])
+        names = []
+        for optimizer in self._optimizers:
+            names += _norm_names(optimizer)
+        return names
 
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
@@ -102,20 +105,23 @@ class TrainingStep:
         return logs, apply
 
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
-        """Returns the global norm and its parts: both towers, and everything else as "heads"."""
+        """Returns {name: scalar} of the global norm and its parts: both towers, and everything else as "heads"."""
         groups = self._method.variable_groups()
-        group = {}
-        for name in TOWERS:
-            group.update({variable.ref(): name for variable in groups.get(name, ())})
+        tower_of = {}
+        for tower in TOWERS:
+            tower_of.update({variable.ref(): tower for variable in groups.get(tower, ())})
         squares = {name: [] for name in (*TOWERS, HEADS)}
         for gradient, variable in self._with_variables(gradients):
-            squares[group.get(variable.ref(), HEADS)].append(2.0 * tf.nn.l2_loss(gradient))
-        sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
+            part = tower_of.get(variable.ref(), HEADS)
+            squares[part].append(2.0 * tf.nn.l2_loss(gradient))
+        sums = []
+        for values in squares.values():
+            sums.append(tf.add_n(values) if values else tf.zeros([]))
         norms = map(tf.sqrt, [tf.add_n(sums), *sums])
         return dict(zip(_norm_names(optimizer), norms))
 
     def _with_variables(self, gradients: list) -> list[tuple[tf.Tensor, tf.Variable]]:
-        """The gradients that exist, each with its variable."""
+        """Returns [(gradient, variable)] of the variables that have a gradient."""
         pairs = zip(gradients, self._method.trainable_variables)
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -130,11 +136,13 @@ class TrainingStep:
 
     @staticmethod
     def _zero_unless(apply: tf.Tensor, gradients: list) -> list:
+        """Returns the gradients, or zeros in their place where `apply`, a bool scalar, is false."""
         if on_tpu():  # it selects while it reads them; a condition would write all of them first
             return [tf.where(apply, gradient, tf.zeros_like(gradient)) for gradient in gradients]
         return tf.cond(apply, lambda: list(gradients), lambda: list(map(tf.zeros_like, gradients)))
 
     def _count_reached(self, by_optimizer: dict[str, list]) -> int:
+        """Returns how many numbers are in the variables that have a gradient, by any optimiser."""
         reached = {}
         for gradients in by_optimizer.values():
             reached.update({variable.ref(): variable for _, variable in self._with_variables(gradients)})
@@ -142,13 +150,13 @@ class TrainingStep:
 
 
 def _norm_names(optimizer: str) -> list[str]:
-    """The global norm's name, and the names of its parts."""
+    """Returns the names of the global norm and, after it, of its parts."""
     name = f"gradient_norm{log_suffix(optimizer)}"
     return [name, *(f"{name}/{group}" for group in (*TOWERS, HEADS))]
 
 
 def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
-    """Concatenates each replica's rows, in replica order; differentiable."""
+    """Returns {name: the rows of all replicas, in the replicas' order} of `values`, one replica's; differentiable."""
     context = context or tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
@@ -186,16 +194,16 @@ class Gradients:
     moments: dict
 
 
-@tf.autograph.experimental.do_not_convert  # as of the step: nothing here needs it, and converting takes seconds
+@tf.autograph.experimental.do_not_convert  # as for the step: nothing here needs it, and converting takes seconds
 def compute_gradients(method, batch: dict, seed: tf.Tensor, chunks: int, optimizers=("joint",)) -> Gradients:
     """Returns the gradients of the global batch's loss, for the losses that each of `optimizers` (names) minimises.
 
     Args:
-      method: as of `TrainingStep`.
+      method: as in `TrainingStep`.
       batch: this replica's part of the batch.
-      seed: int32 [2], of this step's and replica's draws.
+      seed: int32 [2], for the draws of this step on this replica.
       chunks: 1 for one pass; above, the number of equal chunks of two passes.
-      optimizers: names, as of `losses_by_optimizer`.
+      optimizers: names, as in `losses_by_optimizer`.
     """
     if chunks == 1:
         return _one_pass(method, batch, seed, optimizers)
@@ -248,7 +256,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
         tape.watch(embeddings)
         losses, logs = global_losses(method, embeddings, batch, optimizers)
     embedding_gradients = {}
-    loss_gradients = {}  # of the loss's own temperature
+    loss_gradients = {}  # of variables that the objective itself reads, such as the temperature
     for name, loss in losses.items():
         embedding_gradients[name] = _present(tape.gradient(loss, embeddings))
         loss_gradients[name] = tape.gradient(loss, variables)
@@ -261,7 +269,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
 
 
 def _encode_chunks(method, examples, seed, chunks: int):
-    """First pass: returns the batch's embeddings {name: [B, D]} and BatchNorm's moments, averaged over chunks."""
+    """First pass: returns the batch's embeddings {name: [B, D]} and {BatchNorm layer: moments, means over chunks}."""
     layers = method.normalization_layers()
 
     def encode(index):
@@ -283,19 +291,19 @@ def _encode_chunks(method, examples, seed, chunks: int):
 
 
 def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list[tf.Tensor | None]:
-    """Second pass: returns the gradients that `upstream` {name: [B, D]} sends to the variables."""
+    """Second pass: returns the gradients that `upstream` {name: [B, D]} sends to the variables, in their order."""
     variables = method.trainable_variables
     upstream = _split(upstream, chunks)
-    reached: list[bool] = []
+    has_gradient: list[bool] = []  # of each variable; every chunk sets the same values
 
     def add_chunk(index, sums):
         with tf.GradientTape() as tape:
             with forward_pass(chunk_seed(seed, index), repeated=True):
                 embeddings = method.encode(_chunk(examples, index), training=True)
-        wanted = [embeddings[name] for name in upstream]
-        arriving = list(_chunk(upstream, index).values())
-        gradients = tape.gradient(wanted, variables, output_gradients=arriving)
-        reached[:] = [gradient is not None for gradient in gradients]
+        targets = [embeddings[name] for name in upstream]
+        output_gradients = list(_chunk(upstream, index).values())
+        gradients = tape.gradient(targets, variables, output_gradients=output_gradients)
+        has_gradient[:] = [gradient is not None for gradient in gradients]
         return index + 1, list(map(_accumulate, sums, gradients))
 
     zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
@@ -305,7 +313,7 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list
 
     state = (0, zeros)
     _, sums = tf.while_loop(is_left, add_chunk, state, parallel_iterations=1, maximum_iterations=chunks)
-    return [total if is_reached else None for total, is_reached in zip(sums, reached)]
+    return [total if exists else None for total, exists in zip(sums, has_gradient)]
 
 
 def _split(values, chunks: int):
@@ -325,12 +333,12 @@ def _chunk(values, index):
 
 
 def _present(gradients: dict) -> dict:
-    """Returns the gradients but for embeddings that a task does not use."""
+    """Returns {name: gradient} without the embeddings that a task does not use, whose gradient is `None`."""
     return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
 
 def _accumulate(total, gradient):
-    """Returns a sum of gradients with a further gradient, which may be `None` or sparse."""
+    """Returns `total` plus a gradient, which may be `None` or sparse."""
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):  # of a token table: touches the rows of this chunk only
@@ -424,11 +432,11 @@ class StepGuard(tf.Module):
         super().__init__()
         self.limit = limit
         self._names: tuple[str, ...] = ()
-        none = tf.zeros([], tf.int64)
-        self.total = bookkeeping(none, "skipped_steps")
-        self._in_row = bookkeeping(none, "skipped_steps_in_row")
-        self._longest = bookkeeping(none, "skipped_steps_longest_row")  # since it was last asked for
-        self._last_step = bookkeeping(none, "skipped_step_last")
+        zero = tf.zeros([], tf.int64)
+        self.total = bookkeeping(zero, "skipped_steps")
+        self._in_row = bookkeeping(zero, "skipped_steps_in_row")
+        self._longest = bookkeeping(zero, "skipped_steps_longest_row")  # since `raise_if_stuck` was last called
+        self._last_step = bookkeeping(zero, "skipped_step_last")
 
     def build(self, names: list[str]) -> None:
         """Takes the names of the numbers that describe a skipped step."""

@@ -43,7 +43,7 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
-from mural_tf.models.states import data_digest, digest_of, of_texts, text_states
+from mural_tf.models.states import by_tokens, data_digest, digest_of, text_states
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -52,7 +52,7 @@ FIRST = "embeddings_and_first"
 TRAINED = ("all", FIRST)
 FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
 TEXTS = ("caption", "text_a", "text_b")
-TARGETS = {"caption_target": "caption", "text_target": "text_a"}  # target: the text that it is an embedding of
+TARGETS = {"caption_target": "caption", "text_target": "text_a"}  # {target: the text that it embeds}
 
 
 class TranslationDistillation(LearnedTemperature):
@@ -174,7 +174,7 @@ class TranslationDistillation(LearnedTemperature):
         return parts
 
     def teach(self, texts: dict | tf.Tensor, training: bool) -> tf.Tensor:
-        """The teacher's float32 [B, D] of each text, L2-normalised, without gradient; `training` changes nothing.
+        """Returns the teacher's vectors, float32 [B, D], L2-normalised, without gradient; `training` changes nothing.
 
         `texts`: tokens, or the states of a frozen tower, float32 [B, H].
         """
@@ -186,7 +186,7 @@ class TranslationDistillation(LearnedTemperature):
         return tf.stop_gradient(targets)
 
     def columns(self, config, tokenizer, workdir):
-        """Makes all targets, where they are cached; batches get them by ids of texts or groups."""
+        """Makes all targets, where they are cached, and returns their columns, as `DualEncoder.columns`."""
         if not self._is_cached:
             return {}
         if self.options.teacher:
@@ -200,7 +200,7 @@ class TranslationDistillation(LearnedTemperature):
         return self.target_columns(config, tokenizer, workdir)
 
     def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
-        """As `columns`, by the names of targets in use."""
+        """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts that lack one."""
         pivots = pivots_of(config.data, self.options.pivot)
         used = [name for name in TARGETS if name in self.used]
         if self.options.teacher:
@@ -213,10 +213,11 @@ class TranslationDistillation(LearnedTemperature):
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
-            members: list[np.ndarray] = []  # groups and keys, int64 [2, M] each
+            members: list[np.ndarray] = []  # groups and keys, int64 [2, M] each; `_keyed_texts` adds to it
             targets.extend(self._keyed_texts(config, tokenizer, pivots, used, members), embed)
             if members:
-                targets.write_means(*np.concatenate(members, axis=1))
+                groups, keys = np.concatenate(members, axis=1)
+                targets.write_means(groups, keys)
             targets.mark_complete(made_for, config.data.max_skipped_fraction)
         if self.options.get("loss") == "softmax" and targets.state["missing"]:
             raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
@@ -253,9 +254,9 @@ class TranslationDistillation(LearnedTemperature):
                 yield fingerprints(captions), captions
 
     def _embedder(self, config, tokenizer, workdir) -> Embed:
-        """The teacher of the model's own kind as a function of texts; a frozen tower's states are made once for all."""
+        """Returns the model's own teacher as a function of texts; a frozen tower embeds them only once for all runs."""
         if not self.text_tower.frozen or self.text_tower.name == "words":
-            return of_texts(lambda tokens: self.teach(tokens, training=False), tokenizer)
+            return by_tokens(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
         states = text_states(self.towers, config, tokenizer, workdir)  # of all texts of the run
 

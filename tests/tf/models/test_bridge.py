@@ -25,7 +25,7 @@ from mural_tf.data.streams.stream import fingerprint
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.models import complete, linear
 from mural_tf.models.build import build_model
-from mural_tf.models.neighbours import NeighboursHead, fewest
+from mural_tf.models.neighbours import NeighboursHead, with_smallest_keys
 from mural_tf.models.states import states_of_texts
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
@@ -330,5 +330,6 @@ def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path, capsys):
 
 def test_of_too_many_known_texts_translations_go_first():
     found = {(own, taught): (f"{own}", None) for own, taught in ((5, 5), (1, 5), (2, 2), (3, 2), (4, 4))}
-    assert list(fewest(found, 3)) == [(2, 2), (4, 4), (5, 5)] and list(fewest(found, 2)) == [(2, 2), (4, 4)]
-    assert list(fewest({(1, 5): 0, (3, 2): 0}, 1)) == [(1, 5)]
+    assert list(with_smallest_keys(found, 3)) == [(2, 2), (4, 4), (5, 5)]
+    assert list(with_smallest_keys(found, 2)) == [(2, 2), (4, 4)]
+    assert list(with_smallest_keys({(1, 5): 0, (3, 2): 0}, 1)) == [(1, 5)]
