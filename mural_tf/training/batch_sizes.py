@@ -21,7 +21,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
 
     Args:
       config: a complete configuration.
-      replicas: that share a batch.
+      replicas: how many replicas share a batch.
       where: the machine that has them, for the message.
     """
     train = config.train
@@ -37,12 +37,12 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     for name, group in _batch_fields(config).items():
         multiple = replicas * group * train.micro_batches
         if train[name] % multiple:
-            shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
+            factors = "1 replica" if replicas == 1 else f"{replicas} replicas"
             if group > 1:
-                shared += f", and method.captions_per_image={group}"
+                factors += f", and method.captions_per_image={group}"
             if train.micro_batches > 1:
-                shared += f", and train.micro_batches={train.micro_batches}"
-            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {shared}.")
+                factors += f", and train.micro_batches={train.micro_batches}"
+            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {factors}.")
 
 
 def _batch_fields(config: ConfigDict) -> dict[str, int]:
@@ -57,5 +57,5 @@ def _batch_fields(config: ConfigDict) -> dict[str, int]:
 def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
     """Returns the numbers above `train.micro_batches` that divide a replica's part of all batches, increasing."""
     parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
-    shared = math.gcd(*parts)
-    return [number for number in range(config.train.micro_batches + 1, shared + 1) if shared % number == 0]
+    divisor = math.gcd(*parts)  # every number of chunks divides it
+    return [number for number in range(config.train.micro_batches + 1, divisor + 1) if divisor % number == 0]

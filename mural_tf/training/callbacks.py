@@ -34,7 +34,10 @@ from mural_tf.training.workers import sum_over_workers, workers
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Tells at which steps something is due: the first end of an interval after `every` steps, and the last step."""
+    """The intervals of a run, and the steps after which periodic work is due.
+
+    steps: the run's last step; log_every: steps of an interval.
+    """
 
     steps: int
     log_every: int
@@ -45,17 +48,22 @@ class Intervals:
         others = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
         return cls(train.steps, train.log_every or min(others, default=train.steps))
 
-    def due(self, step: int, every: int) -> bool:
-        """Whether something that comes every `every` steps comes now; never, where `every` is 0."""
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether work with a period of `every` steps is due after `step`; with `every` = 0 it is never due.
+
+        It is due after the last step, and at the first end of an interval at or after each multiple of `every`.
+        """
         if not every or step <= 0:
             return False
-        if step < self.steps and step % self.log_every:
+        if step >= self.steps:
+            return True
+        if step % self.log_every:  # no interval ends here
             return False
-        begin = (step - 1) // self.log_every * self.log_every
-        return step >= self.steps or step // every > begin // every
+        interval_start = step - self.log_every
+        return step // every > interval_start // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns (number of intervals, steps in each) from `step` on: a rest, full intervals, a shorter interval."""
+        """Returns [(number of intervals, steps in each)] from `step` on: a rest, full intervals, a shorter interval."""
         next_end = min(-(-step // self.log_every) * self.log_every, self.steps)
         full_intervals, rest = divmod(self.steps - next_end, self.log_every)
         parts = [(1, next_end - step), (full_intervals, self.log_every), (1, rest)]
@@ -75,9 +83,10 @@ class TrainingLog(Callback):
     a run goes on from there; every step is in one row. Use it as a context manager around `fit`.
 
     Args:
-      step: from which training goes on.
-      steps: at which it ends.
-      pairs_per_step: of both tasks, over all replicas.
+      step: the step from which training goes on.
+      steps: the step at which it ends.
+      pairs_per_step: pairs of all streams, over all replicas.
+      skipped: the skipped records so far; the batches' tallies are added.
       writes: whether this process writes the workdir and prints.
     """
 
@@ -135,35 +144,36 @@ class TrainingLog(Callback):
     def on_epoch_end(self, epoch, logs=None):
         now = _clocks()
         seconds, processor_seconds, wall_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
-        done = self._interval_steps
+        steps = self._interval_steps
         self._take_tallies()
-        self.step += done
+        self.step += steps
         values = {name: float(value) for name, value in (logs or {}).items()}
-        wait = values.pop("data_wait_seconds", 0.0) * done
+        wait = values.pop("data_wait_seconds", 0.0) * steps  # the log is a mean over the steps
         values.update(
             learning_rates(self.model.optimizers),
             **self._epochs(),
             parameters=self.model.step.trained_parameters,
-            pairs_per_second=self.pairs_per_step * done / seconds,
-            seconds_per_step=seconds / done,
-            processor_seconds_per_step=processor_seconds / done,  # of all threads of this process
+            pairs_per_second=self.pairs_per_step * steps / seconds,
+            seconds_per_step=seconds / steps,
+            processor_seconds_per_step=processor_seconds / steps,  # of all threads of this process
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
         if abs(wall_seconds - seconds) < 0.1:  # else someone set the clock by which the pipeline measures waiting
             values["data_wait_fraction"] = wait / seconds
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
-        self._show(done, values)
+        self._show(steps, values)
         if self._measured_from is None:
             self._measured_from = self.step, time.monotonic()
         self.model.step.guard.raise_if_stuck()
 
     def _epochs(self) -> dict[str, int]:
-        """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
+        """Returns {"epoch_<part>": how many epochs of this part of the data are over}."""
         epochs = itertools.chain(*self.model.progress.epochs().values())
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
+        """Counts the skipped records of the batches that were trained on."""
         tallies = []  # of each source, [pipelines, 1 + kinds, 3]
         for variable in self.model.progress.tallies.values():
             tallies += list(np.swapaxes(variable.numpy(), 0, 1))
@@ -197,8 +207,9 @@ class TrainingLog(Callback):
                 "command again."
             ) from None
 
-    def _show(self, done: int, values: Mapping[str, float]) -> None:
-        self._bar.update(done)
+    def _show(self, steps: int, values: Mapping[str, float]) -> None:
+        """Moves the bar on by an interval's steps or, without a bar, prints a line, at most every 15 seconds."""
+        self._bar.update(steps)
         self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
         now = time.monotonic()
         if not self.writes or not self._bar.disable:
@@ -210,15 +221,15 @@ class TrainingLog(Callback):
         if "temperature" in values:
             parts.append(f"temperature {values['temperature']:.4f}")
         parts.append(f"{values['pairs_per_second']:.0f} pairs/s")
-        left = self.seconds_left()
-        if left:
-            parts.append(f"about {duration(left)} left")
+        seconds_left = self.seconds_left()
+        if seconds_left:
+            parts.append(f"about {duration(seconds_left)} left")
         print(f"Step {self.step} of {self.steps}: {', '.join(parts)}.", flush=True)
 
     def seconds_left(self, after: float = 0.0) -> float | None:
-        """How long the remaining steps will take, evaluations on the way included.
+        """Returns how long the remaining steps will take, evaluations on the way included.
 
-        `None` before the first interval of this start is over, and `after` seconds more.
+        `None` until `after` seconds after the first interval of this start, which is not measured: it compiles.
         """
         if self._measured_from is None:
             return None
@@ -238,7 +249,7 @@ def duration(seconds: float) -> str:
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds: elapsed, of the processor, and by the clock on the wall, which may be set."""
+    """Returns seconds: elapsed, of the processor, and by the clock on the wall, which may be set."""
     return time.monotonic(), time.process_time(), time.time()
 
 
@@ -254,15 +265,15 @@ class SaveCheckpoints(Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.checkpoints.check()
-        due = any(self.intervals.due(self.log.step, every) for every in self.periods)
-        if due or self.model.stop_training or self.log.step >= self.intervals.steps:
+        is_due = any(self.intervals.is_due(self.log.step, every) for every in self.periods)
+        if is_due or self.model.stop_training or self.log.step >= self.intervals.steps:
             self.checkpoints.save(self.log.step)
 
 
 class StopRequested(BaseException):
     """Unwinds work that can simply be done again: data preparation, evaluation, export.
 
-    Like `KeyboardInterrupt` no `Exception`, so that nothing on the way takes it for a failure of its own.
+    A `BaseException` as `KeyboardInterrupt`, so that no code on the way takes it for a failure of its own.
     """
 
 
@@ -290,12 +301,12 @@ class StopSignals:
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
         """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
-        before = self._waits
+        outer_waits = self._waits
         self._waits = waits
         try:
             yield
         finally:
-            self._waits = before
+            self._waits = outer_waits
 
     def check(self) -> None:
         """Raises `StopRequested` if a signal came."""
@@ -303,9 +314,9 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
-        first = self.received is None
+        is_first = self.received is None
         self.received = signal.Signals(number)
-        if not first or not self._waits:
+        if not is_first or not self._waits:
             raise StopRequested
         print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
 
@@ -366,11 +377,11 @@ class PeriodicEvaluation(Callback):
             self.evaluate_if_due(self.log.step)
 
     def evaluate_if_due(self, step: int, first: bool = False) -> None:
-        """Evaluates `step` if that was to be done and is not done yet; only where the workdir is written.
+        """Evaluates `step` if an evaluation is due and is not done yet; only where the workdir is written.
 
-        `first`: it is the one before the first step, which is due.
+        `first`: the evaluation before a run's first step, which is due.
         """
-        is_due = first or self.intervals.due(step, self.every)
+        is_due = first or self.intervals.is_due(step, self.every)
         if not self.log.writes or not is_due:
             return
         if any(has_evaluation(row, self.evaluate.name, step) for row in read_metrics(self.log.workdir)):

@@ -50,7 +50,7 @@ class SnapshotReader:
         self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
 
     def read(self) -> tuple[list[bytes], list[tf.Tensor]]:
-        """Returns the keys and the values they have now."""
+        """Returns the keys, and the values that they have now."""
         return self._names, self._read(*tf.nest.flatten([value() for value in self._call_time]))
 
 
@@ -81,11 +81,11 @@ class Checkpoints:
     """The last `keep` checkpoints in a folder, written on a thread.
 
     Args:
-      checkpoint: all its variables must exist.
-      folder: made if missing.
-      keep: how many.
+      checkpoint: the state that is saved; all its variables must exist.
+      folder: the folder; it is made if it is missing.
+      keep: how many checkpoints stay.
       writes: whether this process writes files; all workers must call `save`, one of them writes.
-      restored: the parts that `restore` restores; `None`: all that is saved.
+      restored: the parts that `restore` restores; `None`: all parts that are saved.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Checkpoints:
         self._error: Exception | None = None
         if writes:
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # of a run that was killed
-            for left in folder.glob("*_temp"):
-                shutil.rmtree(left, ignore_errors=True)
+            for unfinished in folder.glob("*_temp"):  # as TensorFlow names them
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     def restore(self) -> str | None:
-        """Restores the newest usable checkpoint, if there is any at all, and returns its path without suffix."""
+        """Restores the newest usable checkpoint and returns its path without suffix; `None` if there are not any."""
         if not self._kept:
             return None
         restored = _restore_newest(lambda path: self._restored, self._kept, self._folder)
@@ -160,12 +160,13 @@ class Checkpoints:
             raise error
 
     def _write(self, step: int, values) -> None:
+        """Writes one checkpoint and the list, then removes the files of checkpoints that are not kept any longer."""
         try:
             prefix = self._folder / f"ckpt-{step}"
             write_snapshot(values, prefix)
             earlier = [path for path in self._kept if path != str(prefix)]
             self._kept = [*earlier, str(prefix)][-self._keep :]
-            self._list()
+            self._write_list()
             names = {pathlib.Path(path).name for path in self._kept}
             for path in self._folder.glob("ckpt-*"):
                 if path.name.split(".")[0] not in names:
@@ -173,7 +174,8 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001 - raised again where training asks, in `check`
             self._error = error
 
-    def _list(self) -> None:
+    def _write_list(self) -> None:
+        """Writes `checkpoint`, the list of the kept checkpoints in TensorFlow's format."""
         names = [json.dumps(pathlib.Path(path).name) for path in self._kept]  # relative: a workdir may be moved
         lines = [f"model_checkpoint_path: {names[-1]}\n"]
         lines += [f"all_model_checkpoint_paths: {name}\n" for name in names]
@@ -222,7 +224,7 @@ class BestCheckpoint:
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
-    """Returns the paths of a folder's checkpoints without suffix, by step: listed or on disk."""
+    """Returns the paths, without suffix, of the checkpoints that a folder lists or holds, ordered by step."""
     try:
         state = tf.train.get_checkpoint_state(str(folder))
     except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves
@@ -245,12 +247,13 @@ def restore_for_inference(
 ) -> str:
     """Restores a model's weights from a workdir and returns the checkpoint's path.
 
-    `which` is one of `FOLDERS`: the result of the run, where that is other than the weights after the last step (mixed
-    with the source's, or averaged over steps), those weights, or dev's best.
+    `which` is one of `FOLDERS`: "result", the run's result where it differs from the weights after the last step (mixed
+    with the source's, or averaged over steps), else as "latest"; "latest", the weights after the last step; or "best",
+    the weights that were best on dev.
 
     With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
 
-    Raises `UserError` if it is missing or it belongs to another architecture or vocabulary.
+    Raises `UserError` if the checkpoint is missing, or belongs to another architecture or vocabulary.
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
@@ -297,7 +300,7 @@ def _weights(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
-    """The parts of the model that have any value in the checkpoint at `path`."""
+    """Returns the parts of the model that have any value in the checkpoint at `path`."""
     names = [name for name, _ in tf.train.list_variables(path)]
     saved = {name.split("/")[1] for name in names if name.startswith("model/")}
     parts = {name: part for name, part in model.weights_by_part().items() if name in saved}
@@ -310,8 +313,8 @@ def _on_this_host() -> tf.train.CheckpointOptions:
 
 
 def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: list[str], folder: pathlib.Path) -> str:
-    """Restores the last of `paths` that is not damaged, each to `checkpoint_of` it, and returns it."""
-    for path, before in zip(reversed(paths), [*reversed(paths[:-1]), None]):
+    """Restores the last of `paths` that is not damaged, into `checkpoint_of(path)`, and returns this path."""
+    for path, earlier_path in zip(reversed(paths), [*reversed(paths[:-1]), None]):
         try:
             # Not `restore`, which also wants TensorFlow's own count of saves. The file is read here, wherever a
             # variable lives: other hosts of a TPU do not see this host's disk.
@@ -324,8 +327,8 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
             ) from None
         except (IndexError, tf.errors.OpError) as error:  # TensorFlow has many names for a damaged file
             reason = error
-        if before is not None:
-            logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, before)
+        if earlier_path is not None:
+            logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, earlier_path)
     raise UserError(
         f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, {path}: {reason}"
     )

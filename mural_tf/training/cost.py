@@ -39,13 +39,13 @@ from mural_tf.training.strategy import as_compiled
 
 WARM_UP = 8.0  # seconds of steps that are not counted
 SECONDS = 15.0  # of steps that are counted
-PROBE = 8  # items of each kind in the first measurement, which tells how large a part of the batch is measured
-LONGEST = 4.0  # seconds of a measured step, about
+PROBE = 8  # items of each kind, at least, in the first measurement, which tells how large a part is measured
+LONGEST = 4.0  # seconds that a measured step takes at most, about
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """All that is printed. Bytes and seconds are of one replica.
+    """The figures that a dry run prints. Bytes and seconds are of one replica.
 
     replicas: cards of this machine, or 1.
     parameters: trainable numbers by part of the model.
@@ -95,7 +95,7 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     vocabulary = None
     if _has_data(config.data):
         vocabulary = existing_vocabulary(config)
-        with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
+        with tempfile.TemporaryDirectory() as folder:  # for a vocabulary of a few texts, where a run would build one
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
     vocabulary_size = tokenizer.vocabulary_size if vocabulary else config.vocabulary.size
     model = on_features(build_model(config, vocabulary_size))
@@ -107,8 +107,8 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
     rows = {}
     for part in streams_of_parts(model):
-        first, *_ = tf.nest.flatten(specs[part])
-        rows[part] = first.shape[0]
+        first_spec = tf.nest.flatten(specs[part])[0]  # all tensors of a part have as many rows
+        rows[part] = first_spec.shape[0]
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
@@ -171,7 +171,7 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
 
 def batch_values(specs: Mapping) -> dict:
-    """Returns a batch of such specs: even images, full texts of one token and language, and ids that all differ."""
+    """Returns a batch for the specs of `batch_specs`: even images, full texts of one token and language, unequal ids."""
 
     def values(name, spec):
         if isinstance(spec, dict):
@@ -187,14 +187,14 @@ def batch_values(specs: Mapping) -> dict:
 
 def parameters(model: DualEncoder) -> dict[str, int]:
     """Returns {part of the model: its trainable numbers}."""
-    counted = {}
+    counts = {}
     for name, part in model.weights_by_part().items():
         variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]
-        counted[name] = sum(variable.shape.num_elements() for variable in variables)
-    rest = trainable_parameters(model) - sum(counted.values())
+        counts[name] = sum(variable.shape.num_elements() for variable in variables)
+    rest = trainable_parameters(model) - sum(counts.values())
     if rest > 0:
-        counted["others"] = rest
-    return counted
+        counts["others"] = rest
+    return counts
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, float]:
@@ -223,23 +223,29 @@ def _peak_memory() -> int:
 
 
 def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> int:
-    """Returns into how many parts the batch is cut, of which one is measured: a power of 2 times the replicas."""
+    """Returns into how many parts the batch is cut, one of which is measured: a power of 2 times the replicas."""
     sizes = (config.train.image_text_batch, config.train.text_text_batch)
-    group = captions_per_image(config) * config.train.micro_batches
+    group = captions_per_image(config) * config.train.micro_batches  # items that no cut divides
     choices = [replicas]
     while all(size % (2 * choices[-1] * group) == 0 for size in sizes):
         choices.append(2 * choices[-1])
-    probed = max((parts for parts in choices if min(sizes) // parts >= PROBE), default=choices[0])
-    if probed == replicas:
+    probe_parts = max((parts for parts in choices if min(sizes) // parts >= PROBE), default=choices[0])
+    if probe_parts == replicas:
         return replicas
-    seconds = _seconds_of_step(model, config, None, probed, replicas, limits=(0.0, 0.0))
-    return min(parts for parts in choices if seconds * probed / parts <= LONGEST or parts == choices[-1])
+    seconds = _seconds_of_step(model, config, None, probe_parts, replicas, limits=(0.0, 0.0))  # one call each
+    for parts in choices:
+        if seconds * probe_parts / parts <= LONGEST:
+            return parts
+    return choices[-1]
 
 
 def _seconds_of_step(
     model: DualEncoder, config: ConfigDict, tokenizer, parts: int, replicas: int, limits=(WARM_UP, SECONDS)
 ) -> float:
-    """Returns the seconds of a step of one part of the batch, input included."""
+    """Returns the seconds of a step of one of `parts` of the batch, input included.
+
+    `limits`: seconds of steps that are not counted, and of steps that are; at least one step each.
+    """
     config = config.copy_and_resolve_references()
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] //= parts
@@ -261,19 +267,19 @@ def _seconds_of_step(
 
 
 def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, replicas: int) -> tf.data.Dataset:
-    """Returns batches of the data or, without a tokenizer, of values made up."""
+    """Returns batches of the data or, without a tokenizer, of invented values."""
     if tokenizer is None:
         specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
         return tf.data.Dataset.from_tensors(batch_values(specs)).repeat()
     pad = "max_length"
     if replicas == 1 and not config.train.jit and not tf.config.list_logical_devices("GPU"):
-        pad = "longest"  # everything but one CPU needs sizes that are known
+        pad = "longest"  # as `fit.py` has it: all devices but a single CPU need sizes that are known
     return training_batches(config, tokenizer, streams=model.streams, pad=pad)
 
 
 @contextlib.contextmanager
 def _groups_within(model: DualEncoder, images: int) -> Iterator[None]:
-    """Makes BatchNorm's groups that do not divide `images`, and "global", "local" meanwhile: it costs the same."""
+    """Inside, BatchNorm's groups that are "global", or do not divide `images`, are "local", which costs the same."""
     groups = {layer: layer.group for layer in model.normalization_layers()}
     for layer, group in groups.items():
         if not isinstance(group, int) or images % group:

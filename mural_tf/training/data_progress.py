@@ -19,12 +19,12 @@ class DataProgress:
     """The places and tallies (`data/streams/pipeline.py`) of the last trained batch; create it in the strategy's scope.
 
     Args:
-      sources: stream -> how many sources it draws from.
+      sources: {stream: how many sources it draws from}.
       pipelines: how many input pipelines share the data.
 
     Attributes:
-      places: stream -> int64 variable [pipelines, sources, PLACE].
-      tallies: stream -> int64 variable [pipelines, sources, 1 + kinds, 3], of the batches since the program asked for
+      places: {stream: int64 variable [pipelines, sources, PLACE]}.
+      tallies: {stream: int64 variable [pipelines, sources, 1 + kinds, 3]}, of the batches since the program asked for
         them; not saved.
     """
 
@@ -41,26 +41,27 @@ class DataProgress:
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
         """Takes the place and tally of its input pipeline from a replica's batch; a part of the training step."""
         for stream in self.places:
-            ends = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
-            ends = gather(ends)  # [replicas, sources, …]
-            ends = {name: self._by_pipeline(value) for name, value in ends.items()}
-            position = self.places[stream]
+            entries = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
+            entries = gather(entries)  # [replicas, sources, …]
+            new_place = self._by_pipeline(entries["place"])
+            new_tally = self._by_pipeline(entries["tally"])
+            place = self.places[stream]
             tally = self.tallies[stream]
-            has_items = ends["place"][..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            position.assign(tf.where(has_items[..., None], ends["place"], position))
-            tally.assign(tf.where(has_items[..., None, None], ends["tally"], tally))
+            has_items = new_place[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            place.assign(tf.where(has_items[..., None], new_place, place))
+            tally.assign(tf.where(has_items[..., None, None], new_tally, tally))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Takes one row of each pipeline's replicas, whose rows are equal."""
+        """Returns [pipelines, …] of [replicas, …]: one row per pipeline, because its replicas' rows are equal."""
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         return tensor[:: replicas // self._pipelines]
 
     def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
-        """Returns the places from which an input pipeline goes on: stream -> int64 [sources, PLACE]."""
+        """Returns the places from which an input pipeline goes on, {stream: int64 [sources, PLACE]}."""
         return {stream: places.numpy()[pipeline] for stream, places in self.places.items()}
 
     def epochs(self) -> dict[str, list[int]]:
-        """Returns stream -> the epoch of each source, the earliest where pipelines differ."""
+        """Returns {stream: the epoch of each source}, the earliest where pipelines differ."""
         epochs = {}
         for stream, variable in self.places.items():
             epochs[stream] = variable.numpy()[..., 0].min(axis=0).tolist()
@@ -76,9 +77,9 @@ class DataProgress:
         return tf.train.Checkpoint(**self.places)
 
     def restore(self, path: str) -> str:
-        """Takes the places of the checkpoint at `path`; where the order has changed, its next epochs.
+        """Takes the places of the checkpoint at `path`; where they do not fit, the epoch after them.
 
-        Returns why the places do not fit, or "".
+        Returns why places do not fit, or "".
         """
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
@@ -100,6 +101,7 @@ class DataProgress:
 
 
 def _difference(saved: list[int], now: tf.TensorShape) -> str:
+    """Returns in words why saved places, of a shape, do not fit the shape of the present places."""
     for axis, before, after in zip(("input pipelines", "sources"), saved, now):
         if before != after:
             return f"the checkpoint is of {before} {axis}, and these are {after}"

@@ -18,7 +18,7 @@ def threads() -> int:
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Returns name -> version, or "not installed"."""
+    """Returns {package: version, or "not installed"}."""
     installed = {}
     for name in names:
         try:
@@ -40,7 +40,10 @@ def _revision(root: pathlib.Path) -> str:
 
 
 def environment() -> dict[str, object]:
-    """Returns the packages, the processor and, in a checkout of this package, the git revision, for JSON."""
+    """Returns {"python", "packages": {name: version}, "revision", "processor", "threads"} as JSON holds them.
+
+    "revision" is "" outside of a checkout of this package.
+    """
     names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub")
     names += ("protobuf", "numpy", "mural-tf")
     return {

@@ -21,13 +21,13 @@ def evaluations_of(
     """Returns a checkpoint's numbers, and the data that each was measured on.
 
     Args:
-      workdir: whose metrics.jsonl is read.
-      step: of the checkpoint; without an evaluation of it, the last evaluated step's numbers are taken.
-      exactly: leave out other steps.
+      workdir: the folder whose metrics.jsonl is read.
+      step: the checkpoint's step; if it was not evaluated, the last evaluated step is taken.
+      exactly: whether no other step is taken.
 
     Returns:
-      `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
-      where there are no others. Data and split that a row lacks are "".
+      {"<name>/<language>/…": number}, and {name: {"data", "split", "step", "languages"}}; numbers of dev only where
+      there are no others. Data and split that a row lacks are "".
     """
     rows = [row for row in read_metrics(workdir) if _has_recall(row)]
     if rows and not exactly and all(row["step"] != step for row in rows):
@@ -38,11 +38,12 @@ def evaluations_of(
         if row["step"] != step:
             continue
         for name in _names(row):
-            described = _describe(row, name)
-            if name not in evaluations or len(described["languages"]) >= len(evaluations[name]["languages"]):
-                evaluations[name] = described
+            description = _describe(row, name)
+            if name not in evaluations or len(description["languages"]) >= len(evaluations[name]["languages"]):
+                evaluations[name] = description
                 numbers[name] = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
-    evaluations = {name: entry for name, entry in evaluations.items() if entry["split"] != "dev"} or evaluations
+    beyond_dev = {name: entry for name, entry in evaluations.items() if entry["split"] != "dev"}
+    evaluations = beyond_dev or evaluations
     metrics = {}
     for name in evaluations:
         metrics.update(numbers[name])
@@ -54,13 +55,13 @@ def _has_recall(row: Mapping) -> bool:
 
 
 def _names(row: Mapping) -> list[str]:
-    """The evaluations that a row of metrics.jsonl holds."""
+    """Returns the names of the evaluations that a row of metrics.jsonl holds."""
     names = dict.fromkeys(key.split("/")[0] for key in row if "/" in key)
     return [name for name in names if name != "train"]
 
 
 def _describe(row: Mapping, name: str) -> dict[str, object]:
-    """The data of an evaluation, its step, and the languages that it measured."""
+    """Returns {"data", "split", "step", "languages"} of an evaluation in a row."""
     languages = {key.split("/")[1] for key in row if key.startswith(f"{name}/") and key.endswith(_OF_A_LANGUAGE)}
     split = "dev" if name.endswith("_dev") else ""
     data = row.get(EVALUATED, {}).get(name, {})

@@ -51,14 +51,15 @@ KEPT_CHECKPOINTS = 3  # the latest; two more than needed, for a disk that damage
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
-    """Gives the model its configured optimisers; call it in the strategy's scope."""
+    """Compiles the model with its configured optimisers and settings of a step; call it in the strategy's scope."""
     train = config.train
     optimizer = config.optimizer
     lengths = ()
     if compiles_steps(config, tf.distribute.get_strategy()):
         lengths = COMPILED_LENGTHS
+    steps = train.steps or 1  # a method that takes no steps has 0, and a schedule needs 1 at least
     model.compile(
-        optimizers=build_optimizers(optimizer, train.steps or 1, model.variable_groups(), model.loss_weights()),
+        optimizers=build_optimizers(optimizer, steps, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
         micro_batches=train.micro_batches,
         seed=config.seed,
@@ -85,9 +86,9 @@ def fit(
     Args:
       signals: entered; while steps run they end training after the running one.
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
-      columns_of: gives the columns of batches that are made before the first step, once a checkpoint is restored, as
-        `models.frozen.columns_of` does; by default the method's.
-      observers_of: gives further callbacks, as `observers.observers` does; by default none.
+      columns_of: returns the columns of batches that are made before the first step, once a checkpoint is restored, as
+        `models.frozen.columns_of` does; `None`: the method's own.
+      observers_of: returns further callbacks, as `observers.observers` does; `None`: there are only this loop's own.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
@@ -160,16 +161,16 @@ def _reads_share(config: ConfigDict) -> bool:
 
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Says how the data differs from the checkpoint's; places do not carry over."""
+    """Begins a new epoch of data that is not the checkpoint's any longer, and says so; notes the data of this start."""
     data = _describe_data(sources, writes)
     changes = data_changes(workdir, step, data)
     if changes:
         if writes:
-            shown = "; ".join(changes[:3])
+            summary = "; ".join(changes[:3])
             if len(changes) > 3:
-                shown += f"; and {len(changes) - 3} more"
+                summary += f"; and {len(changes) - 3} more"
             print(
-                f"The training data changed since step {step:,}: {shown}. Training goes on with a new epoch of the "
+                f"The training data changed since step {step:,}: {summary}. Training goes on with a new epoch of the "
                 "data as they are now.",
                 flush=True,
             )
@@ -179,7 +180,10 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
 
 
 def _describe_data(sources: dict[str, list], warns: bool) -> dict:
-    """Returns the files of all streams as `describe_files`, below their source's name; may warn of missing files."""
+    """Returns {"files": {name: bytes}, "dataset": digest} of all streams, names below their source's name.
+
+    Warns, if it `warns`, of files that are missing.
+    """
     files_of = collections.defaultdict(set)
     for source, files in itertools.chain(*sources.values()):
         files_of[source].update(files)
@@ -187,19 +191,19 @@ def _describe_data(sources: dict[str, list], warns: bool) -> dict:
     missing = []
     for source, files in files_of.items():
         missing += missing_shards(sorted(files))
-        described = describe_files(source.directory, sorted(files))
+        description = describe_files(source.directory, sorted(files))
         folder = f"{source.name}/" if source.name else ""
-        for name, size in described["files"].items():
+        for name, size in description["files"].items():
             data["files"][folder + name] = size
-        data["dataset"] += described["dataset"]
+        data["dataset"] += description["dataset"]
     if missing and warns:
         logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
     return data
 
 
 def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> SkippedRecords:
-    """Counts on from the records skipped before this start, as metrics.jsonl has them."""
-    before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
+    """Returns a `SkippedRecords` that counts on from the records skipped before this start, by metrics.jsonl."""
+    earlier_counts = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
     def place_in(files):
         return lambda file, byte: f"{files[file]}, byte {byte}"
@@ -208,7 +212,8 @@ def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> Skipped
     for stream, parts_of_stream in sources.items():
         for source, files in parts_of_stream:
             parts[part_name(stream, source)] = place_in(files)
-    return SkippedRecords(parts, int(before[-1]) if before else 0)
+    skipped_before = int(earlier_counts[-1]) if earlier_counts else 0
+    return SkippedRecords(parts, skipped_before)
 
 
 def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
@@ -224,7 +229,7 @@ def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
 def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> None:
     for count, steps in parts:
         if not model.stop_training:
-            # A data set, not an iterator: that one would take every batch through Python.
+            # A data set: an iterator would take every batch through Python.
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
@@ -259,11 +264,11 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
     time to one replica only, and a shape that is not static.
 
     Args:
-      batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, places and
-        tallies.
-      replicas: that share a batch.
-      pipeline: which rows are taken, where several input pipelines read the same batches.
-      pipelines: how many pipelines do, each feeding as many replicas.
+      batches: dictionaries of tensors [B, …]; every replica gets the whole of `data_wait_seconds`, places and tallies,
+        [1, …].
+      replicas: how many replicas share a batch.
+      pipeline: which of the input pipelines this is, if several read the same batches; it takes its replicas' rows.
+      pipelines: how many pipelines read them, each for as many replicas.
     """
     local = replicas // pipelines
     begin = pipeline * local

@@ -33,9 +33,9 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     rows = [_row(line) for line in lines]
-    lost = [number for number, row in enumerate(rows, start=1) if row is None]
-    if set(lost) - {len(lines)}:  # the last one: written when the disk was full or the run was killed
-        logging.warning("%s: %d damaged lines are left out, the first is line %d.", path, len(lost), lost[0])
+    damaged = [number for number, row in enumerate(rows, start=1) if row is None]
+    if set(damaged) - {len(lines)}:  # the last line may be incomplete: the disk was full or the run was killed
+        logging.warning("%s: %d damaged lines are left out, the first is line %d.", path, len(damaged), damaged[0])
     return [row for row in rows if row is not None]
 
 
@@ -50,11 +50,11 @@ def _row(line: str) -> dict | None:
     return None
 
 
-def keep_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
-    """Keeps only the `wanted` rows of `metrics.jsonl`: repeated steps after a restart must not be there twice."""
+def keep_metrics(workdir: pathlib.Path, is_kept: Callable[[dict], bool]) -> None:
+    """Removes rows of `metrics.jsonl` but for `is_kept`: repeated steps after a restart must not be there twice."""
     path = workdir / "metrics.jsonl"
     if path.exists():
-        text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if wanted(row))
+        text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if is_kept(row))
         if text != path.read_text(encoding="utf-8", errors="replace"):
             write_whole(path, text)
 

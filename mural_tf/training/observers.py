@@ -28,13 +28,13 @@ def observers(
     profile: tuple[int, int] | None = None,
 ) -> list[keras.callbacks.Callback]:
     """Returns the observers of a run; `profile`: see `Profile`."""
-    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
-    # Fine-tuning is something that people wait for; several workers cannot ask.
+    batches = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
+    # People wait for fine-tuning, which evaluates first; several workers cannot ask.
     asks = config.train.evaluate_first and workers(strategy) == 1
-    chosen = [Forecast(log, asks), AtChance(log, chance, config.optimizer.warmup_steps)]
+    callbacks = [Forecast(log, asks), AtChance(log, batches, config.optimizer.warmup_steps)]
     if profile:
-        chosen.append(Profile(profile, log))
-    return chosen
+        callbacks.append(Profile(profile, log))
+    return callbacks
 
 
 class Forecast(Callback):
@@ -50,12 +50,13 @@ class Forecast(Callback):
         self._said = False
 
     def on_epoch_end(self, epoch, logs=None):
-        left = self.log.seconds_left(after=MINUTE)
-        if self._said or left is None or not self.log.writes:
+        seconds_left = self.log.seconds_left(after=MINUTE)
+        if self._said or seconds_left is None or not self.log.writes:
             return
         self._said = True
-        print(f"Forecast: {duration(left)} for the {self.log.steps - self.log.step:,} steps that are left.", flush=True)
-        if left < DAYS or not self.asks:
+        steps_left = self.log.steps - self.log.step
+        print(f"Forecast: {duration(seconds_left)} for the {steps_left:,} steps that are left.", flush=True)
+        if seconds_left < DAYS or not self.asks:
             return
         print(
             "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
@@ -71,7 +72,7 @@ class AtChance(Callback):
 
     Args:
       batches: {task: examples in its global batch} of the tasks with an in-batch recall.
-      warmup_steps: before which no recall is expected.
+      warmup_steps: steps before which no recall is expected.
     """
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
@@ -102,20 +103,24 @@ class AtChance(Callback):
                 self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
 
     def _look(self, name: str, is_stuck: bool, message: str) -> None:
-        self._intervals[name] = self._intervals[name] + 1 if is_stuck else 0
+        """Counts the intervals in succession in which a number is stuck; prints the message after the third."""
+        if is_stuck:
+            self._intervals[name] += 1
+        else:
+            self._intervals[name] = 0
         if self._intervals[name] == 3 and self.log.writes:
             print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
 
 
 class Profile(Callback):
-    """Writes a TensorBoard profile of the steps from the first to the last of `wanted` into `tensorboard/`.
+    """Writes a TensorBoard profile of `steps`, (first, last), into `tensorboard/`.
 
-    With several steps an execution, of the executions that hold them.
+    With several steps per execution it is a profile of the executions that hold these steps.
     """
 
-    def __init__(self, wanted: tuple[int, int], log: TrainingLog):
+    def __init__(self, steps: tuple[int, int], log: TrainingLog):
         super().__init__()
-        self.first, self.last = wanted
+        self.first, self.last = steps
         self.log = log
         self._running = False
 
@@ -135,15 +140,21 @@ class Profile(Callback):
             print(f"Profile written to {self.log.workdir / 'tensorboard'}.", flush=True)
 
 
-def parse_profile(wanted: str, steps: int) -> tuple[int, int] | None:
-    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `UserError`."""
-    if not wanted:
+def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
+    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for "".
+
+    Raises `UserError` for other texts, and for steps that are not among the run's `steps`.
+    """
+    if not text:
         return None
-    match = re.fullmatch(r"(\d+),(\d+)", wanted)
-    first, last = (int(number) for number in match.groups()) if match else (0, 0)
+    match = re.fullmatch(r"(\d+),(\d+)", text)
+    first = 0
+    last = 0
+    if match:
+        first, last = map(int, match.groups())
     if not 1 <= first <= last <= steps:
         raise UserError(
-            f"--profile={wanted} cannot be used: expected START,STOP, the first and the last step, with "
+            f"--profile={text} cannot be used: expected START,STOP, the first and the last step, with "
             f"1 <= START <= STOP <= {steps} (train.steps)."
         )
     return first, last

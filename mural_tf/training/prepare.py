@@ -42,7 +42,7 @@ def check_places(config: ConfigDict) -> None:
         check_readable(source.directory)
 
 
-# Of a vocabulary that is there to measure with.
+# Numbers of a vocabulary that only a measurement uses.
 SAMPLED_TEXTS = 2_000
 SAMPLED_PIECES = 8_000
 
@@ -69,25 +69,26 @@ def check_data(data: ConfigDict) -> None:
             "that, in a checkout again: pip install -e ."
         )
     for source in training_sources(data):
-        if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
-            source.files(records.IMAGE_TEXT)
+        has_text_pairs = records.find_files(source.directory, records.TEXT_PAIRS, "train")
+        if not has_text_pairs or not data.sources:  # a source of a mixture may have only text pairs
+            source.files(records.IMAGE_TEXT)  # raises where it has none
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the tokenizer of a run in an opened workdir, whose vocabulary it is from then on.
+    """Returns the tokenizer of a run in an opened workdir, whose first start copies the vocabulary there.
 
     The workdir's config.json gets the vocabulary's digest, and so does `config`. Raises `UserError` if the vocabulary
     is another than at the first start, or cannot be read.
     """
-    own = workdir / "vocabulary.txt"
+    path = workdir / "vocabulary.txt"
     recorded = load_config(workdir / "config.json")
     config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
-    if not own.exists():
+    if not path.exists():
         source = find_vocabulary(config)
         tokenizer = build_tokenizer(config, source)
         config.vocabulary.sha256 = digest(tokenizer.vocabulary)
-        tokenizer.save(own)
-    tokenizer = build_tokenizer(config, own)
+        tokenizer.save(path)
+    tokenizer = build_tokenizer(config, path)
     if not recorded.vocabulary.sha256:  # also of a run that began before there were digests
         config.vocabulary.sha256 = recorded.vocabulary.sha256 = digest(tokenizer.vocabulary)
         save_config(recorded, workdir / "config.json")
@@ -95,9 +96,9 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
 
 
 def find_vocabulary(config: ConfigDict) -> pathlib.Path:
-    """Returns the file of the vocabulary that a configuration names or, if it names none, of the training text.
+    """Returns the vocabulary file that a configuration names or, if it names no file, one of the training texts.
 
-    The latter is built once and kept next to the data, so that other runs on the same data share it.
+    A vocabulary of the training texts is built once and kept next to the data, so that runs on the same data share it.
     """
     if config.vocabulary.file:
         return as_path(config.vocabulary.file)
@@ -116,11 +117,12 @@ def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path
     """Builds a vocabulary of only the first texts, in `folder`: to measure with, not to train with."""
     texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
     path = folder / "vocabulary.txt"
-    save_vocabulary(_learned(config, texts, min(config.vocabulary.size, SAMPLED_PIECES)), path)
+    save_vocabulary(_learn_vocabulary(config, texts, min(config.vocabulary.size, SAMPLED_PIECES)), path)
     return path
 
 
 def _path_beside_data(config: ConfigDict) -> pathlib.Path:
+    """Returns the path of a vocabulary of the training texts, whose name says how it is built."""
     settings = config.vocabulary
     casing = "lower" if settings.lower_case else "cased"
     if settings.strip_accents:
@@ -135,6 +137,7 @@ def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
 
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+    """Returns the file of the training texts' vocabulary, after building it if it is missing."""
     settings = config.vocabulary
     path = _path_beside_data(config)
     if not path.exists():
@@ -143,12 +146,13 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
         if languages:
             message = f"Collecting up to {settings.size} words in {len(languages)} languages …"
         print(message, flush=True)
-        save_vocabulary(_learned(config, _training_texts_by_language(config.data), settings.size), path)
+        texts = _training_texts_by_language(config.data)
+        save_vocabulary(_learn_vocabulary(config, texts, settings.size), path)
     return path
 
 
-def _learned(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
-    """Returns the word pieces, or the words, of (language, text)."""
+def _learn_vocabulary(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
+    """Returns the lines of a vocabulary of (language, text): word pieces or, for a tower of words, words."""
     settings = config.vocabulary
     languages = _languages_of_words(config)
     casing = dict(lower_case=settings.lower_case, strip_accents=settings.strip_accents)
@@ -158,6 +162,7 @@ def _learned(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) ->
 
 
 def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
+    """Yields (language, text); raises `UserError` for a source in another format than this project's records."""
     for source in training_sources(data):
         if source.format != "mural":
             name = f"data.sources.{source.name}" if source.name else "data"
@@ -169,6 +174,7 @@ def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
+    """Yields (language, text) of a folder's records: captions, then both sides of text pairs."""
     for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS):
         if not records.find_files(directory, record_type, "train"):
             continue

@@ -92,25 +92,27 @@ def describe_devices(strategy: tf.distribute.Strategy) -> str:
         names = [tf.config.experimental.get_device_details(card).get("device_name", card.name) for card in cards]
         return f"Devices: {len(cards)} GPU ({', '.join(sorted(set(names)))})."
     line = f"Devices: CPU, {len(os.sched_getaffinity(0))} processors."
-    seen = nvidia_cards()
-    if seen and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
+    card_names = nvidia_cards()
+    if card_names and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
         line += (
-            f" An NVIDIA card is in this machine ({', '.join(seen)}), but TensorFlow {tf.__version__} cannot use it: "
-            f"install the libraries with {install_extra('gpu')}; see docs/devices.md."
+            f" An NVIDIA card is in this machine ({', '.join(card_names)}), but TensorFlow {tf.__version__} cannot use "
+            f"it: install the libraries with {install_extra('gpu')}; see docs/devices.md."
         )
     return line
 
 
 def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
-    """Returns the models of the NVIDIA cards that the kernel's driver sees, whether or not TensorFlow does."""
-    models = []
+    """Returns the product names of the NVIDIA cards that the kernel's driver lists, even if TensorFlow sees no card."""
+    names = []
     for path in sorted(pathlib.Path(folder).glob("*/information")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        models += [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Model:")]
-    return models
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("Model:"):
+                names.append(line.removeprefix("Model:").strip())
+    return names
 
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
+    """Returns the strategy for the cluster of `TF_CONFIG`; raises `UserError` where it cannot be used."""
     try:
         settings = json.loads(cluster)
         role = settings["task"]["type"]
@@ -134,10 +136,12 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
 
 def check_places_of_pod(strategy: tf.distribute.Strategy, paths: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
-    here = [str(path) for path in paths if not isinstance(as_path(path), RemotePath)]
-    hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
-    if hosts > 1 and here:
+    local_paths = [str(path) for path in paths if not isinstance(as_path(path), RemotePath)]
+    hosts = 1
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        hosts = input_pipelines(strategy)
+    if hosts > 1 and local_paths:
         raise UserError(
-            f"{', '.join(here)}: folders of this machine, but this TPU has {hosts} hosts, which read data and write "
-            "checkpoints. Name places in a store: --workdir=gs://…, --config.data.directory=gs://…."
+            f"{', '.join(local_paths)}: folders of this machine, but this TPU has {hosts} hosts, which read data and "
+            "write checkpoints. Name places in a store: --workdir=gs://…, --config.data.directory=gs://…."
         )

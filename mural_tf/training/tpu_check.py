@@ -29,7 +29,7 @@ FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 
 
 def operations(graph_def) -> collections.Counter:
-    """Counts the operation types of a GraphDef, its functions included."""
+    """Returns {operation type: how often it is in a GraphDef}, its functions included."""
     return collections.Counter(node.op for node in _nodes(graph_def))
 
 
@@ -47,7 +47,7 @@ def _handles_strings(node) -> bool:
 def find_problems(graph_def) -> list[str]:
     """Returns one line for each operation type that a TPU would refuse."""
     functions = {function.signature.name for function in graph_def.library.function}
-    counts = {name: n for name, n in sorted(operations(graph_def).items()) if name not in FRAME | functions}
+    counts = {name: count for name, count in sorted(operations(graph_def).items()) if name not in FRAME | functions}
     problems = []
     devices = kernels(counts)
     for name, count in counts.items():
@@ -70,8 +70,8 @@ def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     devices = {}
     for name in names:
         buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
-        listed = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))
-        devices[name] = {kernel.device_type for kernel in listed.kernel}
+        kernel_list = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))
+        devices[name] = {kernel.device_type for kernel in kernel_list.kernel}
     return devices
 
 
@@ -82,10 +82,14 @@ class _Buffer(ctypes.Structure):
 
 
 def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
-    """Returns how many operations a configuration's step has; raises `UserError` if a TPU would refuse any."""
+    """Returns a sentence with the number of operations in a training step; raises `UserError` if a TPU refuses any.
+
+    `vocabulary_size`: word pieces; `batch`: image-caption pairs, and text pairs, per replica.
+    """
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu
-    step, example = trace_step(as_compiled(config, tf.distribute.get_strategy()), vocabulary_size, batch)
+    config = as_compiled(config, tf.distribute.get_strategy())
+    step, example = trace_step(config, vocabulary_size, images=batch)
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
     problems = find_problems(graph_def)
     if problems:

@@ -65,15 +65,16 @@ def _draw_as_on_tpu(draw) -> None:
     philox_state = draw.operands[0]
     number = ir.RankedTensorType(philox_state.type).element_type
     with ir.InsertionPoint(draw):
-        own = stablehlo.RngBitGeneratorOp(
+        replacement = stablehlo.RngBitGeneratorOp(
             ir.RankedTensorType.get([2], number),
             draw.results[1].type,
             ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>"),
             _slice(philox_state, 0, 2),
         )
-        state = stablehlo.ConcatenateOp([own.results[0], _slice(philox_state, 2, 3)], 0).result
+        new_state, values = replacement.results
+        state = stablehlo.ConcatenateOp([new_state, _slice(philox_state, 2, 3)], 0).result
     draw.results[0].replace_all_uses_with(state)
-    draw.results[1].replace_all_uses_with(own.results[1])
+    draw.results[1].replace_all_uses_with(values)
     draw.erase()
 
 
@@ -85,8 +86,8 @@ def _slice(values, start: int, limit: int):
 def compile_module(module, topology: str, replicas: int):
     """Returns jax's executable of a module for the first `replicas` devices of a topology, such as "v5e:2x2"."""
     chip = CHIPS.get(topology.partition(":")[0], {})
-    described = jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=topology, **chip)
-    devices = described.devices[:replicas]
+    description = jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=topology, **chip)
+    devices = description.devices[:replicas]
     options = compiler.get_compile_options(
         num_replicas=replicas, num_partitions=1, device_assignment=np.array([[device.id] for device in devices])
     )
@@ -131,8 +132,8 @@ def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
     The text, because the bytes of equal modules differ between processes.
     """
     versions = [importlib.metadata.version(name) for name in ("jax", "libtpu")]
-    code = [pathlib.Path(__file__).with_name(name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
-    parts = [str(module), topology, str(replicas), *versions, *code]
+    sources = [pathlib.Path(__file__).with_name(name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
+    parts = [str(module), topology, str(replicas), *versions, *sources]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"

@@ -128,6 +128,7 @@ def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledS
 
 
 def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
+    """Returns the result that `tpu_compiler.py` writes: the figures, or {"refused": the compiler's words}."""
     announce(f"The compiler of {slice_.name} begins; a large model takes ten minutes and up to 20 GB of memory …")
     with tempfile.TemporaryDirectory() as folder:
         module_file = pathlib.Path(folder, "step.hlo")
@@ -170,19 +171,20 @@ def _wait(process: subprocess.Popen) -> None:
             announce(f"The compiler works … {time.monotonic() - begun:.0f} s")
 
 
-def _end_of_compiler(code: int, errors: str) -> str:
-    if code == -9:
+def _end_of_compiler(exit_code: int, errors: str) -> str:
+    """Returns in words how the compiler ended without a result."""
+    if exit_code == -9:
         return "The TPU's compiler was killed, as happens where memory runs out: a large model needs up to 20 GB."
     lines = [line for line in errors.splitlines() if line.strip()]
     last = lines[-1] if lines else "it said nothing"
-    return f"The TPU's compiler ended with exit code {code}: {last}"
+    return f"The TPU's compiler ended with exit code {exit_code}: {last}"
 
 
 def _brief_reason(reason: str, buffers: int = 5) -> str:
-    """The compiler's first line, and its largest buffers where memory is short."""
+    """Returns the compiler's first line and, where memory is short, its largest buffers, three lines each."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    largest = [line for line in lines if line.startswith(("Size:", "Operator:", "Shape:"))][: 3 * buffers]
-    return " ".join([*lines[:1], *largest])[:1500]
+    buffer_lines = [line for line in lines if line.startswith(("Size:", "Operator:", "Shape:"))]
+    return " ".join([*lines[:1], *buffer_lines[: 3 * buffers]])[:1500]
 
 
 def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int | None:

@@ -36,7 +36,7 @@ class SliceReplica(tf.distribute.ReplicaContext):
     """One replica of a slice that is not there; enter it (`with`) where a function is traced.
 
     Args:
-      replicas: of the slice.
+      replicas: how many replicas the slice has.
     """
 
     def __init__(self, replicas: int):
@@ -49,7 +49,7 @@ class SliceReplica(tf.distribute.ReplicaContext):
 
     @property
     def replica_id_in_sync_group(self) -> tf.Tensor:
-        """int32 scalar. XLA's own number: it would take an argument for a constant wherever it needs one."""
+        """int32 scalar: XLA's own operation, because XLA could take an argument of the step for a constant."""
         return gen_xla_ops.xla_replica_id()
 
     def all_reduce(self, reduce_op, value, options=None):
@@ -90,14 +90,14 @@ class SliceReplica(tf.distribute.ReplicaContext):
 
 
 def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int | None = None, replicas: int = 1):
-    """Returns the training step, a `tf.function` of a replica's part of a batch, and such a batch.
+    """Returns the training step, a `tf.function` of a replica's part of a batch, and an example of such a part.
 
     Args:
       config: the configuration tree; its batch sizes are not used.
       vocabulary_size: word pieces of the token table.
-      images: image-caption pairs of a replica (of groups of captions, groups).
-      texts: text pairs of a replica; `None`: as many.
-      replicas: that share a batch.
+      images: image-caption pairs of a replica; images, for a method with several captions per image.
+      texts: text pairs of a replica; `None`: as many as `images`.
+      replicas: how many replicas share a batch.
     """
     config = complete(config)
     with for_tpu():
@@ -147,7 +147,7 @@ def lower_step(
 
 
 def without_calls(step, example):
-    """Returns a step with the functions that it calls in their places, as TPUStrategy hands it over.
+    """Returns a step whose calls of functions are replaced by their operations, as TPUStrategy hands it over.
 
     XLA takes a variable for a constant where its gradient comes from a function within a function, as a SavedModel's
     does: LaBSE's table of 1.5 GB would be in the program four times.
@@ -169,4 +169,5 @@ def xla_reason(message: str) -> str:
 
 
 def _without_frames(lines: Sequence[str]) -> list[str]:
+    """Returns the lines that are not of a traceback."""
     return [line for line in lines if not line.startswith(("File ", "Stack trace", "^", "Traceback"))]

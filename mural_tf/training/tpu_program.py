@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 HOST_TRANSFERS = ("infeed", "outfeed", "send", "recv")
-# Of a number; 4 of all others.
+# Bytes of a number, by its type; numbers of all other types have 4.
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
 _COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^ *(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
@@ -51,7 +51,7 @@ class Instruction:
         return sum(_array_bytes(dtype, sizes) for dtype, sizes in _ARRAY.findall(self.shape))
 
     def called(self, attribute: str) -> list[str]:
-        """The names of computations in an attribute: one name, or several in braces."""
+        """Returns the names of the computations in an attribute: one name, or several in braces."""
         match = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.rest)
         return _OPERANDS.findall(match[1]) if match else []
 
@@ -109,12 +109,13 @@ class Program:
         return sum(i.opcode == "while" and _known_trips(i) is None for i, _ in self.scheduled())
 
     def most_expensive(self, count: int) -> list[dict]:
-        """Returns the operations with the most cycles: name, place, shape, cycles of all their turns."""
-        ranked = sorted(self.scheduled(), key=lambda pair: -pair[0].cycles * pair[1])[:count]
-        return [
-            dict(name=i.name, place=i.place, shape=_without_layout(i.shape), cycles=i.cycles * turns)
-            for i, turns in ranked
-        ]
+        """Returns the operations with the most cycles, {"name", "place", "shape", "cycles": of all turns} each."""
+        rows = []
+        for operation, turns in self.scheduled():
+            shape = _without_layout(operation.shape)
+            cycles = operation.cycles * turns
+            rows.append(dict(name=operation.name, place=operation.place, shape=shape, cycles=cycles))
+        return sorted(rows, key=lambda row: -row["cycles"])[:count]
 
     def cycles_by(self, key) -> collections.Counter[str]:
         """Returns {key(operation): cycles of all turns}."""
@@ -149,10 +150,12 @@ class Program:
             for instruction in computation:
                 if instruction.opcode not in ("dot", "convolution"):
                     continue
-                factors = [types.get(name) for name in _OPERANDS.findall(instruction.rest.split(")")[0])]
-                kinds = [factor[1] for factor in factors if factor]
-                precision = re.search(r"operand_precision=\{(\w+)", instruction.rest)
-                products.append((instruction.place, "x".join(kinds), precision[1] if precision else "default"))
+                operands = instruction.rest.partition(")")[0]
+                factors = [types.get(name) for name in _OPERANDS.findall(operands)]
+                factor_types = [factor[1] for factor in factors if factor]
+                match = re.search(r"operand_precision=\{(\w+)", instruction.rest)
+                precision = match[1] if match else "default"
+                products.append((instruction.place, "x".join(factor_types), precision))
         return products
 
     def donated(self) -> set[int]:

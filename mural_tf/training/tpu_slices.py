@@ -22,9 +22,9 @@ class Generation:
     topology: the compiler's name of the generation.
     cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
     peak: published operations per second in bfloat16.
-    memory: bytes.
+    memory: its bytes.
     clock: cycles per second.
-    cores: that work on one replica's program at the same time.
+    cores: how many cores work on one replica's program at the same time.
     shapes: {chips of a slice: its shape}.
     """
 

@@ -18,8 +18,7 @@ FILE = "trained_on.json"
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
     """Returns differences between `data` and the data that the checkpoint of `step` was trained on; [] if not known.
 
-    Args:
-      data: {"files": {name: size in bytes}, "dataset": digest of the description}, as of `records.describe_files`.
+    `data`: {"files": {name: size in bytes}, "dataset": digest of the description}, as from `records.describe_files`.
     """
     entries = _entries(workdir, step)
     if not entries or step == 0:
@@ -29,8 +28,9 @@ def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
     new = data["files"]
     changes = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
     changes += [f"{name} is new" for name in sorted(new.keys() - old.keys())]
-    both = sorted(old.keys() & new.keys())
-    changes += [f"{name} had {old[name]:,} bytes, has {new[name]:,}" for name in both if old[name] != new[name]]
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] != new[name]:
+            changes.append(f"{name} had {old[name]:,} bytes, has {new[name]:,}")
     if not changes and before["dataset"] != data["dataset"]:
         changes = ["its description, dataset.json, is another one"]
     return changes
@@ -46,7 +46,7 @@ def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
 
 
 def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
-    """The entries up to a step."""
+    """Returns the entries of trained_on.json up to a step; raises `UserError` if the file is damaged."""
     path = workdir / FILE
     if not path.exists():
         return []
@@ -60,5 +60,6 @@ def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
 
 
 def _checked(entry: dict, path: pathlib.Path) -> dict:
+    """Returns the fields of an entry; raises `ValueError` or `UserError` for a field of another type."""
     fields = {"from_step": int, "files": dict[str, int], "dataset": str}
     return {name: json_field(entry, name, field_type, path) for name, field_type in fields.items()}

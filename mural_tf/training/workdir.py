@@ -66,24 +66,24 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
     """
     workdir = _make_folder(pathlib.Path(path))
     _check_own(workdir)
-    holder = workdir / LOCK
-    with contextlib.ExitStack() as held:
-        with storage_errors(holder):
-            other = ""
-            if holder.exists():
-                other = holder.read_text(encoding="utf-8", errors="replace").strip()
-            owner = f" ({other})" if other else ""
-            busy = f"{workdir} is in use by another run{owner}. Wait until it ends, or name another --workdir."
-            held.enter_context(exclusive_lock(holder, busy))
-            holder.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
+    lock_file = workdir / LOCK
+    with contextlib.ExitStack() as lock:  # held until the end, and errors of storage only while it is taken
+        with storage_errors(lock_file):
+            owner = ""
+            if lock_file.exists():
+                owner = lock_file.read_text(encoding="utf-8", errors="replace").strip()
+            by_owner = f" ({owner})" if owner else ""
+            busy = f"{workdir} is in use by another run{by_owner}. Wait until it ends, or name another --workdir."
+            lock.enter_context(exclusive_lock(lock_file, busy))
+            lock_file.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
 
 
 def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
-    """Makes a workdir for `config`, or opens one that was made for the same configuration.
+    """Makes a workdir for `config`, or opens a workdir that was made for the same configuration; returns its path.
 
-    One in which nothing was trained yet, because the run stopped at a mistake, takes another configuration. Later,
-    `CHANGEABLE_FIELDS` may change: what changed is printed, and config.json has it from then on.
+    A workdir in which nothing was trained yet, because the run stopped at a mistake, takes another configuration.
+    Later, `CHANGEABLE_FIELDS` may change: the changes are printed, and config.json has them from then on.
     With `writes` False, for workers other than the chief and for finished runs, nothing is written, and a workdir that
     is not there is an error.
 
@@ -103,9 +103,9 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif binding:
             more = f" and {len(binding) - SHOWN} more" if len(binding) > SHOWN else ""
-            shown = "; ".join(list(binding.values())[:SHOWN])
+            changes = "; ".join(list(binding.values())[:SHOWN])
             raise UserError(
-                f"{workdir} belongs to another configuration ({shown}{more}). Run with its own, "
+                f"{workdir} belongs to another configuration ({changes}{more}). Run with its own, "
                 f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
             )
         elif different:
@@ -147,6 +147,7 @@ def _rates_follow_steps(config: ConfigDict, steps_before: int) -> bool:
 
 
 def _check_own(workdir: pathlib.Path) -> None:
+    """Raises `UserError` for a folder with files of another origin than a run."""
     others = [path for path in workdir.iterdir() if not path.name.endswith((PARTIAL, LOCK))]
     if others and not (workdir / "config.json").exists():
         raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
@@ -171,7 +172,7 @@ def _compare_threads(workdir: pathlib.Path) -> None:
 
 
 def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
-    """Returns {"x.y": value} of a tree of fields; lists as tuples."""
+    """Returns {"branch.field": value} of a tree of fields; lists as tuples."""
     fields = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -182,7 +183,7 @@ def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
 
 
 def _differences(before: ConfigDict, now: ConfigDict) -> dict[str, str]:
-    """Returns {field: "train.steps was 4, is 8"}."""
+    """Returns {field: its change in words, such as "train.steps was 4, is 8"} without `FREE_FIELDS`."""
     old = flat(before.to_dict())
     new = flat(now.to_dict())
     fields = sorted({*old, *new} - set(FREE_FIELDS))

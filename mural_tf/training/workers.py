@@ -17,14 +17,14 @@ def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool
 
 
 def workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns how many processes train, each running this program (a TPU's hosts do not: 1)."""
+    """Returns how many processes train, each running this program; 1 for a TPU, whose hosts do not run it."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return sum(len(hosts) for hosts in strategy.cluster_resolver.cluster_spec().as_dict().values())
     return 1
 
 
 def input_pipelines(strategy: tf.distribute.Strategy) -> int:
-    """Returns how many input pipelines feed the replicas: one a process, or a TPU's host."""
+    """Returns how many input pipelines feed the replicas: as many as processes or, on a TPU, as its hosts."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return strategy.extended.num_hosts
     return workers(strategy)
@@ -36,7 +36,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
-    """Adds up each worker's `value`. All workers must call it, and wait for each other here."""
+    """Returns the sum of the workers' values. All workers must call it, and wait for each other here."""
     count = workers(strategy)
     if count == 1:
         return int(value)
@@ -52,8 +52,8 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
 def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
     """Returns `prepare()`, called by the chief before all others, which then find its files."""
     if not is_chief(strategy):
-        sum_over_workers(strategy, 0)
+        sum_over_workers(strategy, 0)  # waits for the chief
     result = prepare()
     if is_chief(strategy):
-        sum_over_workers(strategy, 0)
+        sum_over_workers(strategy, 0)  # lets the others go on
     return result

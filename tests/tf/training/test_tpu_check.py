@@ -34,8 +34,12 @@ def test_all_problems_of_a_step_and_none(monkeypatch):
 
     traced = [step]
     asked = []
-    monkeypatch.setattr(tpu_check, "trace_step", lambda config, *sizes: asked.append((config.train.jit, *sizes)) or (
-        tf.function(traced[0], autograph=False), tf.TensorSpec([4])))  # fmt: skip
+
+    def trace_step(config, vocabulary_size, images):
+        asked.append((config.train.jit, vocabulary_size, images))
+        return tf.function(traced[0], autograph=False), tf.TensorSpec([4])
+
+    monkeypatch.setattr(tpu_check, "trace_step", trace_step)
     monkeypatch.setattr(tpu_check, "as_compiled", lambda config, strategy: config)
     config = toy_data.toy_config("/nowhere")
     with pytest.raises(UserError) as raised:

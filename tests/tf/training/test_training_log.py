@@ -43,8 +43,8 @@ def test_intervals_begin_at_the_same_steps_wherever_a_run_was_interrupted():
     assert intervals.after(10) == [(2, 5), (1, 3)]
     assert intervals.after(21) == [(1, 2)]
     assert intervals.after(23) == []
-    assert [step for step in range(30) if step <= 23 and intervals.due(step, 7)] == [10, 15, 23]  # 7, 14, 21 → 25
-    assert not any(intervals.due(step, 0) for step in range(24))
+    assert [step for step in range(30) if step <= 23 and intervals.is_due(step, 7)] == [10, 15, 23]  # 7, 14, 21 → 25
+    assert not any(intervals.is_due(step, 0) for step in range(24))
 
 
 def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch):
