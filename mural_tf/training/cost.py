@@ -171,7 +171,7 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
 
 def batch_values(specs: Mapping) -> dict:
-    """Returns a batch for the specs of `batch_specs`: even images, full texts of one token and language, unequal ids."""
+    """Returns a batch for specs of `batch_specs`: even images, full texts of one token and language, different ids."""
 
     def values(name, spec):
         if isinstance(spec, dict):
