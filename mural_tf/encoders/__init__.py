@@ -34,13 +34,13 @@ TEXT_TOWERS = {
 
 
 def settle_vocabulary(config: ConfigDict) -> None:
-    """Gives a configuration the vocabulary that its text tower brings, before it is stored; only TF-Hub's do."""
+    """Gives a configuration, before it is stored, the vocabulary of its text tower: only TF-Hub's towers bring one."""
     if config.text_tower.name == "hub":
         pkgutil.resolve_name("mural_tf.encoders.hub:settle_vocabulary")(config)
 
 
 def _without_a_file(build: Callable) -> Callable:
-    """Makes towers' `save` refuse: Keras would fail over the first layer, for these say nothing of their arguments."""
+    """Makes the `save` of built towers refuse: Keras' fails at the first layer, because ours do not store arguments."""
 
     def refuse(path, *_, **__):
         raise UserError(
@@ -68,9 +68,9 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
     if config.adapter_size:
         return _with_adapter(config)
     if config.branch_size:
-        without = config.copy_and_resolve_references()
-        without.update(branch_size=0, projection=0)
-        return towers.add_branch(build_image_encoder(without), config)
+        tower_config = config.copy_and_resolve_references()
+        tower_config.update(branch_size=0, projection=0)
+        return towers.add_branch(build_image_encoder(tower_config), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
     model = pkgutil.resolve_name(IMAGE_TOWERS[config.name])(config)
@@ -80,22 +80,22 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
 
 
 def _with_adapter(config: ConfigDict) -> keras.Model:
-    """The tower that `config` describes without a projection, and an `Adapter` to `projection` numbers on top."""
+    """Returns the tower that `config` describes without a projection, under an `Adapter` to `projection` numbers."""
     if config.projection < 1 or config.head_size or config.branch_size:
         raise UserError(
             f"image_tower.adapter_size={config.adapter_size} needs image_tower.projection, the size of the embedding, "
             "and neither head_size nor branch_size."
         )
-    without = config.copy_and_resolve_references()
-    without.update(adapter_size=0, projection=0)
-    tower = build_image_encoder(without)
+    tower_config = config.copy_and_resolve_references()
+    tower_config.update(adapter_size=0, projection=0)
+    tower = build_image_encoder(tower_config)
     model = keras.Model(tower.input, image_adapter(config, IMAGE_HEAD)(tower.output), name="image_encoder")
     model.embedding_size = config.projection
     return model
 
 
 def _with_head(tower: keras.Model, size: int) -> keras.Model:
-    """The tower with Globetrotter's head, as wide as the tower's output, on top; a frozen tower's head is trained."""
+    """Returns the tower under Globetrotter's head, as wide as the tower's output and trained even on a frozen tower."""
     embeddings = MlpHead(tower.embedding_size, size, name=IMAGE_HEAD)(tower.output)
     model = keras.Model(tower.input, embeddings, name="image_encoder")
     model.embedding_size = size

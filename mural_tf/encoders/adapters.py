@@ -10,8 +10,8 @@ pictures better, and no others. Here both are parts of one vector, so that cosin
 
 h and s are scaled to length 1/2. The sum is over all classes, where the paper has the ten likeliest, and q_i is
 p_i^(2/3): a photograph shows more than its likeliest class. `name_i` is the vector of the name
-as a text, so that translations which the text head learned find photographs, too (h is left out in training); its
-state is less the mean of the names' states, which are not as texts in general are.
+as a text, so that translations which the text head learned find photographs, too (h is left out in training); from its
+state the mean of the names' states is subtracted, because names differ from other texts.
 a = min(1, 1 / d)^2, where d is how far the picture lies from the pictures that the head was trained on: the mean square
 of its state's numbers, in their standard deviations, so about 1 for such a picture: 0.5 to 1.2 for 90% of drawings, 1.0
 to 2.0 for photographs.
@@ -27,8 +27,8 @@ from mural_lite.errors import UserError
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import Dropout, seed_of_pass
 
-FARTHEST = 4.0  # deviations from the mean: of a picture of another kind, such as a photograph among drawings
-LEAST = 1e-30  # probability, whose logarithm is taken
+FARTHEST = 4.0  # deviations from the mean, where the states of other pictures, such as photographs, are cut off
+LEAST = 1e-30  # smallest probability: its logarithm is taken
 SOFTENING = 1.5  # divides the classes' logarithmic probabilities: a photograph shows more than its likeliest class
 
 
@@ -42,10 +42,10 @@ class Adapter(keras.layers.Layer):
     In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
 
     Args:
-      hidden_size: of the layer between.
-      size: of the embedding.
-      dropout: share of the layer between, in training.
-      noise: deviation of the noise, in units of the states' own.
+      hidden_size: width of the layer between.
+      size: width of the embedding.
+      dropout: share of the layer between that is dropped in training.
+      noise: deviation of the noise, in units of the states' own deviation.
     """
 
     def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, noise: float = 0.0, **options):
@@ -63,7 +63,7 @@ class Adapter(keras.layers.Layer):
         super().build(shape)
 
     def standardize(self, states: np.ndarray) -> None:
-        """Takes mean and deviation of states, float [N, hidden]; numbers that never change stay as they are."""
+        """Takes the mean and deviation of states, float [N, hidden]; a number that never changes gets deviation 1."""
         states = np.asarray(states, np.float64)
         deviation = states.std(axis=0)
         self.mean.assign(states.mean(axis=0).astype(np.float32))
@@ -71,8 +71,8 @@ class Adapter(keras.layers.Layer):
 
     def standard(self, x) -> tf.Tensor:
         """Maps states, [B, hidden], to s, float32."""
-        standard = (tf.cast(x, tf.float32) - self.mean) / self.deviation
-        return tf.clip_by_value(standard, -FARTHEST, FARTHEST)
+        deviations = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+        return tf.clip_by_value(deviations, -FARTHEST, FARTHEST)
 
     def call(self, x, training=None):
         x = self.standard(x)
@@ -99,7 +99,7 @@ class ClassesAdapter(Adapter):
 
     The last `classes` numbers of a state are a classifier's probabilities. `name_states`, float32 [classes, width], the
     text tower's states of their names, are assigned once; `names`, float32 [classes, size + width], are these names'
-    vectors, which `embed_names` brings up to date. The other arguments are as of `Adapter`.
+    vectors, which `embed_names` brings up to date. The other arguments are as in `Adapter`.
     """
 
     def __init__(self, hidden_size: int, size: int, *settings, classes: int, width: int, **options):
@@ -175,7 +175,7 @@ def image_adapter(tower: ConfigDict, name: str) -> Adapter:
 def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: str) -> Adapter:
     """Returns the head that the `text_tower` part of a configuration describes.
 
-    `state_size`: of `embedding_size` numbers, how many are the text's own state, for ConSE; 0: none.
+    `state_size`: how many of the `embedding_size` numbers are the text's own state, for ConSE; 0 without ConSE.
     """
     adapter = TextAdapter if state_size else Adapter
     size = embedding_size - state_size

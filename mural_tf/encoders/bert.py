@@ -118,6 +118,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 def _pooler(config: ConfigDict) -> keras.layers.Layer:
+    """Returns BERT's layer above the [CLS] state: [B, hidden] -> float32 [B, pooler_size]."""
     return keras.layers.Dense(
         config.pooler_size,
         activation="tanh",
@@ -128,7 +129,7 @@ def _pooler(config: ConfigDict) -> keras.layers.Layer:
 
 
 def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
-    """The states that `model(tokens)` returns, float32 [B, .], computed only on the real tokens; see `Packing`."""
+    """Returns the states of `model(tokens)`, float32 [B, H], computed only on the real tokens; see `Packing`."""
     check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
     packing = Packing(tokens["input_mask"], groups)
     packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
@@ -150,7 +151,7 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
 
 
 def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
-    """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
+    """Returns the final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
     mask = [] if model.attends_to_padding else [tokens["input_mask"]]
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
@@ -164,7 +165,7 @@ def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
 class BertEmbeddings(keras.layers.Layer):
     """Sum of token, position and token-type embeddings: two int32 [B, T] -> [B, T, hidden].
 
-    It is normalised with `epsilon`, or as it is where that is `None`.
+    The sum is normalised with `epsilon`, or not at all where that is `None`.
 
     With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
     With `token_size` other than `hidden_size` the token table is [vocabulary, token_size] and a Dense layer takes it
@@ -203,15 +204,19 @@ class BertEmbeddings(keras.layers.Layer):
         x = tf.cast(x, self.compute_dtype)
         if self.projection is not None:
             x = self.projection(x)
-        # One-hot times table: its gradient is a small dense matrix, a gather's would be B * T rows.
+        # A one-hot product, because its gradient is a small dense matrix; `tf.gather`'s would have B * T rows.
         types = tf.one_hot(type_ids, TOKEN_TYPES, dtype=self.compute_dtype)  # [B, T, 2]
         x = x + tf.tensordot(types, tf.cast(self.type_table, x.dtype), axes=1)
         if packing is None:
-            positions = tf.cast(self.position_table[: tf.shape(word_ids)[1]], x.dtype)[tf.newaxis]
+            length = tf.shape(word_ids)[1]
+            positions = tf.cast(self.position_table[:length], x.dtype)[tf.newaxis]  # [1, T, hidden]
         else:
-            positions = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
-            positions = tf.tensordot(positions, tf.cast(self.position_table, x.dtype), axes=1)
-        x = x + positions if self.layer_norm is None else self.layer_norm([x, positions], training=training)
+            one_hot = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
+            positions = tf.tensordot(one_hot, tf.cast(self.position_table, x.dtype), axes=1)  # [1, N, hidden]
+        if self.layer_norm is None:
+            x = x + positions
+        else:
+            x = self.layer_norm([x, positions], training=training)  # adds the two itself
         return self.dropout(x, training=training)
 
 

@@ -18,13 +18,13 @@ LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled l
 
 
 def longest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """The largest length, rounded up to a multiple of `LENGTH_STEP`; without texts, the length 1 rounded up."""
+    """Returns the largest length, rounded up to a multiple of `LENGTH_STEP`; without texts, the length 1 rounded up."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 
 
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
-    """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
+    """Returns all [B_i, T_i] along the batch, padded with 0 to the largest T; its T is static if all T_i are."""
     widths = [value.shape[1] for value in ids]
     if None in widths:
         width = tf.reduce_max([tf.shape(value)[1] for value in ids])
@@ -43,13 +43,13 @@ def encode_by_length(
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 
     Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
-    its own longest text. One group is the plain call, on padding too, and so is a tower that attends to padding.
+    its own longest text. With one group, or a tower that attends to padding, it is the plain call, on padding too.
 
     With `lengths`, increasing, and B and T that are static, every size is known before the first step, as XLA needs it:
     each group runs at the smallest of the lengths, T being the last, that holds its longest text. All are compiled, and
     the texts decide on the device which one runs. There are as many groups as divide B.
 
-    `tokens`: int32 [B, T] each, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
+    `tokens`: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
@@ -67,7 +67,7 @@ def encode_by_length(
 
 
 def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
-    """The states of the texts in `order`, each group as wide as its longest."""
+    """Returns the states of the texts in `order`, [B, H], each group computed as wide as its longest text."""
     size = tf.shape(order)[0]
     states = []
     for group in range(groups):
@@ -90,7 +90,8 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     width_index = tf.searchsorted(tf.constant(widths), longest)  # of the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
     current = current_pass()
-    seed = None if current is None else current.next_seed()
+    if current is not None:
+        seed = current.next_seed()
 
     def encode_cut(rows, length):
         cut = {name: ids[:, :length] for name, ids in rows.items()}

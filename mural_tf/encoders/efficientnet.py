@@ -17,6 +17,7 @@ embedding is 1280 wide.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -40,15 +41,26 @@ TOP_WIDTH = 1280  # of Lite's top convolution
 CLASSIFIER = "predictions"  # Keras' name of the layer
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
 SQUEEZE_RATIO = 0.25  # of the block's input width
-# One row for each stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
-STAGES = (
-    (3, 1, 16, 1, 1),
-    (3, 2, 24, 6, 2),
-    (5, 2, 40, 6, 2),
-    (3, 3, 80, 6, 2),
-    (5, 3, 112, 6, 1),
-    (5, 4, 192, 6, 2),
-    (3, 1, 320, 6, 1),
+
+
+class Stage(NamedTuple):
+    """Blocks in succession, of one kernel size, output width and expansion; the first of them has the stride."""
+
+    kernel: int
+    blocks: int
+    width: int
+    expansion: int
+    stride: int
+
+
+STAGES = (  # of B0 (Tan and Le, table 1)
+    Stage(3, 1, 16, 1, 1),
+    Stage(3, 2, 24, 6, 2),
+    Stage(5, 2, 40, 6, 2),
+    Stage(3, 3, 80, 6, 2),
+    Stage(5, 3, 112, 6, 1),
+    Stage(5, 4, 192, 6, 2),
+    Stage(3, 1, 320, 6, 1),
 )
 # Width and depth coefficients of the published sizes; L2 is from Xie et al. (2020), Noisy Student.
 COEFFICIENTS = {
@@ -87,15 +99,15 @@ def scaled_depth(blocks: int, depth: float) -> int:
 
 def blocks_by_stage(depth: float, lite: bool) -> list[int]:
     """Returns the number of blocks of each stage; Lite's first and last stage are not deepened."""
-    counts = [scaled_depth(stage[1], depth) for stage in STAGES]
+    counts = [scaled_depth(stage.blocks, depth) for stage in STAGES]
     if lite:
-        counts[0] = STAGES[0][1]
-        counts[-1] = STAGES[-1][1]
+        counts[0] = STAGES[0].blocks
+        counts[-1] = STAGES[-1].blocks
     return counts
 
 
 def kernel_initializer() -> keras.initializers.Initializer:
-    """A new one for every kernel: the same instance would give the same values again."""
+    """Returns a new initialiser, which every kernel needs: the same instance would give the same values again."""
     return keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
 
 
@@ -107,7 +119,7 @@ def swish(x: tf.Tensor) -> tf.Tensor:
 
 @fused
 def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bias):
-    """swish, then channels scaled by a gate made from their means over space: [B, H, W, C] -> [B, H, W, C].
+    """swish, then channels scaled by a gate that their means over space give: [B, H, W, C] -> [B, H, W, C].
 
     Kernels are [1, 1, C, R] and [1, 1, R, C]. One function, so that its three uses of swish(x) cost one pass each.
     """
@@ -120,10 +132,10 @@ def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bi
 
 
 class PixelNormalization(keras.layers.Layer):
-    """float32 [B, H, W, 3] in [0, 1] -> as `config.normalization` of an image tower says.
+    """Pixels, float32 [B, H, W, 3] in [0, 1], normalised as `config.normalization` of an image tower says.
 
     "imagenet", "clip", "given": less a mean, divided by a deviation; "symmetric": [-1, 1]; "none": as they are. Raises
-    `UserError` for another name, or where mean and deviation are not three numbers each, the latter above 0.
+    `UserError` for another name, or where mean and deviation are not three numbers each, the deviations above 0.
     """
 
     def __init__(self, config: ConfigDict, **options):
@@ -173,7 +185,7 @@ class SwishSqueezeExcite(keras.layers.Layer):
     def __init__(self, squeezed: int, prefix: str, **options):
         super().__init__(**options)
         self.squeezed = squeezed
-        self.prefix = prefix  # of the variables' names, which end like the names of Keras' layers
+        self.prefix = prefix  # begins the variables' names, which end as the names of Keras' layers do
 
     def build(self, shape):
         def convolution(name, inputs, outputs):
@@ -213,18 +225,17 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
     counts = blocks_by_stage(config.depth, builder.lite)
     total = sum(counts)
-    index = 0
+    index = 0  # of a block among all blocks
     pooled = []
     for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
-        kernel, _, channels, expansion, stride = stage
         for block in range(count):
             x = builder.block(
                 x,
                 name=f"block{stage_number}{chr(ord('a') + block)}_",
-                kernel=kernel,
-                channels=scaled_width(channels, config.width),
-                expansion=expansion,
-                stride=stride if block == 0 else 1,
+                kernel=stage.kernel,
+                channels=scaled_width(stage.width, config.width),
+                expansion=stage.expansion,
+                stride=stage.stride if block == 0 else 1,
                 drop_rate=builder.drop_connect_rate * index / total,
             )
             index += 1
@@ -244,13 +255,13 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
 
 def average_over_space(name: str) -> keras.layers.Layer:
-    """[B, H, W, C] -> float32 [B, C]."""
+    """Returns a layer [B, H, W, C] -> float32 [B, C]."""
     return keras.layers.GlobalAveragePooling2D(name=name, dtype="float32")
 
 
 def output_width(config: ConfigDict) -> int:
     """Returns D of `build_efficientnet` without a projection."""
-    widths = [scaled_width(stage[2], config.width) for stage in STAGES]
+    widths = [scaled_width(stage.width, config.width) for stage in STAGES]
     if config.name == "efficientnet_lite":
         widths.append(TOP_WIDTH)
     width = sum(widths) if config.pooled_stages else widths[-1]

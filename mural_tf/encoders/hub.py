@@ -30,7 +30,7 @@ from mural_tf.text.tokens import TOKENS
 from mural_tf.text.vocabulary_file import read_lines
 
 hub = tensorflow_hub()
-OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
+OUTPUTS = ("default", "pooled_output")  # the first output that a module has is the sentence embedding
 TEXT_INTERFACE = (
     f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(TOKENS)} to a dict with "
     f"{' or '.join(map(repr, OUTPUTS))} (LaBSE's interface), float [batch, size]"
@@ -108,7 +108,8 @@ class HubEncoder(hub.KerasLayer):
 
     def call(self, inputs, training=None):
         current = current_pass()
-        return super().call(inputs, training=training and not (current is not None and current.repeated))
+        is_repeated = current is not None and current.repeated
+        return super().call(inputs, training=training and not is_repeated)
 
 
 class Embedding(keras.layers.Layer):
@@ -179,7 +180,7 @@ def load_module(handle: str, tower: str, interface: str):
 
 
 def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, example_name: str, interface: str) -> int:
-    """Runs two examples through the encoder; raises `UserError` if its interface is another."""
+    """Returns D, by running two examples through the encoder; raises `UserError` if its interface is another."""
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:

@@ -30,7 +30,7 @@ _for_tpu = False
 
 @contextlib.contextmanager
 def for_tpu() -> Iterator[None]:
-    """In this block everything is built and traced as for a TPU, on a machine without one."""
+    """Inside, everything is built and traced as for a TPU, on a machine without a TPU."""
     global _for_tpu
     before = _for_tpu
     _for_tpu = True
@@ -169,9 +169,9 @@ def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
 
 
 def softmax(logits: tf.Tensor, *mask: tf.Tensor, training=False) -> tf.Tensor:
-    """Attention weights: softmax over the last axis of [B, heads, Q, T], of the tokens in a mask or of all.
+    """Returns attention weights: the softmax over the last axis of [B, heads, Q, T], over tokens that are in each mask.
 
-    The mask, 1 or 0, is [B, T], or [B, Q, T] where each query has its own.
+    A mask, 1 or 0, is [B, T], or [B, Q, T] where each query has its own; without masks all tokens count.
 
     In float32; where nothing is compiled TensorFlow's own kernel does that inside, and a pass over memory is saved.
     """
@@ -187,6 +187,7 @@ def _softmax_in_float32(logits, *mask):
 
 
 def _masked(logits, *mask):
+    """Returns the logits with `MASKED` added where a mask, [B, T] or [B, Q, T], is 0."""
     for token_mask in mask:
         for_queries = token_mask if token_mask.shape.rank == 3 else tf.expand_dims(token_mask, 1)
         logits += tf.cast(tf.expand_dims(1.0 - for_queries, 1) * MASKED, logits.dtype)  # [B, 1, Q or 1, T]
@@ -232,6 +233,7 @@ class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
 
 
 def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
+    """Whether matrix products take the gradient of a depthwise kernel on x, [B, H, W, C], faster."""
     if None in x.shape[1:3] or on_tpu():
         return False
     inputs = x.shape[1] * x.shape[2]
@@ -259,7 +261,7 @@ def _same_depthwise(stride: int):
 
 
 def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
-    """Gradient of a depthwise convolution's kernel: x [B, H, W, C] and upstream [B, h, w, C] -> [k, k, C, 1].
+    """Returns the gradient of a depthwise kernel: x [B, H, W, C] and upstream [B, h, w, C] -> [k, k, C, 1].
 
     Sums x[b, p, c] * upstream[b, q, c] over the batch for every input position p and output position q, then adds
     up, for each kernel tap, the pairs (p, q) that this tap connects.
@@ -290,14 +292,14 @@ def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) ->
     return connections
 
 
-TENSOR_CORES = (8, 0)  # compute capability from which they multiply bfloat16
+TENSOR_CORES = (8, 0)  # compute capability from which NVIDIA's tensor cores multiply bfloat16
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "bfloat16")
 
 
 def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
-    """Returns the Keras policy of that name: "mixed_bfloat16" computes in bfloat16 with float32 weights.
+    """Returns the Keras policy of the name `precision`: "mixed_bfloat16" computes in bfloat16 with float32 weights.
 
-    With "bfloat16", for exports, the weights are kept so too: they take half the memory and no time to be rounded.
+    With "bfloat16", for exports, weights are bfloat16 too: they take half the memory and no time to be rounded.
 
     `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope. The
     policy is set layer by layer, so that the process-wide Keras policy stays untouched.
@@ -314,7 +316,7 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 
 
 def compute_capability() -> tuple[int, int]:
-    """Returns the lowest compute capability of this machine's NVIDIA cards; (0, 0) of others."""
+    """Returns the lowest compute capability, (major, minor), of this machine's cards; (0, 0) for cards without it."""
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
 

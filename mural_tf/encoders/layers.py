@@ -95,11 +95,13 @@ def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def _rows_with_dense_gradient(table: tf.Tensor, ids: tf.Tensor):
-    size, width = table.shape
+    """Returns the rows [B, T, D] of a table [V, D]; the gradient of the table is dense, [V, D]."""
+    vocabulary_size, width = table.shape
 
     def gradient(upstream):
-        rows = tf.reshape(upstream, [-1, width])
-        return tf.math.unsorted_segment_sum(rows, tf.reshape(ids, [-1]), size), None
+        row_gradients = tf.reshape(upstream, [-1, width])  # [B * T, D]
+        table_gradient = tf.math.unsorted_segment_sum(row_gradients, tf.reshape(ids, [-1]), vocabulary_size)
+        return table_gradient, None  # ids are integers and have no gradient
 
     return tf.gather(table, ids), gradient
 
@@ -164,6 +166,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
+        """As `_normalize`, with the moments of `group` examples together, a part of the replica's."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "
@@ -175,13 +178,21 @@ class BatchNormalization(keras.layers.BatchNormalization):
         count = tf.shape(parts)[1]
         return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), self._unbiased(variance, count, [0, 1])
 
-    def _over_replicas(self, x, examples: int, replicas: int):
-        members = replicas if self.group == "global" else self.group // examples
-        if self.group != "global" and (self.group % examples or replicas % members):
+    def _replicas_in_group(self, examples: int, replicas: int) -> int:
+        """Returns how many replicas share moments; raises `UserError` if a group does not consist of whole replicas."""
+        if self.group == "global":
+            return replicas
+        members = self.group // examples
+        if self.group % examples or replicas % members:
             raise UserError(
-                f"batch_norm_group={self.group} is not a multiple of the {examples} examples of a replica that also "
-                f"divides the {replicas * examples} of all {replicas}."
+                f"batch_norm_group={self.group}: expected a multiple of the {examples} examples of a replica that "
+                f"divides the {replicas * examples} examples of all {replicas} replicas."
             )
+        return members
+
+    def _over_replicas(self, x, examples: int, replicas: int):
+        """As `_normalize`, with the moments of several replicas' examples together."""
+        members = self._replicas_in_group(examples, replicas)
         current = current_pass()
         if current is not None and current.repeated:
             raise UserError(
@@ -190,10 +201,10 @@ class BatchNormalization(keras.layers.BatchNormalization):
             )
         context = tf.distribute.get_replica_context()
         values = tf.cast(x, tf.float32)
-        moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
-        moments = context.all_gather(moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
-        first = context.replica_id_in_sync_group // members * members  # on a TPU known only when the step runs
-        moments = tf.slice(moments, [first, 0, 0], [members, 2, x.shape[-1]])
+        own_moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
+        moments = context.all_gather(own_moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
+        group_start = context.replica_id_in_sync_group // members * members  # on a TPU known only when the step runs
+        moments = tf.slice(moments, [group_start, 0, 0], [members, 2, x.shape[-1]])
         means, variances = tf.unstack(moments, axis=1)  # [members, C] each
         mean = tf.reduce_mean(means, axis=0)
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)  # within and between replicas
@@ -206,6 +217,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     @staticmethod
     def _unbiased(variance, count, axes):
+        """Returns the mean variance over `axes`, [C], corrected for moments of `count` numbers."""
         count = tf.cast(count, tf.float32)
         return tf.reduce_mean(variance, axes) * count / tf.maximum(count - 1.0, 1.0)
 
@@ -231,8 +243,8 @@ class Dropout(keras.layers.Layer):
         shape = tf.shape(x)
         if self.noise_shape is not None:
             shape = [shape[axis] if size is None else size for axis, size in enumerate(self.noise_shape)]
-        kept = tf.cast(keep(shape, self.rate, seed), x.dtype)
-        return x * (kept * tf.cast(1.0 / (1.0 - self.rate), x.dtype))
+        mask = tf.cast(keep(shape, self.rate, seed), x.dtype)
+        return x * (mask * tf.cast(1.0 / (1.0 - self.rate), x.dtype))
 
 
 def seed_of_pass() -> tf.Tensor:
@@ -261,7 +273,9 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 def unit_range(images: tf.Tensor) -> tf.Tensor:
     """Returns uint8 images as float32 in [0, 1], and float images unchanged."""
-    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
+    if images.dtype == tf.uint8:
+        return tf.cast(images, tf.float32) / 255.0
+    return images
 
 
 # Heads.
@@ -275,9 +289,9 @@ class MlpHead(keras.layers.Layer):
     The output is not normalised.
 
     Args:
-      hidden_size: of the layer between.
-      size: of the embedding.
-      columns: (first, last + 1) of the input that the head sees; `None`: all.
+      hidden_size: width of the layer between.
+      size: width of the embedding.
+      columns: (first, last + 1) of the input's columns that the head sees; `None`: all.
     """
 
     def __init__(self, hidden_size: int, size: int, columns: tuple[int, int] | None = None, **options):
@@ -289,7 +303,8 @@ class MlpHead(keras.layers.Layer):
 
     def call(self, x):
         if self.columns is not None:
-            x = x[:, self.columns[0] : self.columns[1]]
+            begin, end = self.columns
+            x = x[:, begin:end]
         x = tf.nn.gelu(self.dense(x), approximate=False)
         return self.output_dense(self.norm(x))
 

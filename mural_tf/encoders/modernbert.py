@@ -35,7 +35,7 @@ POOLINGS = ("first", "mean")
 def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
-    Inputs are as of `build_bert`; token types are not looked at. With `pooling` "mean" the output is the mean of the
+    Inputs are as in `build_bert`; token types are not looked at. With `pooling` "mean" the output is the mean of the
     tokens' states, else the first token's. Raises `UserError` for values out of range.
     """
     _check(config)
@@ -43,6 +43,7 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     dropout = 0.0 if config.frozen else config.dropout
     inputs = token_inputs()
     tokens = [inputs["input_word_ids"], inputs["input_type_ids"]]
+    global_base, local_base = config.rotary_bases
     embeddings = TokenEmbeddings(
         vocabulary_size, config.hidden_size, config.max_length, config.epsilon, dropout, name="embeddings", dtype=policy
     )
@@ -55,7 +56,7 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             config.feed_forward_size,
             dropout,
             window=0 if is_global else config.attention_window,
-            rotary_base=config.rotary_bases[0 if is_global else 1],
+            rotary_base=global_base if is_global else local_base,
             has_norm=index > 0,
             only="first" if is_last and config.pooling == "first" else "",
             activation=config.activation,
@@ -78,8 +79,9 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 class TokenEmbeddings(keras.layers.Layer):
-    """Normalised embeddings of tokens, without positions: two int32 [B, T], of which one counts -> [B, T, hidden].
+    """Normalised embeddings of tokens, without positions: two int32 [B, T] -> [B, T, hidden].
 
+    The first input holds ids of tokens; the second, token types, is not looked at.
     With a `packing` inputs and output are packed, [1, N] and [1, N, hidden].
     """
 
@@ -154,7 +156,7 @@ class GatedLayer(TransformerLayer):
         return self.output_dropout(self.output_dense(y, training=training), training=training)
 
     def attention(self, query, key, value, mask, training):
-        """As `TransformerLayer`, of rotated queries and keys; a single query is the first token's, which stays."""
+        """As `TransformerLayer`, of rotated queries and keys; a single query is the first token's, at angle 0."""
         length = tf.shape(key)[2]
         cosines, sines = rotations(length, key.shape[-1], self.rotary_base)
         key = rotated(key, cosines, sines)
@@ -170,6 +172,7 @@ class GatedLayer(TransformerLayer):
 
 
 def _as_it_is(x, training=None):
+    """Takes the place of a norm that the layer lacks."""
     return x
 
 
@@ -184,7 +187,7 @@ def rotations(length: tf.Tensor, size: int, base: float) -> tuple[tf.Tensor, tf.
 
 
 def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
-    """Turns the pairs (i, i + size / 2) of [B, heads, T, size] by each position's angles, in float32."""
+    """Returns [B, heads, T, size] with the pairs (i, i + size / 2) turned by each position's angles, in float32."""
     first, second = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
     turned = tf.concat([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return tf.cast(turned, x.dtype)

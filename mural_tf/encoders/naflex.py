@@ -51,9 +51,9 @@ def build_naflex(config: ConfigDict) -> keras.Model:
 
 
 class PatchPositions(keras.layers.Layer):
-    """Squares of patches, [B, S, S, 3] in [0, 1] -> how the grid of positions is mixed, and which patches there are.
+    """Squares of patches, [B, S, S, 3] in [0, 1] -> weights of the grid's positions, and a mask of patches.
 
-    The first is float32 [B, N, grid * grid], each row with the sum 1; the second int32 [B, N], 1 on patches.
+    The weights are float32 [B, N, grid * grid], with the sum 1 for each patch; the mask is int32 [B, N], 1 on patches.
     """
 
     def __init__(self, patch_size: int, patches: int, grid: int, **options):
@@ -80,7 +80,7 @@ class PatchPositions(keras.layers.Layer):
         return weights * tf.cast(mask, tf.float32)[..., tf.newaxis], mask
 
     def weights_of(self, lines, size):
-        """The weights of the grid's lines for a picture's: lines [B, N] of `size` [B, 1] -> [B, N, grid].
+        """Returns weights of the grid's lines for a picture's: its lines [B, N], of `size` [B, 1] -> [B, N, grid].
 
         A triangle around the line, as wide as the larger of two neighbours' distances in the grid and in the picture.
         """

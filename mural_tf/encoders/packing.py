@@ -45,12 +45,12 @@ class Packing:
             longest = longest_of(lengths[begin:end])
             is_token = tf.sequence_mask(lengths[begin:end], longest)  # [b, t]
             rows = self.first[begin:end, tf.newaxis] + tf.range(longest)
-            self._rows.append(tf.where(is_token, rows, self.count))  # [b, t]; N: none
+            self._rows.append(tf.where(is_token, rows, self.count))  # [b, t]; N where a text has no token
             self.masks.append(tf.cast(is_token, tf.int32))
         self._indices: dict[int, tuple[list[tf.Tensor], tf.Tensor]] = {}
 
     def pack(self, ids: tf.Tensor) -> tf.Tensor:
-        """Takes the tokens of a padded batch: [B, T] -> [1, N]."""
+        """Returns the tokens of a padded batch in the packed row: [B, T] -> [1, N]."""
         texts = tf.gather(self.order, self.places)
         indices = tf.stack([texts, self.positions], axis=1)  # [N, 2]
         return tf.gather_nd(ids, indices)[tf.newaxis]
@@ -82,42 +82,47 @@ class Packing:
         return tf.reshape(x, [1, -1, heads * size])
 
     def _exchange_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Which vectors of one head each group takes from the row, and which the row takes from the groups in turn."""
+        """Returns which of the row's vectors each group takes, and which of the groups' vectors the row takes.
+
+        A vector is of one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second
+        int32 [N * parts * heads], where the groups' vectors count on from group to group.
+        """
         if (parts, heads) in self._indices:
             return self._indices[parts, heads]
-        vectors = parts * heads  # of a token
+        vectors = parts * heads  # per token
         columns = tf.reshape(tf.range(vectors), [parts, 1, heads, 1])
         by_text = []
         for rows in self._rows:
             rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
             by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
-        taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-        count = tf.size(taken)
+        row_indices = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
+        count = tf.size(row_indices)
         by_token = tf.fill([self.count * vectors + 1], count)  # the last is for places beyond the texts
-        by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(count))
+        by_token = tf.tensor_scatter_nd_update(by_token, row_indices[:, tf.newaxis], tf.range(count))
         self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
 
 
 def _rounded(count: tf.Tensor) -> tf.Tensor:
-    """The next multiple of the largest power of two that is at most count / FINEST_COUNT."""
+    """Returns the next multiple of the largest power of two that is at most count / FINEST_COUNT."""
     step = tf.constant(1)
-    for power in range(1, 26):
+    for power in range(1, 26):  # FINEST_COUNT << 25 is 2^30; int32 holds no larger one
         step = tf.where(count >= FINEST_COUNT << power, 1 << power, step)
     return (count + step - 1) // step * step
 
 
 def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[tf.Tensor], size: int):
-    """Gathers vectors of `size` from all inputs in turn, by indices `forward`; one past the last is a zero vector.
+    """Returns, for each of the indices `forward`, vectors of `size` gathered from all inputs in turn.
 
-    `backward` undoes it: the gradient is a gather too, several times faster than the scatter of `tf.gather`'s own.
+    The index after the last vector is of a vector of zeros. The indices `backward` undo it: the gradient is a gather
+    too, several times faster than the scatter of `tf.gather`'s own.
     """
 
     def gather_vectors(arrays, indices):
         vectors = [tf.reshape(array, [-1, size]) for array in arrays]
         vectors.append(tf.zeros([1, size], arrays[0].dtype))
         table = tf.concat(vectors, axis=0)
-        return [tf.gather(table, chosen) for chosen in indices]
+        return [tf.gather(table, rows) for rows in indices]
 
     @tf.custom_gradient
     def exchange(*inputs):

@@ -59,7 +59,8 @@ def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
     """`MeanOfTokens` for packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
-    return tf.math.divide_no_nan(*_packed_sums(x, packing))[tf.newaxis]
+    total, count = _packed_sums(x, packing)
+    return tf.math.divide_no_nan(total, count)[tf.newaxis]
 
 
 def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
@@ -71,7 +72,7 @@ def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 
 def _packed_sums(x: tf.Tensor, packing: Packing) -> tuple[tf.Tensor, tf.Tensor]:
-    """The sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states [1, N, hidden]."""
+    """Returns the sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states x."""
     texts = tf.size(packing.order)
     is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
     total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)

@@ -19,7 +19,7 @@ from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.towers import image_input, tower_with_projection
 
 STAGE_WIDTHS = (64, 128, 256, 512)
-BLOCKS = 2  # a stage, at depth 1
+BLOCKS = 2  # per stage, at depth 1
 EPSILON = 1e-5  # of batch normalisation
 
 

@@ -22,7 +22,7 @@ def seal_graph(folder: str | pathlib.Path) -> None:
     """Writes the digests of a SavedModel's graph and assets."""
     folder = pathlib.Path(folder)
     (folder / DIGESTS).parent.mkdir(exist_ok=True)
-    (folder / DIGESTS).write_text("".join(f"{line}\n" for line in _lines(folder)), encoding="utf-8")
+    (folder / DIGESTS).write_text("".join(f"{line}\n" for line in _digest_lines(folder)), encoding="utf-8")
 
 
 def check_graph(folder: str | pathlib.Path) -> None:
@@ -31,16 +31,21 @@ def check_graph(folder: str | pathlib.Path) -> None:
     if not (folder / DIGESTS).is_file():
         return
     sealed = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
-    hashed = _lines(folder)
-    if hashed != sealed:
-        changed = next((line.partition("  ")[2] for line in hashed if line not in sealed), "an asset, or the list,")
+    present = _digest_lines(folder)
+    if present != sealed:
+        changed = "an asset, or the list,"  # where a line is missing, and none differs
+        for line in present:
+            if line not in sealed:
+                _, _, changed = line.partition("  ")
+                break
         raise UserError(
             f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder "
             "again from where it came from, or export again."
         )
 
 
-def _lines(folder: pathlib.Path) -> list[str]:
+def _digest_lines(folder: pathlib.Path) -> list[str]:
+    """Returns "DIGEST  FILE", as `sha256sum` prints it, for the graph and each asset."""
     lines = []
     for path in (folder / "saved_model.pb", *sorted(folder.glob("assets/*"))):
         if path.is_file():

@@ -19,7 +19,7 @@ from mural_tf.text.tokens import TOKENS
 
 
 def keeps_precision(tower: ConfigDict) -> bool:
-    """Whether a tower, of images or texts, computes in the precision it was made with, as a TF-Hub module does."""
+    """Whether a tower, of images or texts, computes in the precision of its file, as a TF-Hub module does."""
     return tower.name == "hub"
 
 
@@ -31,8 +31,8 @@ def computed_in(tower: ConfigDict, modality: str) -> str:
     return dtype_policy(precision, modality).compute_dtype
 
 
-# Least and most of the numbers that towers are built with. Beyond them building would end in one of TensorFlow's many
-# errors, or not at all.
+# The least and the greatest value of numbers that towers are built with. With values beyond them, building would end in
+# one of TensorFlow's many errors, or not at all.
 RANGES = {
     "width": (0.01, 100.0),
     "depth": (0.01, 100.0),
@@ -69,20 +69,20 @@ CHOICES = {
 
 
 def preparation(tower: ConfigDict) -> dict[str, int | str]:
-    """Returns the fields that say how a picture becomes an image tower's pixels, for JSON."""
+    """Returns {field: value} of the fields that say how a picture becomes an image tower's pixels, for JSON."""
     return {name: tower[name] for name in ("resize", "image_size", *CHOICES)}
 
 
 def check_ranges(tower: ConfigDict, name: str) -> None:
-    """Raises `UserError` if a number of a tower's part of a configuration, `name`, is outside of its range.
+    """Raises `UserError` for a number of a tower that is outside of its range, or an unknown text of `CHOICES`.
 
-    Or if a text that `CHOICES` lists is unknown.
+    `name`: the tower's part of a configuration, such as "image_tower", for messages.
     """
     for field, choices in CHOICES.items():
         if field in tower and tower[field] not in choices:
             raise UserError(f"Unknown {name}.{field} {tower[field]!r}: expected one of {', '.join(choices)}.")
     for field, (least, most) in RANGES.items():
-        if field in tower and not least <= tower[field] <= most:  # nor NaN
+        if field in tower and not least <= tower[field] <= most:  # as written it also refuses NaN
             raise UserError(f"{name}.{field}={tower[field]}: expected {least} to {most}.")
 
 
@@ -98,7 +98,7 @@ def read_class_names(path: str) -> list[str]:
 
 
 def image_input(side: int | None = None) -> tf.Tensor:
-    """Returns the Keras input of an image tower, float32 [B, S, S, 3]; without `side`, of any size."""
+    """Returns the Keras input of an image tower, float32 [B, S, S, 3], S `side`; without `side`, for any size."""
     return keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
 
 

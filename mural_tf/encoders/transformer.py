@@ -17,7 +17,7 @@ from mural_tf.encoders.layers import Dropout
 
 
 def initializer(hidden_size: int) -> keras.initializers.Initializer:
-    """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
+    """Returns BERT-base's initialiser: normal with standard deviation 0.02, truncated at two deviations.
 
     For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
     choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
@@ -37,7 +37,9 @@ def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, activation=
     if activation is None and not training and rows.dtype == tf.bfloat16 and compiles_fused():
         # As a 1x1 convolution of a picture one pixel wide: the same sums by a CPU's faster kernel, see docs/speed.md.
         y = tf.nn.conv2d(rows[tf.newaxis, :, tf.newaxis], kernel[tf.newaxis, tf.newaxis], 1, "VALID")
-        return tf.reshape(y if bias is None else tf.nn.bias_add(y, bias), shape)
+        if bias is not None:
+            y = tf.nn.bias_add(y, bias)
+        return tf.reshape(y, shape)
     y = tf.matmul(rows, kernel)
     if bias is not None:
         # A bias that is a bfloat16 variable keeps TensorFlow from joining the exact GELU; a rounded float32 does not.
@@ -67,7 +69,7 @@ class LayerNorm(keras.layers.Layer):
         self.beta = None
 
     def build(self, shapes):
-        size = _first(shapes)[-1]
+        size = _first_shape(shapes)[-1]
         self.gamma = self.add_weight("gamma", shape=(size,), initializer="ones", experimental_autocast=False)
         if self.center:
             self.beta = self.add_weight("beta", shape=(size,), initializer="zeros", experimental_autocast=False)
@@ -84,14 +86,14 @@ class TransformerLayer(keras.layers.Layer):
     With `only` the output is that position's, [B, 1, hidden], except in `every_position` calls.
 
     Args:
-      heads: of attention; they divide hidden.
+      heads: how many heads attention has; they divide hidden.
       feed_forward_size: the width between the second half's two products.
-      dropout: of attention weights and of both halves' outputs, in [0, 1).
-      only: "first" or "last" position, see above; "": all.
+      dropout: rate for attention weights and for both halves' outputs, in [0, 1).
+      only: "first" or "last" position, see above; "": all positions.
       norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
       activation: one of `kernels.ACTIVATIONS`.
-      epsilon: of both norms.
-      causal: each position sees only itself and the positions before it; it needs a mask.
+      epsilon: added to the variance in both norms.
+      causal: whether a position sees only itself and the positions before it; this needs a mask.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class TransformerLayer(keras.layers.Layer):
         self.epsilon = epsilon
 
     def build(self, shapes):
-        hidden = _first(shapes)[-1]
+        hidden = _first_shape(shapes)[-1]
         self.hidden_size = hidden
 
         def dense(size, name):
@@ -170,7 +172,7 @@ class TransformerLayer(keras.layers.Layer):
     def attend(self, x, mask, training, only):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden].
 
-        `mask`: a list of a mask, or an empty one.
+        `mask`: a list of one mask, or an empty list.
         """
         if only:
             return self.attend_once(one_token(x, only), x, mask, training)
@@ -189,11 +191,15 @@ class TransformerLayer(keras.layers.Layer):
             queries, keys_values = self.project_one(one_token(x, self.only, packing), x, training)
             queries = packing.by_first_token(queries, self.heads)
             keys_values = packing.by_text(keys_values, 2, self.heads)
-            parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
+            groups = []
+            for query, key_and_value in zip(queries, keys_values):
+                groups.append([query, *tf.unstack(key_and_value, num=2)])
         else:
             x = product(x, *self.kernel_and_bias(x), training=training)
-            parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
-        attended = [self.attention(*part, [mask], training) for part, mask in zip(parts, packing.masks)]
+            groups = [tf.unstack(parts, num=3) for parts in packing.by_text(x, 3, self.heads)]
+        attended = []
+        for (query, key, value), mask in zip(groups, packing.masks):
+            attended.append(self.attention(query, key, value, [mask], training))
         if self.only:
             return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
         return packing.by_token(attended)
@@ -210,11 +216,14 @@ class TransformerLayer(keras.layers.Layer):
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project_one(self, token, x, training):
-        """Queries of one token, keys and values of all tokens: [., ., hidden] and [., ., 2 hidden]."""
+        """Returns queries of one token, keys and values of all tokens: [., ., hidden] and [., ., 2 hidden]."""
         kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)
-        query_bias, other_biases = (None, None) if bias is None else tf.split(bias, sizes, axis=-1)
+        query_bias = None
+        other_biases = None
+        if bias is not None:
+            query_bias, other_biases = tf.split(bias, sizes, axis=-1)
         queries = product(token, query_kernel, query_bias, training=training)
         return queries, product(x, other_kernels, other_biases, training=training)
 
@@ -235,7 +244,7 @@ class TransformerLayer(keras.layers.Layer):
 
 
 def leading_sizes(x):
-    """All sizes of a tensor but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
+    """Returns a tensor's sizes but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
 
     TensorFlow Lite's fast kernels take no other shapes. With unknown rows, perhaps 0, -1 would be ambiguous.
     """
@@ -246,12 +255,12 @@ def leading_sizes(x):
 
 
 def one_token(x, which, packing=None):
-    """The states of the first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, the first tokens: [1, B, .]."""
+    """Returns states of first or last tokens: [B, T, hidden] -> [B, 1, hidden]; of packed texts, the first: [1, B, .]."""
     if packing is not None:
         return packing.first_tokens(x)
     return x[:, :1] if which == "first" else x[:, -1:]
 
 
-def _first(shapes):
-    """The shape of a tensor, or of the first of several tensors."""
+def _first_shape(shapes):
+    """Returns the shape of a layer's input, or of the first of several inputs."""
     return shapes[0] if isinstance(shapes, (list, tuple)) else shapes

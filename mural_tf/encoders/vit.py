@@ -25,7 +25,7 @@ POOLINGS = ("attention", "class")
 
 
 def patch_count(config: ConfigDict) -> int:
-    """Patches of an image; pixels at the right and the bottom that fill no patch are not seen."""
+    """Returns how many patches an image has; pixels at the right and the bottom that fill no patch are not seen."""
     return (config.image_size // config.patch_size) ** 2
 
 
@@ -36,7 +36,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
     D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values out of range.
     """
     _check(config)
-    policy = dtype_policy(config.precision, "text")  # its work is products as of a text tower, not convolutions
+    policy = dtype_policy(config.precision, "text")  # its work is products, as a text tower's, not convolutions
     side = config.image_size
     images = image_input(side)
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
@@ -90,7 +90,7 @@ class PatchEmbeddings(keras.layers.Layer):
 
 
 def _for_each_row(token, x):
-    """A learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden] -> [B, 1, hidden]."""
+    """Returns a learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden]: [B, 1, hidden]."""
     rows = tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
     return tf.cast(token, x.dtype) * rows
 

@@ -11,13 +11,13 @@ from absl import logging
 from mural_lite.errors import UserError
 from mural_lite.remote_folders import local_copy
 
-MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors
+MOST_BROKEN_LINES = 0.01  # share of a file's lines; with more broken lines it is not taken for a file of vectors
 
 
 def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
-    """Returns {number of the word: float32 [size]} for the `words` (word → number) that the file holds.
+    """Returns {id: float32 [size]} of the `words`, {word: id}, that the file holds.
 
-    Lines that are not a word and numbers are left out and counted; the first of a word counts.
+    Lines that are not a word and numbers are left out and counted; the first line of a word counts.
     Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
     """
     path = local_copy(path)
@@ -57,29 +57,43 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
 def vectors_of_vocabulary(
     pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
 ) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
-    """Reads one file per language for the lines of a `text.language_words` vocabulary.
+    """Reads the word vectors of a `text.language_words` vocabulary, from one file per language.
 
     Args:
       pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".
-      vocabulary, languages: the tokenizer's.
-      size: numbers in a vector.
+      vocabulary: the tokenizer's lines, "LANGUAGE[TAB]WORD".
+      languages: the tokenizer's languages.
+      size: numbers per vector.
 
     Returns:
-      {id: float32 [size]} and {language: (words found, words)}.
+      {id: float32 [size]} and {language: (words with a vector, words)}.
+
+    Raises:
+      UserError: a pattern without {language}, or as `read_vectors`.
     """
     if "{language}" not in pattern:
         raise UserError(f"text_tower.word_vectors={pattern!r} must hold {{language}}, which names the file.")
     vectors = {}
-    shares = {}
+    counts = {}
     for language in languages:
-        prefix = f"{language}\t"
-        words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
-        read = read_vectors(pattern.replace("{language}", language), words, size)
-        vectors.update(read)
-        shares[language] = (len(read), len(words) - 1)  # [UNK] is not a word
-    return vectors, shares
+        ids = _ids_of_words(vocabulary, language)
+        language_vectors = read_vectors(pattern.replace("{language}", language), ids, size)
+        vectors.update(language_vectors)
+        counts[language] = (len(language_vectors), len(ids) - 1)  # one line per language is [UNK], not a word
+    return vectors, counts
+
+
+def _ids_of_words(vocabulary: Sequence[str], language: str) -> dict[str, int]:
+    """Returns {word: id} of a language's lines."""
+    prefix = f"{language}\t"
+    ids = {}
+    for number, line in enumerate(vocabulary):
+        if line.startswith(prefix):
+            ids[line.removeprefix(prefix)] = number
+    return ids
 
 
 def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
+    """Raises `UserError` if a file's vectors are not of the expected size."""
     if numbers != expected:
         raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

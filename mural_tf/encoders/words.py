@@ -31,9 +31,9 @@ class PerLanguage(keras.layers.Layer):
     takes its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
 
     Args:
-      languages: their names, in the order of their numbers.
-      build_layer: name → layer, which takes one tensor per input, rows first, and gives one tensor.
-      fixed_sizes: by masks instead of by parts.
+      languages: the languages' names, in the order of their numbers.
+      build_layer: builds the layer of a language's name; it takes one tensor per input, rows first, and returns one.
+      fixed_sizes: whether rows go by masks, instead of by parts.
     """
 
     def __init__(self, languages: Sequence[str], build_layer: Callable, fixed_sizes: bool, **options):
@@ -56,8 +56,9 @@ class PerLanguage(keras.layers.Layer):
                 outputs.append(tf.where(is_own, output, tf.zeros([], output.dtype)))
             else:
                 own_rows = tf.where(tf.equal(language, number))[:, 0]
-                rows.append(tf.cast(own_rows, tf.int32))
-                outputs.append(layer(*(tf.gather(value, rows[-1]) for value in values)))
+                own_rows = tf.cast(own_rows, tf.int32)
+                rows.append(own_rows)
+                outputs.append(layer(*(tf.gather(value, own_rows) for value in values)))
         if self.fixed_sizes:
             return tf.add_n(outputs)
         outputs = tf.concat(outputs, axis=0)
@@ -106,9 +107,9 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         sentence = PerLanguage(config.languages, parallel, fixed, name="sentence_branches", dtype=policy)(
             [language, words, mask]
         )
-    real = tf.cast(mask, tf.float32)[:, :, None]
-    total = tf.reduce_sum(tf.cast(words, tf.float32) * real, axis=1)
-    mean = total / tf.maximum(tf.reduce_sum(real, axis=1), 1.0)
+    is_word = tf.cast(mask, tf.float32)[:, :, None]
+    total = tf.reduce_sum(tf.cast(words, tf.float32) * is_word, axis=1)
+    mean = total / tf.maximum(tf.reduce_sum(is_word, axis=1), 1.0)
     states = tf.concat([tf.cast(sentence, tf.float32), mean], axis=1)  # [B, P + U]
     model = keras.Model(inputs, states, name="text_encoder")
     model.embedding_size = states.shape[-1]

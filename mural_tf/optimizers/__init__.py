@@ -27,7 +27,8 @@ from mural_tf.encoders.kernels import compiles_fused
 from mural_tf.optimizers.lamb import LAMB
 
 NAMES = ("lamb", "adam", "adamw")
-JOINT, PER_TASK = MODES = ("joint", "per_task")
+JOINT = "joint"
+MODES = (JOINT, "per_task")
 COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update is compiled
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
 # which would scale their steps by a norm near zero and hold them where they start.
@@ -58,7 +59,7 @@ class ConditionalGradient(NamedTuple):
 
 
 def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor], apply: tf.Tensor) -> list:
-    """Returns the gradients as the optimiser takes them: the optimisers of this file learn whether to apply them."""
+    """Returns the gradients as the optimiser takes them: `ConditionalGradient`s for the optimisers of this file."""
     if isinstance(optimizer, _VariableRates):
         return [ConditionalGradient(gradient, apply) for gradient in gradients]
     return gradients
@@ -82,6 +83,7 @@ class _VariableRates:
     rates: Mapping[str, float] = {}
 
     def _scaled(self, var, apply, apply_state):
+        """Returns Keras' {(device, dtype): coefficients} for a variable, which does not change if `apply` is false."""
         key = (var.device, var.dtype.base_dtype)
         coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         rate = self.rates.get(base_name(var), 1.0) * tf.cast(apply, key[1])
@@ -210,13 +212,13 @@ class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
 def build_optimizers(
     config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]], tasks: Iterable[str]
 ) -> dict[str, keras.optimizers.legacy.Optimizer]:
-    """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} the optimisers of the method's tasks.
+    """Returns {"joint": optimiser}, or with the mode "per_task" {task: optimiser} for "image_text" and "text_text".
 
     Args:
       config: the tree's `optimizer` branch.
       steps: where the schedules reach zero.
-      variables: the model's variables by group; "text_tower" and "text_text_head" have their rate.
-      tasks: the method's tasks that are on.
+      variables: the model's variables by group; "text_tower" and "text_text_head" have rates of their own.
+      tasks: the method's tasks with a weight; other tasks get no optimiser.
 
     Raises:
       UserError: as `check_optimizer`, or `per_task` with a further task.
@@ -241,7 +243,7 @@ def build_optimizers(
 
 
 def losses_by_optimizer(losses: Mapping[str, tf.Tensor], optimizers: Iterable[str]) -> dict[str, tf.Tensor]:
-    """Returns the losses that the optimisers minimise, {name: scalar}, of the weighted losses {task: scalar}."""
+    """Returns {optimiser: the loss that it minimises, a scalar} from the weighted losses, {task: scalar}."""
     if JOINT in optimizers:
         return {JOINT: tf.add_n(list(losses.values()))}
     return dict(losses)
@@ -278,8 +280,9 @@ def check_optimizer(config: ConfigDict) -> None:
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
     """Returns one optimiser with its schedule; `rates`: {name of a variable: factor of its learning rate}."""
     warmup = min(config.warmup_steps, steps - 1)
-    if config.decay[0]:
-        schedule = StaircaseDecay(peak, warmup, *config.decay)
+    decay_rate, every = config.decay
+    if decay_rate:
+        schedule = StaircaseDecay(peak, warmup, decay_rate, every)
     else:
         schedule = WarmupLinearDecay(peak, warmup, steps)
     moments = dict(beta_1=BETA_1, beta_2=config.beta_2, epsilon=config.epsilon)

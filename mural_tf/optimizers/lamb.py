@@ -2,12 +2,12 @@
 
     m ← β1 m + (1 - β1) g          v ← β2 v + (1 - β2) g²
     u = m / (1 - β1^t) / (√(v / (1 - β2^t)) + ε) + λ θ
-    θ ← θ - rate · ‖θ‖ / ‖u‖ · u        (the quotient is 1 where a norm is 0)
+    θ ← θ - rate · ‖θ‖ / ‖u‖ · u        (the trust ratio ‖θ‖ / ‖u‖ is 1 where a norm is 0)
 
 TensorFlow Addons has this optimiser, in the same arithmetic, the same options and under the same names of slots; where
 it is installed, `LAMB` is theirs. It ended with Python 3.11, so elsewhere `LAMB` is `OwnLamb`, which gives the same
 numbers to the bit and goes on from the same checkpoints. Keras 3's `Lamb` is another algorithm: it decays outside of
-the quotient and adapts every variable.
+the trust ratio and adapts every variable.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
       epsilon: added to the root of the second moment.
       weight_decay: λ.
       exclude_from_weight_decay: regular expressions; variables whose name holds one have λ = 0.
-      exclude_from_layer_adaptation: the same for the quotient of norms, which is 1 then; `None`: as for the decay.
-      name: of the optimiser.
+      exclude_from_layer_adaptation: the same for the trust ratio, which is 1 then; `None`: as for the decay.
+      name: the optimiser's name.
     """
 
     def __init__(
@@ -74,21 +74,24 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
     def _resource_apply_dense(self, grad, var, apply_state=None):
         key = var.device, var.dtype.base_dtype
         state = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
-        first = self.get_slot(var, "m")
-        second = self.get_slot(var, "v")
-        first = first.assign(first * state["beta_1_t"] + grad * state["one_minus_beta_1_t"])
-        second = second.assign(second * state["beta_2_t"] + (grad * grad) * state["one_minus_beta_2_t"])
-        root = tf.sqrt(second / (1.0 - state["beta_2_power"]))
-        update = first / (1.0 - state["beta_1_power"]) / (root + state["epsilon"])
+        first_moment = self.get_slot(var, "m")
+        second_moment = self.get_slot(var, "v")
+        first_moment = first_moment.assign(first_moment * state["beta_1_t"] + grad * state["one_minus_beta_1_t"])
+        second_moment = second_moment.assign(
+            second_moment * state["beta_2_t"] + (grad * grad) * state["one_minus_beta_2_t"]
+        )
+        unbiased_first = first_moment / (1.0 - state["beta_1_power"])
+        unbiased_second = second_moment / (1.0 - state["beta_2_power"])
+        update = unbiased_first / (tf.sqrt(unbiased_second) + state["epsilon"])
         if not _is_named(var, self.exclude_from_weight_decay):
             update += state["weight_decay"] * var
-        quotient = 1.0
+        trust_ratio = 1.0
         if not _is_named(var, self.exclude_from_layer_adaptation):
             norm = tf.norm(var, ord=2)
             update_norm = tf.norm(update, ord=2)
-            both = tf.logical_and(norm > 0, update_norm > 0)
-            quotient = tf.where(both, norm / update_norm, 1.0)
-        return var.assign(var - quotient * state["lr_t"] * update)
+            has_norms = tf.logical_and(norm > 0, update_norm > 0)
+            trust_ratio = tf.where(has_norms, norm / update_norm, 1.0)
+        return var.assign(var - trust_ratio * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         # Every row moves, by its moments and the decay; a dense update does it in one pass.
@@ -106,10 +109,12 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
 
 
 def _is_named(variable: tf.Variable, patterns: Sequence[str] | None) -> bool:
+    """Whether a variable's name holds one of the regular expressions."""
     return any(re.search(pattern, variable.name) for pattern in patterns or ())
 
 
 def _lamb() -> type[keras.optimizers.legacy.Optimizer]:
+    """Returns TensorFlow Addons' class where the package is installed, else `OwnLamb`."""
     if importlib.util.find_spec("tensorflow_addons") is None:
         return OwnLamb
     with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins a version

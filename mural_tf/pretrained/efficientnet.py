@@ -217,7 +217,7 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     coefficients = LITE_COEFFICIENTS if lite else COEFFICIENTS
     for width, depth in coefficients.values():
         stem_width = STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width)
-        last_width = scaled_width(STAGES[-1][2], width)
+        last_width = scaled_width(STAGES[-1].width, width)
         fits = stem == stem_width and last in (0, last_width)  # not every file has the top convolution
         if fits and blocks == sum(blocks_by_stage(depth, lite)):
             tower.width = width

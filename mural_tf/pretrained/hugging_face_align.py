@@ -37,12 +37,12 @@ IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches
 ARCHITECTURE = {
     "num_channels": 3,
     "depth_divisor": WIDTH_DIVISOR,
-    "kernel_sizes": [stage[0] for stage in STAGES],
-    "num_block_repeats": [stage[1] for stage in STAGES],
-    "out_channels": [stage[2] for stage in STAGES],
-    "in_channels": [STEM_WIDTH, *(stage[2] for stage in STAGES[:-1])],
-    "expand_ratios": [stage[3] for stage in STAGES],
-    "strides": [stage[4] for stage in STAGES],
+    "kernel_sizes": [stage.kernel for stage in STAGES],
+    "num_block_repeats": [stage.blocks for stage in STAGES],
+    "out_channels": [stage.width for stage in STAGES],
+    "in_channels": [STEM_WIDTH, *(stage.width for stage in STAGES[:-1])],
+    "expand_ratios": [stage.expansion for stage in STAGES],
+    "strides": [stage.stride for stage in STAGES],
     "depthwise_padding": [],
     "squeeze_expansion_ratio": SQUEEZE_RATIO,
     "pooling_type": "mean",
@@ -104,7 +104,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
         projection=0,
     )
     config.embedding_size = json_field(values, "projection_dim", int, path, 640)
-    last_width = scaled_width(STAGES[-1][2], config.image_tower.width)
+    last_width = scaled_width(STAGES[-1].width, config.image_tower.width)
     if config.embedding_size != last_width:
         raise UserError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {last_width}.")
     text = {
@@ -128,7 +128,7 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
     if vision.get("hidden_act", "swish") not in ["swish", "silu"]:
         raise UserError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
     width = json_field(vision, "width_coefficient", float, path, 2.0)
-    entering = [STEM_WIDTH, *(stage[2] for stage in STAGES)]
+    entering = [STEM_WIDTH, *(stage.width for stage in STAGES)]
     for (_, _, channels, _, stride), before in zip(STAGES, entering):
         if stride == 1 and scaled_width(before, width) == scaled_width(channels, width):
             raise UserError(  # Keras and this project add the input there, Hugging Face does not
