@@ -255,7 +255,7 @@ def leading_sizes(x):
 
 
 def one_token(x, which, packing=None):
-    """Returns states of first or last tokens: [B, T, hidden] -> [B, 1, hidden]; of packed texts, the first: [1, B, .]."""
+    """Returns the states of first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, of the first: [1, B, .]."""
     if packing is not None:
         return packing.first_tokens(x)
     return x[:, :1] if which == "first" else x[:, -1:]

@@ -93,8 +93,8 @@ def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
     names = [name for name, _, _ in pieces]
     piece_model = PieceModel(model_of(pieces, BYTE_PAIR_SETTINGS))
     lengths = piece_model.divide(tf.constant(names)).row_lengths().numpy()
-    for piece, length in zip(pieces, lengths):
-        if length != 1 and piece[0] not in types:
-            piece[0] = f"{separator()}{piece[0]}{separator()}"
-            piece[2] = "user_defined"
+    for row, name, length in zip(pieces, names, lengths):  # a row is [piece, score, type]
+        if length != 1 and name not in types:
+            row[0] = f"{separator()}{name}{separator()}"
+            row[2] = "user_defined"
     return as_lines(pieces, BYTE_PAIR_SETTINGS, path)

@@ -20,7 +20,7 @@ from mural_tf.pretrained.folders import (
     open_clip_settings,
 )
 from mural_tf.pretrained.keys import check_keys, read_config, transformer_sizes
-from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
+from mural_tf.pretrained.pixels import clip_pixels, configure_pixels, square
 from mural_tf.pretrained.tables import (
     Row,
     as_is,
@@ -46,7 +46,8 @@ OPEN_CLIP_LAYER = {
     "output_norm": "ln_2",
 }
 PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
-# Of open_clip's own ViT: the supported values, which are also the defaults.
+PILLOW_NUMBERS = {"bilinear": 2, "bicubic": 3}  # of interpolations, as Hugging Face's `resample` has them
+# Keys of open_clip's own ViT and their supported values, which are also the defaults.
 VISION_KEYS = {
     "ls_init_value": (),
     "pos_embed_type": ("learnable",),
@@ -62,7 +63,7 @@ VISION_KEYS = {
 
 
 def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
-    """The layers `ours_0`, … of a transformer, and their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`."""
+    """Returns the rows of layers `ours_0`, … by their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`."""
     rows = []
     for i in range(layers):
         mine = f"{ours}_{i}"
@@ -79,7 +80,7 @@ def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
 
 
 def hugging_face_table(tower: ConfigDict) -> list[Row]:
-    """The image tower's variables and their names in `CLIPModel`."""
+    """Returns the rows of the image tower by the names in `CLIPModel`."""
     vision = "vision_model"
     patches = f"{vision}.embeddings.patch_embedding.weight"
     return [
@@ -96,7 +97,7 @@ def hugging_face_table(tower: ConfigDict) -> list[Row]:
 
 
 def open_clip_table(tower: ConfigDict) -> list[Row]:
-    """The image tower's variables and their names in open_clip's `VisionTransformer`."""
+    """Returns the rows of the image tower by the names in open_clip's `VisionTransformer`."""
     rows = [
         Row("patches/kernel", ("visual.conv1.weight",), convolution),
         zeros_for("patches/bias", "visual.conv1.weight", tower.hidden_size),
@@ -111,7 +112,10 @@ def open_clip_table(tower: ConfigDict) -> list[Row]:
 
 
 def open_clip_layers(ours: str, theirs: str, layers: int, names: Mapping[str, str] = OPEN_CLIP_LAYER) -> list[Row]:
-    """`layer_rows` for layers with one matrix of queries, keys and values, as open_clip's; `names`: of their parts."""
+    """Returns `layer_rows` for layers with one matrix of queries, keys and values, as open_clip has them.
+
+    `names`: {part of our layer: its name in theirs}.
+    """
     rows = []
     for i in range(layers):
         for part, name in names.items():
@@ -175,7 +179,7 @@ def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, p
 
 
 def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
-    """`configure` for open_clip's folder."""
+    """As `configure`, for open_clip's folder."""
     model, path = open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path)
     if "timm_model_name" in vision or not isinstance(vision.get("layers"), int):
@@ -183,9 +187,9 @@ def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
             f"{path}: the image tower is {vision.get('timm_model_name', 'a ResNet')!r}, expected open_clip's own ViT "
             "or timm's SigLIP."
         )
-    check_keys(vision, VISION_KEYS, path, all_known=False)
+    check_keys(vision, VISION_KEYS, path, refuses_unknown=False)
     width = json_field(vision, "width", int, path, 768)
-    described = {
+    settings = {  # under Hugging Face's names
         "image_size": json_field(vision, "image_size", int, path, 224),
         "patch_size": json_field(vision, "patch_size", int, path, 16),
         "num_hidden_layers": vision["layers"],
@@ -195,25 +199,30 @@ def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
         "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
         "layer_norm_eps": 1e-5,
     }
-    configure_vision(config.image_tower, described, path, "class")
+    configure_vision(config.image_tower, settings, path, "class")
     config.embedding_size = config.image_tower.projection = json_field(model, "embed_dim", int, path)
     configure_open_clip_pixels(folder, config.image_tower)
     configure_scale(open_safetensors(folder / OPEN_CLIP_WEIGHTS), config.loss)
 
 
 def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets resizing and normalisation to `preprocess_cfg`, for pictures of `tower.image_size`."""
+    """Sets resizing and normalisation in `tower` by open_clip's `preprocess_cfg`, for `tower.image_size` pixels.
+
+    Raises `UserError` for another interpolation, resize mode or colour mode than `PIXEL_KEYS` lists.
+    """
     path = folder / OPEN_CLIP_CONFIG
     side = tower.image_size
-    pixels = json_field(read_json(path), "preprocess_cfg", dict, path, {})
-    check_keys(pixels, PIXEL_KEYS, path, all_known=False)
-    default = clip_pixels(side)
-    if pixels.get("resize_mode", "shortest") == "squash":
-        default.update(size={"height": side, "width": side}, do_center_crop=False)
-    default["resample"] = {"bicubic": 3, "bilinear": 2}[pixels.get("interpolation") or "bicubic"]
-    for ours, theirs in (("image_mean", "mean"), ("image_std", "std")):
-        default[ours] = pixels.get(theirs, default[ours])
-    configure_pixels(path, tower, side, default)
+    preprocess = json_field(read_json(path), "preprocess_cfg", dict, path, {})
+    check_keys(preprocess, PIXEL_KEYS, path, refuses_unknown=False)
+    settings = clip_pixels(side)  # under Hugging Face's names
+    if preprocess.get("resize_mode") == "squash":
+        settings["size"] = square(side)
+        settings["do_center_crop"] = False
+    settings["resample"] = PILLOW_NUMBERS[preprocess.get("interpolation") or "bicubic"]
+    settings["image_mean"] = preprocess.get("mean", settings["image_mean"])
+    settings["image_std"] = preprocess.get("std", settings["image_std"])
+    # `path` is for messages: open_clip's file has none of Hugging Face's keys, so all values come from `settings`.
+    configure_pixels(path, tower, side, settings)
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:

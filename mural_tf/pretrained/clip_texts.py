@@ -49,7 +49,7 @@ OPEN_CLIP_KEYS = {
     "proj_type": ("linear",),
     "hf_tokenizer_name": (),
 }
-# Of tokenizer.json's model.
+# Keys of tokenizer.json's model, and the values that are supported.
 MODEL_KEYS = {
     "type": ("BPE",),
     "dropout": (),
@@ -103,10 +103,10 @@ def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[st
 
 
 def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """As `_configure_hugging_face`, of open_clip's configuration."""
+    """As `_configure_hugging_face`, by open_clip's configuration."""
     model, path = open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path, {})
-    check_keys(text, OPEN_CLIP_KEYS, path, all_known=False)
+    check_keys(text, OPEN_CLIP_KEYS, path, refuses_unknown=False)
     options = {}
     if text.get("tokenizer_kwargs"):
         options = json_field(text, "tokenizer_kwargs", dict, path, {})
@@ -161,7 +161,7 @@ def _read_lines(folder: pathlib.Path) -> list[str]:
 
 
 def _read_merges(path: pathlib.Path) -> list[str]:
-    """The pairs of merges.txt, "a b" each, whose first line may be a version."""
+    """Returns the pairs of merges.txt, "a b" each; its first line may be a version."""
     try:
         text = as_path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -203,6 +203,7 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
 
 
 def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
+    """Returns {part of a model: its rows} of the text tower and its head, by the names in `CLIPModel`."""
     projection = "text_projection.weight"
     head = "image_text_head"
     return {
@@ -219,6 +220,7 @@ def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, l
 
 
 def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
+    """As `_hugging_face_tables`, by open_clip's names."""
     prefix = _prefix(weights)
     head = "image_text_head"
     projection = f"{prefix}text_projection"
@@ -248,7 +250,7 @@ def _is_open_clip(weights: WeightFile) -> bool:
 
 
 def _prefix(weights: WeightFile) -> str:
-    """Before the text tower's names; "" where open_clip has both towers in one class."""
+    """Returns how the text tower's names begin; "" where open_clip has both towers in one class."""
     return "text." if "text.token_embedding.weight" in weights.shapes else ""
 
 

@@ -47,20 +47,21 @@ LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 2
 HEADS = ("projection/", "image_head/")  # how variables after pooling begin
 AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: the value for evaluation
 NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
-NORM["bias"] = "bias"  # of the classifier
+NORM["bias"] = "bias"  # the classifier's
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
     """How one publisher names the layers of an EfficientNet.
 
-    row: (variable of ours, its layer's name within the block or the tower, the block's number or -1, the rest of the
-      variable's name) -> the row of the table.
-    ignored: names that have no place in a tower.
-    classifier: names of the classifier, which few towers have.
-    top_names: names of the top convolution, which only Lite's tower has.
-    depthwise: names of which every block has one.
-    stem, top: kernels of the first and the last convolution, with the axes of their outputs and of their inputs.
+    row: a function of (our variable's name, its layer's name within the block or the tower, the block's number or -1,
+      the rest of the variable's name) that returns the row of the table.
+    ignored: pattern of names that have no place in a tower.
+    classifier: pattern of the classifier's names; few towers have it.
+    top_names: pattern of the top convolution's names; only Lite's tower has it.
+    depthwise: pattern of the kernel that each block has once.
+    stem: name of the first convolution's kernel, and the axis of its outputs.
+    top: name of the last convolution's kernel, and the axis of its inputs.
     """
 
     row: Callable[[str, str, int, str], Row]
@@ -73,6 +74,7 @@ class Names:
 
 
 def _keras_row(variable: str, layer: str, block: int, rest: str) -> Row:
+    """See `Names.row`."""
     theirs = variable
     if "_squeeze_excite/" in variable:  # the one layer of squeeze-and-excitation has Keras' two in it
         _, theirs = variable.split("/", 1)
@@ -95,6 +97,7 @@ TORCH_LAYERS = {
 
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
+    """See `Names.row`."""
     layouts = {"kernel": convolution, "depthwise_kernel": depthwise}
     if layer == CLASSIFIER:
         layouts["kernel"] = linear
@@ -104,7 +107,7 @@ def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    """Layers of a kind are numbered in a block: the first block of all has no expansion."""
+    """See `Names.row`; the layers of a kind are numbered within a block, and the very first block has no expansion."""
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
     if layer.endswith("bn"):
@@ -177,19 +180,19 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
 
 
 def _of_tpu(file: WeightFile) -> WeightFile:
-    """Removes the model's name from the variables' names, and replaces variables by their averages."""
+    """Returns the weights under names without the model's name, and their averages in place of the last values."""
     plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
-    averaged = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
+    averages = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
     weight = r"(stem|blocks_\d+|head)/.*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
-    others = {name: original for name, original in plain.items() if re.fullmatch(weight, name)}
-    chosen = {**others, **averaged}  # plain name: the file's
+    last_values = {name: original for name, original in plain.items() if re.fullmatch(weight, name)}
+    originals = {**last_values, **averages}  # {plain name: name in the file}
 
-    shapes = {name: file.shapes[original] for name, original in chosen.items()}
-    return WeightFile(file.path, shapes, lambda name: file.read(chosen[name]))
+    shapes = {name: file.shapes[original] for name, original in originals.items()}
+    return WeightFile(file.path, shapes, lambda name: file.read(originals[name]))
 
 
 def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
-    """The image tower's variables and the names of a file's tensors that they come from."""
+    """Returns a row for each of the image tower's variables."""
     ours = [variable.name.split(":")[0] for variable in variables]
     blocks = list(dict.fromkeys(name.split("_")[0] for name in ours if name.startswith("block")))
     rows = []
@@ -232,7 +235,7 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def _width_of(file: WeightFile, name: str, axis: int) -> int:
-    """The size of one axis of weights, 0 where the file lacks them."""
+    """Returns the size of one axis of a tensor, 0 if the file lacks it."""
     if name not in file.shapes:
         return 0
     return file.shapes[name][axis]
@@ -250,7 +253,7 @@ def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
 
 
 def _normalization_layer(file: WeightFile) -> dict[str, str]:
-    """{"mean", "variance": the file's name of it}; empty where the file has no such layer."""
+    """Returns {"mean" or "variance": its name in the file}; {} if the file has no such layer."""
     layer = {}
     for name in file.shapes:
         end = name.split("/")[-1]
@@ -260,9 +263,10 @@ def _normalization_layer(file: WeightFile) -> dict[str, str]:
 
 
 def _normalization(file: WeightFile) -> str:
-    """What the file's normalisation layer does: ImageNet's, or nothing in a model that was made without weights.
+    """Returns "imagenet", or "none" where the file's layer does nothing, as in a model that was made without weights.
 
     Keras' own ImageNet files hold the standard deviation in the variance's place, and its code makes up for that.
+    Raises `UserError` for other numbers.
     """
     layer = _normalization_layer(file)
     if len(layer) < 2:
@@ -270,7 +274,8 @@ def _normalization(file: WeightFile) -> str:
     mean, variance = (file.read(layer[name]).ravel() for name in ("mean", "variance"))
     deviation = np.array(IMAGENET_STANDARD_DEVIATION)
     if mean.shape == variance.shape == (3,):
-        if np.allclose(mean, IMAGENET_MEAN) and any(np.allclose(variance, deviation**n) for n in (1, 2)):
+        is_imagenet = np.allclose(variance, deviation) or np.allclose(variance, deviation**2)
+        if np.allclose(mean, IMAGENET_MEAN) and is_imagenet:
             return "imagenet"
         if np.allclose(mean, 0) and np.allclose(variance, 1):
             return "none"

@@ -45,28 +45,35 @@ def family_of(folder: pathlib.Path) -> str:
         model_type = values.get("model_type")
         if "MexmaSigLIP" in (values.get("architectures") or ()):  # a class of its own repository
             return "mexma_siglip"
-        return "" if model_type is None else FAMILY_OF_TYPE.get(model_type, "bert")
+        if model_type is None:
+            return ""
+        return FAMILY_OF_TYPE.get(model_type, "bert")
     if folder.is_dir() and find_efficientnet(folder):
         return "efficientnet"
     return ""
 
 
 def _family_of_modules(folder: pathlib.Path) -> str:
-    """As `family_of`: Sentence-Transformers saves models of images and texts, too."""
-    for _, first_folder in read_rows(folder)[:1]:
+    """Returns "sentences" for a folder of Sentence-Transformers, or the family of its CLIP or SigLIP."""
+    rows = module_folders(folder)
+    if rows:
+        _, first_folder = rows[0]
         path = first_folder / "config.json"
-        if path.is_file() and read_json(path).get("model_type") in ("clip", "siglip", "siglip2"):
-            return FAMILY_OF_TYPE[read_json(path)["model_type"]]
+        model_type = read_json(path).get("model_type") if path.is_file() else None
+        if model_type in ("clip", "siglip", "siglip2"):
+            return FAMILY_OF_TYPE[model_type]
     return "sentences"
 
 
 def _family_of_open_clip(folder: pathlib.Path) -> str:
-    """As `family_of`: a SigLIP has timm's image tower with attention pooling, and its own text tower."""
+    """Returns "siglip" (by timm's image tower), "xlm_roberta_clip" (by the text tower) or "clip" for a folder."""
     model, path = open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path, {})
     if "siglip" in str(vision.get("timm_model_name")):
         return "siglip"
-    return "xlm_roberta_clip" if has_xlm_roberta(folder) else "clip"
+    if has_xlm_roberta(folder):
+        return "xlm_roberta_clip"
+    return "clip"
 
 
 def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
@@ -90,20 +97,20 @@ def find_efficientnet(folder: pathlib.Path) -> pathlib.Path | None:
     return files[0] if len(files) == 1 else None
 
 
-def read_rows(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
-    """Returns each module's class and folder; raises `UserError` for a damaged list or classes from elsewhere."""
+def module_folders(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
+    """Returns [(class name, folder)] of modules; raises `UserError` for a damaged list or classes from elsewhere."""
     path = folder / MODULES
     if not path.is_file():
         raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
     try:
-        described = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
-    rows = check_json(described, list[dict], "the list of modules", path)
+    rows = check_json(content, list[dict], "the list of modules", path)
     types = [str(row.get("type")) for row in rows]
-    own = [class_name for class_name in types if not class_name.startswith("sentence_transformers.")]
-    if own:
-        raise UserError(f"{path}: the module {own[0]} is the folder's own code, which is not run.")
+    for class_name in types:
+        if not class_name.startswith("sentence_transformers."):
+            raise UserError(f"{path}: the module {class_name} is the folder's own code, which is not run.")
     names = [pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
     if ".." in names:
         raise UserError(f"{path}: a module lies in .., outside of {folder}: correct or restore it.")
@@ -116,7 +123,7 @@ def folder_of_two_towers(folder: str | pathlib.Path) -> pathlib.Path:
     folder = pathlib.Path(folder)
     if not (folder / MODULES).is_file():
         return folder
-    rows = read_rows(folder)
+    rows = module_folders(folder)
     classes = [class_name for class_name, _ in rows]
     if classes[:1] not in (["CLIPModel"], ["Transformer"]) or not set(classes[1:]) <= {"Normalize"}:
         raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")

@@ -27,12 +27,12 @@ def origin_of(family: str, weights: str | pathlib.Path) -> Origin:
 
 
 def _plain_word(text: str) -> str:
-    """The text without separators of a line of `_LINE`'s form."""
+    """Returns a text without the separators in the line of an `Origin`."""
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
-    """Returns the plain values and lists of plain values at the top of a README.md; {} without values.
+    """Returns {key: value, or list of values} from the top of a README.md; {} without values.
 
     Only this part of YAML is read, and everything as text: `no` is Norwegian.
     """
@@ -45,24 +45,29 @@ def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
     values: dict[str, str | list[str]] = {}
     key = ""
     for line in head[1].splitlines():
-        if item := re.fullmatch(r"\s*-\s+(\S.*)", line):
+        item = re.fullmatch(r"\s*-\s+(\S.*)", line)
+        entry = re.fullmatch(r"(\w+):\s*(.*)", line)
+        if item:
             if key and isinstance(values[key], list):
                 values[key].append(_plain(item[1]))
-        elif entry := re.fullmatch(r"(\w+):\s*(.*)", line):
+        elif entry:
             key = entry[1]
             value = _plain(entry[2])
             values[key] = value or []  # a list may follow
-            if inside := re.fullmatch(r"\[(.*)\]", value):
-                values[key] = [_plain(part) for part in inside[1].split(",")]
+            bracketed = re.fullmatch(r"\[(.*)\]", value)
+            if bracketed:
+                values[key] = [_plain(part) for part in bracketed[1].split(",")]
     return values
 
 
 def _plain(value: str) -> str:
+    """Returns a value without its comment and its quotation marks."""
     value = re.sub(r"\s+#.*$", "", value).strip()
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if is_quoted else value
 
 
 def _texts(value: str | list[str] | None) -> list[str]:
+    """Returns the texts of a value or a list of values; [] where the key is missing."""
     texts = [value] if isinstance(value, str) else value or []
     return [text for text in texts if text]

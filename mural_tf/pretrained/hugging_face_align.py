@@ -51,7 +51,7 @@ ARCHITECTURE = {
 
 
 def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]:
-    """The image tower's variables and their names in `AlignVisionModel`; blocks are counted through all stages."""
+    """Returns the rows of the image tower by the names in `AlignVisionModel`, which count blocks through all stages."""
 
     def norm(ours: str, theirs: str) -> list[Row]:
         ends = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -62,12 +62,12 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
 
     rows = [kernel("stem_conv/kernel", "embeddings.convolution"), *norm("stem_bn", "embeddings.batchnorm")]
     number = 0
-    for stage_number, (_, repeats, _, expansion, _) in enumerate(STAGES, start=1):
-        for block in range(scaled_depth(repeats, depth)):
+    for stage_number, stage in enumerate(STAGES, start=1):
+        for block in range(scaled_depth(stage.blocks, depth)):
             ours = f"block{stage_number}{chr(ord('a') + block)}_"
             theirs = f"encoder.blocks.{number}"
             number += 1
-            if expansion != 1:
+            if stage.expansion != 1:
                 rows.append(kernel(f"{ours}expand_conv/kernel", f"{theirs}.expansion.expand_conv"))
                 rows += norm(f"{ours}expand_bn", f"{theirs}.expansion.expand_bn")
             rows.append(kernel(f"{ours}dwconv/depthwise_kernel", f"{theirs}.depthwise_conv.depthwise_conv", depthwise))
@@ -122,15 +122,16 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _check_architecture(vision: dict, path: pathlib.Path) -> None:
+    """Raises `UserError` for an EfficientNet that differs from this project's."""
     for key, expected in ARCHITECTURE.items():
         if vision.get(key, expected) != expected:
             raise UserError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
     if vision.get("hidden_act", "swish") not in ["swish", "silu"]:
         raise UserError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
     width = json_field(vision, "width_coefficient", float, path, 2.0)
-    entering = [STEM_WIDTH, *(stage.width for stage in STAGES)]
-    for (_, _, channels, _, stride), before in zip(STAGES, entering):
-        if stride == 1 and scaled_width(before, width) == scaled_width(channels, width):
+    input_widths = [STEM_WIDTH, *(stage.width for stage in STAGES)]
+    for stage, input_width in zip(STAGES, input_widths):
+        if stage.stride == 1 and scaled_width(input_width, width) == scaled_width(stage.width, width):
             raise UserError(  # Keras and this project add the input there, Hugging Face does not
                 f"{path}: vision_config.width_coefficient={width} makes a stage as wide as the one before it, where "
                 "Hugging Face's network has no residual connection and this one has; such weights cannot be used."
@@ -139,17 +140,19 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
     """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
-    default = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
+    defaults = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
     if not path.exists():
         side = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
         resized = 346 if side == 289 else side
-        default.update(size=square(resized), crop_size=square(side), do_center_crop=True, include_top=False)
-    configure_pixels(path, tower, 0, default)
+        defaults.update(size=square(resized), crop_size=square(side), do_center_crop=True, include_top=False)
+    configure_pixels(path, tower, 0, defaults)
 
 
 def load_weights(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills both towers, the image-text head and the temperature of an ALIGN (or a MURAL) built for `configure`'s
-    settings; nothing is changed unless all of it fits."""
+    """Fills `parts` of an ALIGN, or a MURAL, that was built for `configure`'s settings.
+
+    They are both towers, the image-text head and the temperature. Nothing is changed unless all of it fits.
+    """
     text = config.text_tower
     tables = {
         "image_encoder": efficientnet_table(config.image_tower.depth),

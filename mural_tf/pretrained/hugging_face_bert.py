@@ -49,9 +49,9 @@ DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and
 
 
 def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", roberta: bool = False) -> list[Row]:
-    """The text tower's variables and their names in `BertModel`, which start with `prefix`.
+    """Returns the rows of the text tower by the names in `BertModel`, which start with `prefix`.
 
-    `roberta`: of XLM-RoBERTa's, whose first position is in row `ROBERTA_FIRST`, and whose one token type is our first.
+    `roberta`: the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one token type.
     """
 
     def name(end: str) -> tuple[str]:
@@ -87,16 +87,16 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
 
 
 def _two_types(table: np.ndarray) -> np.ndarray:
-    """XLM-RoBERTa has one token type: zeros for the second."""
+    """Returns a table of two token types; XLM-RoBERTa has one, and the second becomes zeros."""
     if len(table) == 1:
         return np.concatenate([table, np.zeros_like(table)])
     return table
 
 
 def distilbert_table(layers: int, max_length: int) -> list[Row]:
-    """The text tower's variables and their names in `DistilBertModel` (Sanh et al., 2019), a BERT without token types.
+    """Returns the rows of the text tower by the names in `DistilBertModel` (Sanh et al., 2019).
 
-    Its names are BERT's but for those below; the table of token types is zeros.
+    It is a BERT without token types, whose table is zeros here. Its names are BERT's but for the following names.
     """
     names = {
         "encoder.layer.": "transformer.layer.",
@@ -203,7 +203,10 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
 def load_weights(
     folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None
 ) -> None:
-    """Fills a text tower that was built for `configure`'s settings; without `pooler`, not that layer."""
+    """Fills a text tower that was built for `configure`'s settings.
+
+    `pooler`: whether the pooler is filled; `None`: if the tower has it.
+    """
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
 
@@ -211,7 +214,10 @@ def load_weights(
 def fill(
     weights: WeightFile, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None, roberta: bool = False
 ) -> None:
-    """`load` from weights with the names of `BertModel`, `DistilBertModel` or, with `roberta`, `XLMRobertaModel`."""
+    """As `load_weights`, from opened weights with the names of `BertModel`, `DistilBertModel` or `XLMRobertaModel`.
+
+    `roberta`: the names are `XLMRobertaModel`'s.
+    """
     if pooler is None:
         pooler = tower.pooler_size > 0
     variables = [variable for variable in encoder.variables if pooler or not variable.name.startswith(f"{POOLER}/")]
@@ -225,6 +231,7 @@ def fill(
 
 
 def _plain_name(name: str) -> str:
+    """Returns a name as `BertModel` has it: without the prefix of a model with heads, and in PyTorch's words."""
     name = name.removeprefix("bert.").removeprefix("distilbert.").removeprefix("roberta.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 

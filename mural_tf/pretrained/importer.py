@@ -17,12 +17,13 @@ class Importer:
 
     Args:
       parts: the parts that it fills, as `DualEncoder.weights_by_part` names them.
-      configure: (weights, config) sets `config` by the files.
-      load_weights: (weights, model, config, parts) fills the parts that are asked for.
-      vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
+      configure: a function of (weights, config) that sets `config` by the files.
+      load_weights: a function of (weights, model, config, parts) that fills `parts` of the model.
+      vocabulary: a function of (weights, config) that returns the lines by id and sets how they are used in `config`;
+        `None` for an image tower.
       method: the method of such a model, by default; "": the configuration's.
       recognises: whether a folder or file is of this family; asked of importers that are registered from outside.
-      open_weights: weights -> the `WeightFile` with the layers of all towers; `None` where there is no such file.
+      open_weights: opens the `WeightFile` with the layers of all towers; `None` where there is no such file.
       has_own_head: whether texts of a folder end in a layer that leads to another model's space.
     """
 

@@ -54,7 +54,7 @@ def importer_of(family: str) -> Importer:
 
 
 def kind_of(folder: str | pathlib.Path) -> str:
-    """Returns the family, of `families()`, that a folder or file of weights from elsewhere is; "" for none."""
+    """Returns the name in `families()` of a folder or file of weights; "" if it belongs to none of them."""
     folder = pathlib.Path(folder)
     for family in registered("mural.importers"):
         if importer_of(family).recognises(folder):
@@ -63,7 +63,7 @@ def kind_of(folder: str | pathlib.Path) -> str:
 
 
 def starting_config(source: str) -> ConfigDict:
-    """Returns the configuration that a source's model is built of by default: `base_config()`, with its method.
+    """Returns the configuration that a source's model is built from by default: `base_config()`, with its method.
 
     It computes in float32, so that its vectors are the original's on every machine.
     """
@@ -78,9 +78,9 @@ def starting_config(source: str) -> ConfigDict:
 def configure(
     source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with the weights' settings of their part, and their vocabulary.
+    """Returns `config` with the settings of the weights' `parts`, by default all parts, and their vocabulary by id.
 
-    The vocabulary is empty for an image tower, or where `parts` lacks the text tower; `parts` by default are all.
+    The vocabulary is [] for an image tower, or where `parts` lacks the text tower.
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
@@ -114,7 +114,7 @@ def configure(
     return config, pieces
 
 
-TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # of a configuration: parts of a model
+TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # {tower of a configuration: part of a model}
 
 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
@@ -136,7 +136,7 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
         if weights:
             folder = local_model(weights)
             length = config.text_tower.max_length
-            family = _kind_with(part, weights)
+            family = _family_with(part, weights)
             config, lines = configure(family, folder, config, parts=[part])
             config.text_tower.max_length = min(length, config.text_tower.max_length)
             config.vocabulary.prompts = ()
@@ -149,12 +149,15 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
 def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
     """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
     for tower, part in TOWERS.items():
-        if weights := config[tower].weights:
-            importer_of(_kind_with(part, weights)).load_weights(local_model(weights), model, config, [part])
+        weights = config[tower].weights
+        if weights:
+            importer = importer_of(_family_with(part, weights))
+            importer.load_weights(local_model(weights), model, config, [part])
             print(f"{part} starts with the weights of {weights}.", flush=True)
 
 
-def _kind_with(part: str, weights: str) -> str:
+def _family_with(part: str, weights: str) -> str:
+    """Returns the family of `weights`; raises `UserError` if they are missing, unknown, or hold no such part."""
     folder = local_model(weights)
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
@@ -169,20 +172,20 @@ def _kind_with(part: str, weights: str) -> str:
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
     importer = importer_of(source)
-    taken = [tower for tower, part in TOWERS.items() if part in parts and part in importer.parts]
-    asked = sum(_numbers(config[tower]) for tower in taken)
-    if importer.open_weights is None or not asked:
+    towers = [config[tower] for tower, part in TOWERS.items() if part in parts and part in importer.parts]
+    needed = sum(map(_numbers, towers))
+    if importer.open_weights is None or not needed:
         return
     file = importer.open_weights(weights)
-    if asked > file.size:
+    if needed > file.size:
         raise UserError(
-            f"{weights}: its configuration asks for {asked:,} numbers in the layers, and {file.path} holds "
+            f"{weights}: its configuration asks for {needed:,} numbers in the layers, and {file.path} holds "
             f"{file.size:,}: they are not of one model."
         )
 
 
 def _numbers(tower: ConfigDict) -> int:
-    """How many numbers the layers of a transformer have, about: a little fewer than in truth; 0 of other towers."""
+    """Returns about how many numbers a transformer's layers have, a little fewer than in truth; 0 for other towers."""
     if tower.name not in ("bert", "modernbert", "vit", "naflex"):
         return 0
     hidden = tower.hidden_size
@@ -191,7 +194,10 @@ def _numbers(tower: ConfigDict) -> int:
         return layers + tower.layers * hidden * tower.feed_forward_size
     if tower.name == "bert":
         return layers + hidden * tower.max_length
-    positions = tower.position_grid**2 if tower.name == "naflex" else (tower.image_size // tower.patch_size) ** 2
+    if tower.name == "naflex":
+        positions = tower.position_grid**2
+    else:
+        positions = (tower.image_size // tower.patch_size) ** 2
     return layers + hidden * (positions + 3 * tower.patch_size**2 + tower.projection)
 
 
@@ -200,22 +206,24 @@ def building(filled: Collection[str], only_texts: bool = False) -> contextlib.Ab
 
     `only_texts`: whether the model has no image tower.
     """
-    large = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
-    return undrawn() if large <= set(filled) else contextlib.nullcontext()
+    large_parts = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
+    if large_parts <= set(filled):
+        return undrawn()
+    return contextlib.nullcontext()
 
 
 def import_weights(
     source: str, weights, config: ConfigDict, vocabulary_size: int = 0, as_trained: bool = False
 ) -> tuple[DualEncoder, ConfigDict, list[str]]:
-    """Builds a model whose parts come from files; parts that are not in them are fresh.
+    """Builds a model whose parts come from files; parts that are not in them start at random.
 
     Args:
       source: a name of `families()`.
       weights: the folder or file.
       config: all settings that are not in the files, for example `base_config()`. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
-      vocabulary_size: for image towers, which bring none.
-      as_trained: of SigLIP, pictures and casing as its trainers had them, not as Hugging Face reads them.
+      vocabulary_size: how many pieces there are, for image towers, which bring no vocabulary.
+      as_trained: whether a SigLIP's pictures and casing are as its trainers had them, not as Hugging Face reads them.
 
     Returns:
       The model, its whole configuration, and its vocabulary by id.

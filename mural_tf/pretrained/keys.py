@@ -34,7 +34,7 @@ def read_config(path: pathlib.Path, model_type: str) -> dict:
 
 
 def transformer_sizes(values: Mapping, path: pathlib.Path) -> dict[str, int]:
-    """Returns a tower's fields for the sizes in a configuration of Hugging Face."""
+    """Returns {field of a tower: number} for the sizes in a configuration of Hugging Face."""
     return dict(
         layers=json_field(values, "num_hidden_layers", int, path),
         hidden_size=json_field(values, "hidden_size", int, path),
@@ -43,19 +43,22 @@ def transformer_sizes(values: Mapping, path: pathlib.Path) -> dict[str, int]:
     )
 
 
-def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, all_known: bool = True) -> None:
-    """Raises `UserError` for a value that asks for something that is not supported.
+def check_keys(values: Mapping, allowed: Mapping, path: pathlib.Path, refuses_unknown: bool = True) -> None:
+    """Raises `UserError` for a configuration value that this package does not support.
 
     Args:
-      values: of a file, or of an object in it; null is always right.
-      allowed: {key: the values that it may have}, or `FREE`.
-      path: the file, for the message.
-      all_known: whether a key that is not among `allowed` is refused, too.
+      values: {key: value} of a JSON file, or of an object in it; null is always accepted.
+      allowed: {key: its supported values}, or `FREE` for a key of any value.
+      path: the file, named in the message.
+      refuses_unknown: whether a key that `allowed` lacks raises as well.
     """
     for key, value in values.items():
         if key not in allowed:
-            if all_known:
+            if refuses_unknown:
                 raise UserError(f"{path}: unknown key {key}, which may change the vectors, so the folder is not read.")
-        elif value is not None and allowed[key] is not FREE and value not in allowed[key]:
-            only = " or ".join(map(repr, allowed[key])) or "null"
-            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, and only {only} is supported.")
+            continue
+        supported = allowed[key]
+        if value is None or supported is FREE or value in supported:
+            continue
+        expected = " or ".join(map(repr, supported)) or "null"
+        raise UserError(f"{path}: {key} is {reprlib.repr(value)}, and only {expected} is supported.")

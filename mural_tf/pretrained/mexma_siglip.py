@@ -57,16 +57,19 @@ def open_weights(folder: str | pathlib.Path) -> WeightFile:
     stems = {name.rpartition(".")[0] for name in others}
     is_known = len(vision) == len(text) == len(stems) == 1 and ends in (["weight"], ["bias", "weight"])
     if not is_known or "" in (*vision, *text, *stems) or len(weights.shapes[others[-1]]) != 2:
-        shown = ", ".join(others[:5])
+        further = ", ".join(others[:5]) or "-"
         raise UserError(
-            f"{weights.path} holds {len(vision)} towers of pictures, {len(text)} of texts, and besides {shown or '-'}: "
+            f"{weights.path} holds {len(vision)} towers of pictures, {len(text)} of texts, and besides {further}: "
             "expected a SiglipVisionModel, an XLMRobertaModel, one linear layer, logit_scale and logit_bias, as "
             "mexma-siglip2 has them."
         )
-    own = {vision[0]: VISION, text[0]: TEXT, f"{stems.pop()}.": HEAD}
+    (vision_prefix,) = vision
+    (text_prefix,) = text
+    (layer_name,) = stems
+    prefixes = {vision_prefix: VISION, text_prefix: TEXT, f"{layer_name}.": HEAD}
 
     def rename(name: str) -> str:
-        for theirs, ours in own.items():
+        for theirs, ours in prefixes.items():
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name
@@ -100,21 +103,24 @@ def _configure_vision(tower: ConfigDict, weights: WeightFile, values: dict, path
     vision = json_field(values, "vision_config", dict, path, {})
     shapes = weights.below(VISION).shapes
     names = (PATCHES, "embeddings.position_embedding.weight", "encoder.layers.0.mlp.fc1.weight")
-    patches, positions, wide = (shapes.get(name, ()) for name in names)
-    if len(patches) != 4 or len(positions) != 2 or len(wide) != 2:
+    patches, positions, intermediate = (shapes.get(name, ()) for name in names)
+    if len(patches) != 4 or len(positions) != 2 or len(intermediate) != 2:
         raise UserError(f"{weights.path}: {', '.join(names)} are not the names and axes of a SiglipVisionModel.")
+    hidden_size, _, _, patch_size = patches
+    intermediate_size, _ = intermediate
+    position_count, _ = positions
     layers = [re.fullmatch(r"encoder\.layers\.(\d+)\.mlp\.fc1\.weight", name) for name in shapes]
-    described = {
-        "hidden_size": patches[0],
-        "intermediate_size": wide[0],
-        "num_hidden_layers": sum(name is not None for name in layers),
+    settings = {
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": sum(match is not None for match in layers),
         "num_attention_heads": json_field(vision, "num_attention_heads", int, path, HEADS),
-        "patch_size": patches[-1],
-        "image_size": json_field(vision, "image_size", int, path, round(positions[0] ** 0.5) * patches[-1]),
+        "patch_size": patch_size,
+        "image_size": json_field(vision, "image_size", int, path, round(position_count**0.5) * patch_size),
         "hidden_act": vision.get("hidden_act", "gelu_pytorch_tanh"),
         "layer_norm_eps": json_field(vision, "layer_norm_eps", float, path, 1e-6),
     }
-    configure_vision(tower, described, path, "attention")
+    configure_vision(tower, settings, path, "attention")
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:

@@ -69,7 +69,7 @@ KEYS = {
 
 
 def table(layers: int) -> list[Row]:
-    """The text tower's variables and their names in `ModernBertModel`."""
+    """Returns the rows of the text tower by the names in `ModernBertModel`."""
 
     def kernel(ours: str, theirs: str) -> Row:
         return Row(f"{ours}/kernel", (f"{theirs}.weight",), linear)
@@ -135,13 +135,13 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
 
 
 def _attention_every(values: dict, path: pathlib.Path) -> int:
-    """How many layers there are from a global layer to the next; the last group may be cut off."""
+    """Returns how many layers there are from a global layer to the next; the last group may be cut off."""
     every = json_field(values, "global_attn_every_n_layers", int, path, 3)
     if values.get("layer_types") is None:
         return every
     types = json_field(values, "layer_types", list[str], path)
-    others = [number for number, name in enumerate(types) if name == GLOBAL and number]
-    every = others[0] if others else max(len(types), 1)
+    further_global = [number for number, name in enumerate(types) if name == GLOBAL and number]
+    every = further_global[0] if further_global else max(len(types), 1)
     expected = [LOCAL if number % every else GLOBAL for number in range(len(types))]
     if types != expected or len(types) != values.get("num_hidden_layers"):
         raise UserError(
@@ -152,18 +152,24 @@ def _attention_every(values: dict, path: pathlib.Path) -> int:
 
 
 def _rotary_bases(values: dict, path: pathlib.Path) -> tuple[float, float]:
-    """The bases of rotations in global and in local layers; raises `UserError` for other kinds of positions."""
-    parameters = json_field(values, "rope_parameters", dict, path, {}) if values.get("rope_parameters") else {}
+    """Returns the bases of rotations in global and in local layers; raises `UserError` for other kinds of positions."""
+    parameters = {}
+    if values.get("rope_parameters"):
+        parameters = json_field(values, "rope_parameters", dict, path, {})
     check_keys(parameters, {GLOBAL: FREE, LOCAL: FREE}, path)
     bases = []
     for layer_type, old_key, default in (
         (GLOBAL, "global_rope_theta", 160_000.0),
         (LOCAL, "local_rope_theta", 10_000.0),
     ):
-        own = json_field(parameters, layer_type, dict, path, {}) if parameters.get(layer_type) else {}
-        check_keys(own, {"rope_theta": FREE, "rope_type": ("default",)}, path)
-        old = json_field(values, old_key, float, path, default) if values.get(old_key) is not None else default
-        bases.append(float(json_field(own, "rope_theta", float, path, old)))
+        settings = {}
+        if parameters.get(layer_type):
+            settings = json_field(parameters, layer_type, dict, path, {})
+        check_keys(settings, {"rope_theta": FREE, "rope_type": ("default",)}, path)
+        base = default
+        if values.get(old_key) is not None:
+            base = json_field(values, old_key, float, path, default)
+        bases.append(float(json_field(settings, "rope_theta", float, path, base)))
     return tuple(bases)
 
 
@@ -201,7 +207,8 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
     else:
         lines = piece_models.read_lines(path)
     lines = fit_rows(lines, token_rows(open_safetensors(folder)), path)
-    warn_of_added_tokens(folder, [piece for piece, _, _ in piece_models.parse_lines(lines, path)[0]])
+    pieces, _ = piece_models.parse_lines(lines, path)
+    warn_of_added_tokens(folder, [piece for piece, _, _ in pieces])
     use_sentence_pieces(config, lines, f"{names[0]} {names[2]} {pad}", cleaning)
     return lines
 

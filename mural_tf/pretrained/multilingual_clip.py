@@ -59,16 +59,17 @@ def configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Pa
     """Sets the text tower to a BERT's sizes, which are its arrays' sizes."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
+        """Returns the shape of an array; raises `UserError` if it is missing or has another rank."""
         sizes = weights.shapes.get(name, ())
         if len(sizes) != rank:
             raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of a BERT.")
         return sizes
 
-    hidden = shape("embeddings.word_embeddings.weight", 2)[1]
+    _, hidden = shape("embeddings.word_embeddings.weight", 2)
     layers = [re.fullmatch(r"encoder\.layer\.(\d+)\.output\.dense\.bias", name) for name in weights.shapes]
     values = {
         "hidden_size": hidden,
-        "num_hidden_layers": sum(sizes is not None for sizes in layers),
+        "num_hidden_layers": sum(match is not None for match in layers),
         "num_attention_heads": max(1, hidden // HEAD_WIDTH),
         "intermediate_size": shape("encoder.layer.0.intermediate.dense.bias", 1)[0],
         "max_position_embeddings": shape("embeddings.position_embeddings.weight", 2)[0],
@@ -119,6 +120,7 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _is_roberta(folder: pathlib.Path) -> bool:
+    """Whether an M-CLIP's text tower is an XLM-RoBERTa."""
     base = read_json(folder / "config.json").get("modelBase", "")
     return "roberta" in str(base).lower()
 
@@ -139,6 +141,7 @@ def _open_weights(folder: str | pathlib.Path) -> WeightFile:
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns the lines of the vocabulary; texts are cleaned as open_clip does before the tokenizer's own steps."""
     lines = read_vocabulary(folder, config, token_rows(_open_weights(folder)))
     config.vocabulary.cleaning = (*open_clip_siglip.cleaning(pathlib.Path(folder)), *config.vocabulary.cleaning)
     return lines

@@ -50,7 +50,7 @@ TIMM_LAYER = {  # as `clip.OPEN_CLIP_LAYER`
     "output_norm": "norm2",
 }
 OPTIONS = ("act_kwargs", "norm_kwargs")  # of the text tower's activation and norms
-NAME = r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)"  # of timm, with attention pooling
+NAME = r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)"  # timm's names of towers with attention pooling
 HEADS = {"base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 WITH_TANH = r"vit_(so400m_patch16|giantopt_patch16)_.*"
 # Keys that vectors depend on, with the values that are done here.
@@ -74,33 +74,34 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
     model, path = open_clip_settings(folder)
     weights = open_weights(folder)
     vision, text = (json_field(model, name, dict, path) for name in ("vision_cfg", "text_cfg"))
-    check_keys(vision, VISION_KEYS, path, all_known=False)
-    check_keys(text, TEXT_KEYS, path, all_known=False)
+    check_keys(vision, VISION_KEYS, path, refuses_unknown=False)
+    check_keys(text, TEXT_KEYS, path, refuses_unknown=False)
     if text.get("no_causal_mask") is not True or text.get("pool_type") != "last":
         raise UserError(
             f"{path}: no_causal_mask and pool_type of the text tower must be true and 'last', as in SigLIP."
         )
     name = str(vision["timm_model_name"])
-    named = re.fullmatch(NAME, name)
-    if named is None:
+    match = re.fullmatch(NAME, name)
+    if match is None:
         raise UserError(
             f"{path}: timm_model_name is {name!r}, expected vit_(base, large, so400m or giantopt)_…_siglip_…."
         )
-    patches = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
+    size, _, image_size = match.groups()
+    image_width, _, patch_height, _ = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
     config.image_tower.update(
         name="vit",
-        patch_size=patches[2],
+        patch_size=patch_height,
         layers=_layers(weights, f"{TRUNK}.blocks"),
-        hidden_size=patches[0],
-        heads=HEADS[named[1]],
-        feed_forward_size=_wide(weights, f"{TRUNK}.blocks", "fc1"),
+        hidden_size=image_width,
+        heads=HEADS[size],
+        feed_forward_size=_feed_forward_size(weights, f"{TRUNK}.blocks", "fc1"),
         activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
         epsilon=1e-6,
         pooling="attention",
         projection=0,
-        image_size=json_field(vision, "image_size", int, path, int(named[3])),
+        image_size=json_field(vision, "image_size", int, path, int(image_size)),
     )
-    rows = _shape(weights, "text.positional_embedding", 2)
+    _, text_width = _shape(weights, "text.positional_embedding", 2)
     activation, norm = (json_field(text, key, dict, path, {}) if text.get(key) else {} for key in OPTIONS)
     check_keys(activation, {"approximate": ("none", "tanh")}, path)
     check_keys(norm, {"eps": FREE}, path)
@@ -108,9 +109,9 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
         raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
     config.text_tower.update(
         layers=_layers(weights, BLOCKS),
-        hidden_size=rows[1],
+        hidden_size=text_width,
         heads=json_field(text, "heads", int, path, 8),
-        feed_forward_size=_wide(weights, BLOCKS, "c_fc"),
+        feed_forward_size=_feed_forward_size(weights, BLOCKS, "c_fc"),
         activation="gelu_tanh" if activation.get("approximate") == "tanh" else "gelu",
         epsilon=float(json_field(norm, "eps", float, path, 1e-5)),
         max_length=json_field(text, "context_length", int, path, 77),
@@ -133,7 +134,7 @@ def open_weights(folder: pathlib.Path) -> WeightFile:
 
 
 def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """The variables of each part but the numbers, and their names."""
+    """Returns {part of a model: its rows}, without the two learned numbers."""
     pool = f"{TRUNK}.attn_pool"
     patches = f"{TRUNK}.patch_embed.proj"
     positions = "text.positional_embedding"
@@ -161,6 +162,7 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
 
 
 def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
+    """Returns the head's rows: a layer with or without bias, or the identity where the file has no projection."""
     head = "image_text_head"
     projection = "text.text_projection"
     if f"{projection}.weight" in weights.shapes:
@@ -171,15 +173,17 @@ def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
 
 
 def _layers(weights: WeightFile, prefix: str) -> int:
-    numbers = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in weights.shapes]
-    return len({number[1] for number in numbers if number})
+    """Returns how many layers a tower has, by the numbers in the names."""
+    matches = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in weights.shapes]
+    return len({match[1] for match in matches if match})
 
 
-def _wide(weights: WeightFile, prefix: str, layer: str) -> int:
+def _feed_forward_size(weights: WeightFile, prefix: str, layer: str) -> int:
     return _shape(weights, f"{prefix}.0.mlp.{layer}.bias", 1)[0]
 
 
 def _shape(weights: WeightFile, name: str, rank: int) -> tuple[int, ...]:
+    """Returns the shape of a tensor; raises `UserError` if it is missing or has another rank."""
     shape = weights.shapes.get(name, ())
     if len(shape) != rank:
         raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of open_clip's SigLIP.")

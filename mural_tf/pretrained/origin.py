@@ -26,10 +26,10 @@ class Origin:
 
     Attributes:
       family: a name of `importers.families()`.
-      name: the folder's, or `hf://ORG/NAME`.
+      name: the folder's name, or `hf://ORG/NAME`.
       revision: the commit on the Hub, "" for a folder of this machine.
-      licence: from its README.md, "" without one there.
-      languages: from its README.md.
+      licence: as its README.md says, "" if it says nothing.
+      languages: as its README.md says.
     """
 
     family: str

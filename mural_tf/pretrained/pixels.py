@@ -18,32 +18,33 @@ NAMES = {(HALF, HALF): "symmetric", **{statistics: name for name, statistics in 
 
 
 def square(side: int) -> dict[str, int]:
+    """Returns a size as these files have it."""
     return {"height": side, "width": side}
 
 
 def siglip_pixels(size: int) -> dict:
-    """The defaults of `SiglipImageProcessor`, for pictures of `size` pixels."""
+    """Returns the defaults of `SiglipImageProcessor`, {key: value}, for pictures of `size` pixels."""
     return {"size": square(size), "resample": 3, "image_mean": list(HALF), "image_std": list(HALF)}
 
 
 def clip_pixels(size: int) -> dict:
-    """The defaults of `CLIPImageProcessor`, for pictures of `size` pixels."""
+    """Returns the defaults of `CLIPImageProcessor`, {key: value}, for pictures of `size` pixels."""
     mean, deviation = map(list, STATISTICS["clip"])
     crop = {"crop_size": square(size), "do_center_crop": True}
     return {"size": {"shortest_edge": size}, **crop, "resample": 3, "image_mean": mean, "image_std": deviation}
 
 
 def configure_pixels(
-    path: pathlib.Path, tower: ConfigDict, image_size: int, default: Mapping, as_trained: bool = False
+    path: pathlib.Path, tower: ConfigDict, image_size: int, defaults: Mapping, as_trained: bool = False
 ) -> None:
     """Sets sizes, resizing and normalisation in `tower`, the `image_tower` part of a configuration.
 
     Args:
       path: the file. Without it `processor_config.json` next to it is read, where transformers 5 writes the same.
-      tower: is changed.
+      tower: the configuration that is changed.
       image_size: pixels that the model takes; 0 for any.
-      default: replaces the file, and keys that it lacks or has as null: `clip_pixels` or `siglip_pixels`.
-      as_trained: of a SigLIP: resize as big_vision's demo does, squashed, without anti-aliasing and cut off.
+      defaults: values for keys that the file lacks or has as null, or for a missing file; for example `clip_pixels`.
+      as_trained: whether a SigLIP's pictures are resized as in big_vision's demo: squashed, without anti-aliasing.
 
     Raises:
       UserError: one line on an unsupported setting of the file: pictures of another size or not square,
@@ -52,7 +53,7 @@ def configure_pixels(
     newer = path.with_name("processor_config.json")
     if newer.is_file() and not path.is_file():
         path = newer
-    values = _read(path, default)
+    values = _read(path, defaults)
     if "max_num_patches" in values:
         raise UserError(
             f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and "
@@ -67,9 +68,9 @@ def configure_pixels(
 
 
 def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets the number of patches, the square that holds them, and normalisation in `tower`, as of NaFlex.
+    """Sets the number of patches, the square that holds them, and normalisation in `tower`, a NaFlex.
 
-    `path` as of `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of another size
+    `path` is as in `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of another size
     than `tower.patch_size`.
     """
     newer = path.with_name("processor_config.json")
@@ -92,13 +93,14 @@ def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
     _configure_normalization(values, path, tower)
 
 
-def _read(path: pathlib.Path, default: Mapping) -> dict:
+def _read(path: pathlib.Path, defaults: Mapping) -> dict:
+    """Returns the file's settings over `defaults`; sizes as {"height", "width"} or {"shortest_edge"}."""
     values = read_json(path) if path.is_file() else {}
     values = json_field(values, "image_processor", dict, path, values)
-    values = {**default, **_without_null(values)}
+    values = {**defaults, **_without_null(values)}
     for key in {"size", "crop_size"} & set(values):
-        if isinstance(values[key], int):  # of older files
-            values[key] = dict.fromkeys(default.get(key, ("height", "width")), values[key])
+        if isinstance(values[key], int):  # in older files
+            values[key] = dict.fromkeys(defaults.get(key, ("height", "width")), values[key])
         size = check_json(values[key], dict, key, path)
         values[key] = check_json(_without_null(size), dict[str, int], key, path)
     return values
@@ -109,6 +111,7 @@ def _without_null(values: Mapping) -> dict:
 
 
 def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets how pictures are resized and cropped; raises `UserError` where they do not become squares of one size."""
     resizes = json_field(values, "do_resize", bool, path, True)
     crops = json_field(values, "do_center_crop", bool, path, False)
     size = values["size"]
@@ -116,8 +119,13 @@ def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> 
     if number not in INTERPOLATIONS:
         raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
     squash = set(size) != {"shortest_edge"}
-    resize = _side(values, "size", path) if squash else size["shortest_edge"]
-    image_size = _side(values, "crop_size", path) if crops else resize
+    if squash:
+        resize = _side(values, "size", path)
+    else:
+        resize = size["shortest_edge"]
+    image_size = resize
+    if crops:
+        image_size = _side(values, "crop_size", path)
     makes_squares = squash or crops
     if not resizes or not makes_squares or not 0 < image_size <= resize:
         raise UserError(
@@ -134,6 +142,7 @@ def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> 
 
 
 def _side(values: dict, key: str, path: pathlib.Path) -> int:
+    """Returns the side of the square in `values[key]`; raises `UserError` for another shape."""
     size = values.get(key, {})
     if set(size) != {"height", "width"} or size["height"] != size["width"]:
         raise UserError(f"{path}: {key} is {size}, expected one height and width.")
@@ -141,17 +150,18 @@ def _side(values: dict, key: str, path: pathlib.Path) -> int:
 
 
 def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets what is done to pixel values; raises `UserError` for another scale than [0, 1] or [-1, 1]."""
     factor = json_field(values, "rescale_factor", float, path, 1 / 255)
     scaled = json_field(values, "do_rescale", bool, path, True)
     normalized = json_field(values, "do_normalize", bool, path, True)
     offset = json_field(values, "rescale_offset", bool, path, False)
-    again = json_field(values, "include_top", bool, path, False)
-    if math.isclose(factor, 1 / 127.5) and scaled and offset and not normalized and not again:
+    include_top = json_field(values, "include_top", bool, path, False)  # normalises once more
+    if math.isclose(factor, 1 / 127.5) and scaled and offset and not normalized and not include_top:
         tower.normalization = "symmetric"
-    elif not math.isclose(factor, 1 / 255) or not scaled or offset or again:
+    elif not math.isclose(factor, 1 / 255) or not scaled or offset or include_top:
         raise UserError(
             f"{path}: pixels times {factor:.6g} with do_rescale={scaled}, rescale_offset={offset}, "
-            f"do_normalize={normalized}, include_top={again}: expected times 1/255, and no offset."
+            f"do_normalize={normalized}, include_top={include_top}: expected times 1/255, and no offset."
         )
     elif not normalized:
         tower.normalization = "none"

@@ -1,8 +1,8 @@
 """Folders of Sentence-Transformers (Reimers and Gurevych, 2019): a BERT or DistilBERT, pooling, dense layers.
 
-`modules.json` names the modules in their order. The first is the text tower; pooling is of the first position or the
-mean; a Dense layer with tanh is the tower's pooler, one without activation becomes every text head of the model, as in
-`clip-ViT-B-32-multilingual-v1`, whose texts are in CLIP's space. Without it the heads are the identity.
+`modules.json` names the modules in their order. The first is the text tower; pooling takes the first position or the
+mean; a Dense layer with tanh is the tower's pooler; a Dense layer without activation becomes every text head of the
+model, as in `clip-ViT-B-32-multilingual-v1`, whose texts are in CLIP's space. Without it the heads are the identity.
 
 Each module has a file of settings. Settings that change vectors are used; settings that this project does not have are
 allowed only with the value that changes nothing, and an unknown key is refused.
@@ -23,7 +23,7 @@ from mural_lite.files import check_json, json_field, read_json
 from mural_tf.encoders.bert import POOLER
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert, modernbert
-from mural_tf.pretrained.folders import MODULES, read_rows
+from mural_tf.pretrained.folders import MODULES, module_folders
 from mural_tf.pretrained.importer import TEXT, Importer
 from mural_tf.pretrained.keys import FREE, check_keys
 from mural_tf.pretrained.tables import assign, kernel_and_bias, zeros_for
@@ -101,10 +101,10 @@ def text_folder(folder: str | pathlib.Path) -> pathlib.Path:
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
-    """Returns the modules of a folder; raises `UserError` for any that this project does not have."""
+    """Returns the modules of a folder; raises `UserError` for a module that this project does not have."""
     folder = pathlib.Path(folder)
     path = folder / MODULES
-    rows = read_rows(folder)
+    rows = module_folders(folder)
     classes = [class_name for class_name, _ in rows]
     if classes[:1] == ["CLIPModel"]:
         raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
@@ -126,6 +126,7 @@ def read_modules(folder: str | pathlib.Path) -> Modules:
 
 
 def _pooling(path: pathlib.Path) -> str:
+    """Returns "first" or "mean", by the pooling's settings; raises `UserError` for another pooling."""
     values = read_json(path)
     check_keys(values, POOLING_KEYS, path)
     modes = values.get("pooling_mode")
@@ -140,6 +141,7 @@ def _pooling(path: pathlib.Path) -> str:
 
 
 def _activation(path: pathlib.Path) -> str:
+    """Returns one of `ACTIVATIONS`, by a Dense layer's settings; raises `UserError` for another activation."""
     values = read_json(path)
     check_keys(values, DENSE_KEYS, path)
     name = json_field(values, "activation_function", str, path, "Tanh").rpartition(".")[2]
@@ -149,23 +151,26 @@ def _activation(path: pathlib.Path) -> str:
 
 
 def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """The settings of the first module, whose file has one of several names, and that file."""
+    """Returns the settings of the first module, {key: value}, and their file, which has one of several names."""
     path = next((folder / name for name in TOWER_SETTINGS if (folder / name).is_file()), folder / TOWER_SETTINGS[0])
     values = read_json(path) if path.is_file() else {}
     check_keys(values, TOWER_KEYS, path)
-    modality = json_field(values, "modality_config.text", dict, path, {}) if values.get("modality_config") else {}
-    check_keys(modality, _OUTPUT, path)
+    if values.get("modality_config"):
+        modality = json_field(values, "modality_config.text", dict, path, {})
+        check_keys(modality, _OUTPUT, path)
     return values, path
 
 
 def _length(tower: pathlib.Path, positions: int) -> int:
-    """The folder's own length, at most the weights' positions: what one file leaves open comes from the next."""
+    """Returns the folder's own length in tokens, at most `positions`, by the first file that says it."""
     values, path = _tower_settings(tower)
     if values.get("max_seq_length") is None:
         length = max_length(tower)
     else:
         length = json_field(values, "max_seq_length", int, path)
-    return positions if length is None else min(length, positions)
+    if length is None:
+        return positions
+    return min(length, positions)
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -219,14 +224,15 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
         raise UserError(f"{path}: default_prompt_name is {default!r}, and prompts has {', '.join(prompts) or 'none'}.")
     if not any(prompts.values()):
         return
-    pooling = read_rows(folder)[1][1] / "config.json"
+    _, (_, pooling_folder), *_ = module_folders(folder)
+    pooling = pooling_folder / "config.json"
     if read_json(pooling).get("include_prompt", True) is False:
         raise UserError(
             f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not supported."
         )
-    bad = [name for name in prompts if not name or "=" in name]
-    if bad:
-        raise UserError(f"{path}: prompts has the name {bad[0]!r}: expected one without '='.")
+    for name in prompts:
+        if not name or "=" in name:
+            raise UserError(f"{path}: prompts has the name {name!r}: expected one without '='.")
     vocabulary.prompt = "" if default is None else prompts[default]
     vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
 
@@ -259,16 +265,21 @@ def fill_identity(head) -> None:
 
 
 def _fill(layer, folder: pathlib.Path) -> None:
+    """Fills a Dense layer from a module's folder; a bias that the file lacks becomes zeros."""
     weights = open_safetensors(folder)
-    table = kernel_and_bias(layer.name, "linear")
+    kernel, bias = kernel_and_bias(layer.name, "linear")
     if "linear.bias" not in weights.shapes:
-        table[1] = zeros_for(f"{layer.name}/bias", "linear.weight", layer.units)
-    assign(table, layer.variables, weights, "", "a Dense layer")
+        bias = zeros_for(f"{layer.name}/bias", "linear.weight", layer.units)
+    assign([kernel, bias], layer.variables, weights, "", "a Dense layer")
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns the lines of the tower's vocabulary; sets how it is used, and the steps before it, in `config`."""
     tower = text_folder(folder)
-    lines = (modernbert.read_vocabulary if modernbert.is_modernbert(tower) else vocabulary_of)(tower, config)
+    if modernbert.is_modernbert(tower):
+        lines = modernbert.read_vocabulary(tower, config)
+    else:
+        lines = vocabulary_of(tower, config)
     configure_texts(folder, config)
     return lines
 

@@ -43,7 +43,7 @@ from mural_tf.pretrained.temperature import configure_scale, scale_row
 from mural_tf.pretrained.tokenizer_files import TOKENIZER, check_settings, read_settings, read_tokenizer, template_of
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
-HEAD = "params/txt/head"  # of the text tower in big_vision
+HEAD = "params/txt/head"  # the text tower's head in big_vision
 TEXT_TOWER = dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0)
 LAYOUTS = {"unigram": "siglip", "bpe": "siglip2"}  # by the kind of pieces
 HUGGING_FACE_CLEANING = {
@@ -53,7 +53,7 @@ HUGGING_FACE_CLEANING = {
 
 
 def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
-    """Returns the variables of each part and their names in `SiglipModel`."""
+    """Returns {part of a model: its rows by the names in `SiglipModel`}."""
     vision = "vision_model"
     text = "text_model"
     patches = f"{vision}.embeddings.patch_embedding"
@@ -91,7 +91,7 @@ def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, 
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """Returns the variables of each part and their names in big_vision's `two_towers` checkpoint.
+    """Returns {part of a model: its rows by the names in big_vision's `two_towers` checkpoint}.
 
     Layers are single, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
     """
@@ -181,10 +181,9 @@ def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
 
 
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
-    """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP of a folder or
-    .npz file.
+    """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP in `weights`.
 
-    Raises `UserError` for another model, architecture or preprocessing.
+    `weights`: a folder or .npz file. Raises `UserError` for another model, architecture or preprocessing.
     """
     path = folder_of_two_towers(weights)
     file = open_weights(path)
@@ -194,9 +193,12 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
         _configure_hugging_face(path, config)
     else:
         _configure_big_vision(file, config)
-    scale, bias = ("logit_scale", "logit_bias") if path.is_dir() else ("params/t", "params/b")
-    configure_scale(file, config.loss, scale)
-    configure_bias(file, config, bias)
+    if path.is_dir():
+        configure_scale(file, config.loss, "logit_scale")
+        configure_bias(file, config, "logit_bias")
+    else:
+        configure_scale(file, config.loss, "params/t")
+        configure_bias(file, config, "params/b")
     if as_trained or not _is_open_clip(path):
         side = config.image_tower.image_size
         configure_pixels(path / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side), as_trained)
@@ -224,6 +226,7 @@ def _is_open_clip(path: pathlib.Path) -> bool:
 
 
 def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
+    """Sets both towers by config.json; raises `UserError` for another model."""
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") == "siglip2":
@@ -242,10 +245,11 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
-    """All sizes are the arrays' sizes; patches, activation and epsilon are SigLIP's."""
+    """Sets both towers to the arrays' sizes; patches, activation and epsilon are SigLIP's."""
     shapes = weights.shapes
 
     def tower(part: str, encoder: str) -> dict:
+        """Returns {field: value} of a tower's sizes."""
         names = [name for name in shapes if name.startswith(f"params/{part}/{encoder}/encoderblock")]
         queries = [name for name in names if name.endswith("_0/query/kernel")]
         wide = [name for name in names if name.endswith("Dense_0/kernel")]
@@ -316,7 +320,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
 
 
 def _check_end(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a tokenizer that says of its rows that they have no end."""
+    """Raises `UserError` for a tokenizer whose rows have no end."""
     names = template_of(read_tokenizer(folder), folder / TOKENIZER)
     if names == [""] and read_settings(folder).get("add_eos_token") is not True:
         raise UserError(f"{folder / TOKENIZER}: its post_processor makes rows of text alone; expected an end of texts.")
@@ -327,10 +331,12 @@ def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: Config
     path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
-        table = {**open_clip_siglip.table(config, file), **_numbers()}
+        tables = {**open_clip_siglip.table(config, file), **_numbers()}
+    elif path.is_dir():
+        tables = hugging_face_table(config)
     else:
-        table = hugging_face_table(config) if path.is_dir() else big_vision_table(config, file)
-    assign_parts(table, model, parts, file, r".*position_ids", "a SigLIP")
+        tables = big_vision_table(config, file)
+    assign_parts(tables, model, parts, file, r".*position_ids", "a SigLIP")
 
 
 IMPORTER = Importer(

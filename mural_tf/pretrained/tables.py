@@ -38,7 +38,7 @@ def depthwise(weight: np.ndarray) -> np.ndarray:
 
 
 def side_by_side(*values: np.ndarray) -> np.ndarray:
-    """Kernels [in, out] or biases [out] of several layers as one layer's."""
+    """Returns the kernels [in, out] or biases [out] of several layers as one layer's."""
     return np.concatenate(values, axis=-1)
 
 
@@ -48,12 +48,12 @@ def linear_side_by_side(*weights: np.ndarray) -> np.ndarray:
 
 
 def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Keeps the first rows of a table: positions that no text reaches are left out."""
+    """Returns a layout that keeps the first rows of a table: positions that no text reaches are left out."""
     return rows_from(0, count)
 
 
 def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Keeps `count` rows of a table from `first` on."""
+    """Returns a layout that keeps `count` rows of a table from `first` on."""
     return lambda table: table[first : first + count]
 
 
@@ -63,13 +63,13 @@ def only_row(table: np.ndarray) -> np.ndarray:
 
 
 def no_types(positions: np.ndarray) -> np.ndarray:
-    """The table of token types, which a tower lacks, from the table of positions, [T, hidden]."""
+    """Returns zeros for the table of token types, which a tower lacks, as wide as its positions, [T, hidden]."""
     return np.zeros_like(positions[:TOKEN_TYPES])
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One variable of ours, by its name without ":0", the names it comes from, and how they become it."""
+    """One variable of ours: its name without ":0", the names of the tensors it is made of, and how it is made."""
 
     variable: str
     sources: tuple[str, ...]
@@ -77,17 +77,17 @@ class Row:
 
 
 def kernel_and_bias(ours: str, theirs: str) -> list[Row]:
-    """A Dense layer's rows in PyTorch's names."""
+    """Returns a Dense layer's two rows, by PyTorch's names."""
     return [Row(f"{ours}/kernel", (f"{theirs}.weight",), linear), Row(f"{ours}/bias", (f"{theirs}.bias",))]
 
 
 def norm_rows(ours: str, theirs: str) -> list[Row]:
-    """A layer normalisation's rows in PyTorch's names."""
+    """Returns a layer normalisation's two rows, by PyTorch's names."""
     return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
 
 
 def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
-    """The rows of a layer's fused kernel, from PyTorch's names of its queries, keys and values."""
+    """Returns the rows of a layer's fused kernel and bias, by PyTorch's names of its queries, keys and values."""
     return [
         Row(f"{ours}/qkv/kernel", tuple(f"{name}.weight" for name in projections), linear_side_by_side),
         Row(f"{ours}/qkv/bias", tuple(f"{name}.bias" for name in projections), side_by_side),
@@ -95,12 +95,12 @@ def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
 
 
 def zeros_for(ours: str, theirs: str, size: int) -> Row:
-    """A bias of ours that the file lacks; `theirs` is any tensor of it."""
+    """Returns the row of a bias that the file lacks; `theirs` is any tensor of the file."""
     return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
 
 
 def identity_head(head: str, theirs: str, size: int) -> list[Row]:
-    """The rows of a head that the file lacks, which changes nothing; `theirs` is any tensor of the file."""
+    """Returns the rows of a head that the file lacks, the identity; `theirs` is any tensor of the file."""
     kernel = Row(f"{head}/kernel", (theirs,), lambda value: np.eye(size, dtype=np.float32))
     return [kernel, zeros_for(f"{head}/bias", theirs, size)]
 
@@ -133,7 +133,8 @@ def assign(
         row = same_sources[0]
         variable = by_name[row.variable]
         if len(same_sources) == 1 and row.layout is as_is and len(variable.shape) == 2:
-            _assign_blocks(variable, weights.blocks(*sources))
+            (source,) = sources
+            _assign_blocks(variable, weights.blocks(source))
             continue
         values = [weights.read(source) for source in sources]
         for row in same_sources:
@@ -143,7 +144,7 @@ def assign(
 def _problems(
     rows: Mapping[str, Row], variables: Mapping[str, tf.Variable], weights: WeightFile, ignored: str
 ) -> list[str]:
-    """How the names and shapes of a file differ from the names and shapes that `rows` need; [] if all fit."""
+    """Returns in words how a file's names and shapes differ from the ones that `rows` need; [] if all fit."""
     used = _sources(rows.values())
     names_in_file = weights.shapes.keys()
     missing = sorted(used - names_in_file)
@@ -190,20 +191,20 @@ def assign_parts(
     `tables`: {part: its rows}. The file may hold other parts, too.
     """
     by_part = model.weights_by_part()
-    chosen: list[Row] = []
+    table: list[Row] = []
     variables: list[tf.Variable] = []
-    may_be_there = [ignored] if ignored else []
+    patterns = [ignored] if ignored else []
     for part, rows in tables.items():
         if part in parts and part in by_part:
-            chosen += rows
+            table += rows
             variables += getattr(by_part[part], "variables", [by_part[part]])
         else:
-            may_be_there += map(re.escape, sorted(_sources(rows)))
-    assign(chosen, variables, weights, "|".join(may_be_there), expected)
+            patterns += map(re.escape, sorted(_sources(rows)))
+    assign(table, variables, weights, "|".join(patterns), expected)
 
 
 def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
-    """The shape that a row's layout gives, without reading the file; `None` if it cannot be applied."""
+    """Returns the shape that a row's layout gives, without reading the file; `None` if it cannot be applied."""
     values = [np.broadcast_to(np.float32(0), weights.shapes[source]) for source in row.sources]  # takes no memory
     try:
         return tuple(row.layout(*values).shape)

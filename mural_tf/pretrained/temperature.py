@@ -11,7 +11,7 @@ from mural_lite.errors import UserError
 from mural_tf.pretrained.tables import Row
 from mural_tf.pretrained.weight_files import WeightFile
 
-LARGEST_SCALE = 20  # logarithm: exp(4.6) is CLIP's
+LARGEST_SCALE = 20  # of the logarithm; CLIP's is 4.6
 
 
 def configure_temperature(weights: WeightFile, loss: ConfigDict) -> None:
@@ -42,12 +42,12 @@ def _set_temperature(loss: ConfigDict, value: float) -> None:
 
 
 def temperature_row() -> Row:
-    """The variable log τ from a file's `temperature`."""
+    """Returns the row of log τ from a file's `temperature`."""
     return Row("log_temperature", ("temperature",), _logarithm)
 
 
 def scale_row(name: str = "logit_scale") -> Row:
-    """The variable log τ from a file's log scale, [] or [1]."""
+    """Returns the row of log τ from a file's log scale, [] or [1]."""
     return Row("log_temperature", (name,), lambda scale: -scale.reshape([]))
 
 

@@ -21,7 +21,7 @@ TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and steps 
 SETTINGS = "tokenizer_config.json"
 ADDED = "added_tokens.json"  # {token: id} of older folders
 
-# Classes that are `tokenizer.json` and nothing more, in transformers up to 4 and from 5 on; None: the class is missing.
+# Classes whose whole description is `tokenizer.json`, in transformers up to 4 and from 5 on; None: no class is named.
 _ANY = (None, "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
 _CLASSES = {
     "WordPiece": ("Bert", "DistilBert", "Electra", "MobileBert"),
@@ -81,12 +81,14 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
 
 
 def max_length(folder: pathlib.Path) -> int | None:
-    """Returns tokenizer_config.json's `model_max_length`, `None` where it is missing (or 10^30: no limit)."""
+    """Returns tokenizer_config.json's `model_max_length`; `None` if it is missing, or 10^30, which means no limit."""
     value = read_settings(folder).get("model_max_length")
     if value is None:
         return None
     value = check_json(value, float, "model_max_length", folder / SETTINGS)
-    return int(value) if abs(value) < 10**9 else None
+    if abs(value) < 10**9:
+        return int(value)
+    return None
 
 
 def read_tokenizer(folder: pathlib.Path) -> dict:
@@ -98,8 +100,8 @@ def read_tokenizer(folder: pathlib.Path) -> dict:
 def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     """Returns how word pieces' words are made: {"lower_case", "strip_accents", "cleaning"} of `config.vocabulary`.
 
-    It is said by the tokenizer's files or, without such files, by the pieces: BERT strips accents when it lowers
-    case, unless its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
+    The tokenizer's files or, without such files, the pieces say it: BERT strips accents when it lowers case, unless
+    its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
 
     Raises `UserError` for steps that are not supported.
     """
@@ -140,7 +142,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
 
 
 def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
-    """BertNormalizer's settings that a word-piece tokenizer's normalizer comes to."""
+    """Returns the settings of a BertNormalizer that does the same as a word-piece tokenizer's normalizer."""
     settings = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
     if "normalizer" not in tokenizer:
         return {**settings, "handle_chinese_chars": True}
@@ -174,7 +176,7 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
 
 
 def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
-    """Words end at white space and at punctuation, which BERT's step does, or two others in this order."""
+    """Raises `UserError` unless words end at white space and punctuation: by BERT's step, or by two others in order."""
     if "pre_tokenizer" not in tokenizer:
         return
     pre_tokenizers = steps_of(tokenizer, "pre_tokenizer")
@@ -205,8 +207,9 @@ def template_of(tokenizer: Mapping, path: pathlib.Path) -> list[str] | None:
             single = check_json(step.get("single"), list[dict], "post_processor.single", path)
             names = [part.get("SpecialToken", {}).get("id", "") for part in single]
         elif step.get("type") in ("BertProcessing", "RobertaProcessing"):
-            first, last = (str((step.get(name) or [""])[0]) for name in ("cls", "sep"))
-            names = [first, "", last]
+            begin = step.get("cls") or [""]  # [token, id]
+            end = step.get("sep") or [""]
+            names = [str(begin[0]), "", str(end[0])]
     return names
 
 
@@ -231,7 +234,7 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
 
 
 def warn_of_added_tokens(folder: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Says which tokens beyond the pieces are letters here, where the original finds them whole in a text."""
+    """Warns of tokens beyond the pieces: they are letters here, and the original finds them whole in a text."""
     tokens = json_field(read_tokenizer(folder), "added_tokens", list, folder / TOKENIZER, [])
     added = {str(token.get("content")) for token in tokens if isinstance(token, dict)}
     if (folder / ADDED).is_file():

@@ -20,7 +20,7 @@ from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 from mural_tf.text import piece_models
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
-VOCABULARY = "vocab.txt"  # one piece a line
+VOCABULARY = "vocab.txt"  # one piece per line
 TOKEN_TABLE = r"(.*\.)?embeddings\.(word|tok)_embeddings\.weight"
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
 
@@ -47,11 +47,12 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
     """Returns the lines of a BERT's or XLM-RoBERTa's vocabulary, and sets `config.vocabulary` to how it is used.
 
     Args:
-      folder: with `VOCABULARY` or one of `SENTENCE_PIECES`.
-      config: is changed.
-      rows: of the tower's table; 0 if they are not known. Rows beyond the pieces get pieces that are never used.
+      folder: a folder with `VOCABULARY` or one of `SENTENCE_PIECES`.
+      config: the configuration that is changed.
+      rows: how many rows the tower's table has, 0 if it is not known. Rows beyond the pieces get pieces that are never
+        used.
 
-    Raises `UserError` if it is missing, or it is of another kind or has more pieces than rows.
+    Raises `UserError` if the vocabulary is missing, of another kind, or has more pieces than rows.
     """
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
@@ -70,16 +71,17 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
 
 
 def vocabulary_of(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """`read_vocabulary` of a folder of Hugging Face, for as many rows as its weights have."""
+    """As `read_vocabulary`, of a folder of Hugging Face, for as many rows as its weights have."""
     return read_vocabulary(folder, config, token_rows(open_safetensors(folder)))
 
 
 def unused_piece(row: int) -> str:
-    """The piece of a table's row that no text reaches: no word holds a space."""
+    """Returns the piece of a table's row that no text reaches: no word holds a space."""
     return f"<row {row}>"
 
 
 def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
+    """Returns the message for a vocabulary with more pieces than rows."""
     return f"{path} has {pieces} pieces and the weights {rows} rows: it is not this model's."
 
 
@@ -90,7 +92,7 @@ def token_rows(weights: WeightFile) -> int:
 
 
 def _kind(folder: pathlib.Path) -> str:
-    """The type of the pieces in tokenizer.json, "" without that file."""
+    """Returns the type of the pieces in tokenizer.json, "" without that file."""
     path = folder / TOKENIZER
     if not path.is_file():
         return ""
@@ -114,11 +116,12 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
     pieces get pieces that are never used. Raises `UserError` for a vocabulary of another size.
     """
     lines = piece_models.read_lines(path, fairseq)
-    return fit_rows(lines, rows, path), piece_models.parse_lines(lines, path)[1]["model"]
+    _, settings = piece_models.parse_lines(lines, path)
+    return fit_rows(lines, rows, path), settings["model"]
 
 
 def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
-    """Returns the lines of a SentencePiece vocabulary for a table of `rows` rows (0: as many as pieces), see above."""
+    """Returns SentencePiece's lines fitted to `rows`, see `read_sentence_pieces`; for 0 rows, as they are."""
     pieces, _ = piece_models.parse_lines(lines, path)
     if rows and any(piece_type in ("normal", "byte", "unknown") for _, _, piece_type in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))

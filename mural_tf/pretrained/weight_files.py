@@ -35,10 +35,11 @@ class WeightFile:
     """A file of weights by names.
 
     Args:
-      path: for messages.
-      shapes: {name: shape} of everything in the file.
-      read: name -> array of any float type.
-      read_blocks: (name, rows) -> its rows, so many at a time; `None`: all at once.
+      path: the file, for messages.
+      shapes: {name: shape} of all tensors in the file.
+      read: takes a name, and returns the tensor as an array of any float type.
+      read_blocks: takes a name and a number of rows, and yields the tensor in blocks of so many rows; `None`: the
+        tensor can only be read whole.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class WeightFile:
         """Yields the rows of one tensor as float32, `BLOCK` bytes at a time where the file allows; raises as `read`."""
         rows = max(1, BLOCK // (4 * math.prod(self.shapes[name][1:])))
         with self._reading(name):
-            blocks = self._read_blocks(name, rows) if self._read_blocks else [self._read(name)]
+            if self._read_blocks is None:
+                blocks = [self._read(name)]
+            else:
+                blocks = self._read_blocks(name, rows)
             for block in blocks:
                 yield self._checked(name, block)
 
@@ -79,13 +83,13 @@ class WeightFile:
     def _checked(self, name: str, value) -> np.ndarray:
         """Returns a tensor as float32; raises `UserError` where it is not finite."""
         value = np.asarray(value).astype(np.float32, copy=False)
-        if value.size and not np.isfinite([value.min(), value.max()]).all():  # no array of answers as large as it
+        if value.size and not np.isfinite([value.min(), value.max()]).all():  # `isfinite` of all would take memory
             raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
         return value
 
     @property
     def size(self) -> int:
-        """The number of all numbers."""
+        """How many numbers all tensors hold."""
         return sum(map(math.prod, self.shapes.values()))
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
@@ -192,31 +196,40 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
     prefix = pathlib.Path(prefix)
     stored = sum(file.stat().st_size for file in prefix.parent.glob(f"{prefix.name}.data-*"))
     for name, shape in shapes.items():
-        if math.prod(shape) > stored:  # a byte a number at least
+        if math.prod(shape) > stored:  # a number takes at least one byte
             raise UserError(f"{prefix}: {name} has the shape {list(shape)} and only {stored} bytes.")
     return WeightFile(prefix, shapes, reader.get_tensor)
 
 
 def _check_footer(index: pathlib.Path) -> None:
-    """Raises `ValueError` for an index that ends with blocks beyond its bytes, which TensorFlow would allocate.
+    """Raises `ValueError` for an index whose footer names blocks beyond its end; TensorFlow would allocate their size.
 
-    It is a table as LevelDB writes: its last 48 bytes are the offsets and sizes of two blocks, as varints, and a mark.
+    An index is a table of LevelDB: its last 48 bytes hold offset and size of two blocks, as varints, and 8 bytes mark.
     """
-    if not index.is_file():  # TensorFlow says so, or it is a TF1 checkpoint of one file
+    if not index.is_file():  # TensorFlow reports it, or it is a TF1 checkpoint of a single file
         return
-    size = index.stat().st_size
+    length = index.stat().st_size
+    numbers = _varints(index.read_bytes()[-48:-8])
+    if len(numbers) < 4:
+        raise ValueError("its index is damaged or cut off")
+    first_offset, first_size, second_offset, second_size = numbers[:4]
+    if first_offset + first_size > length or second_offset + second_size > length:
+        raise ValueError("its index is damaged or cut off")
+
+
+def _varints(data: bytes) -> list[int]:
+    """Returns the complete varints in `data`: 7 bits per byte, lowest first; the high bit says that more follow."""
     numbers: list[int] = []
     number = 0
     shift = 0
-    for byte in index.read_bytes()[-48:-8]:
+    for byte in data:
         number |= (byte & 127) << shift
         shift += 7
         if byte < 128:
             numbers.append(number)
             number = 0
             shift = 0
-    if len(numbers) < 4 or any(offset + length > size for offset, length in (numbers[:2], numbers[2:4])):
-        raise ValueError("its index is damaged or cut off")
+    return numbers
 
 
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
@@ -227,6 +240,7 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     import h5py
 
     def weight(group: h5py.Group, name: str) -> h5py.Dataset:
+        """Returns a weight; raises `ValueError` if it holds no numbers of this file."""
         value = group[name]
         if not isinstance(value, h5py.Dataset) or value.dtype.kind not in "fiu" or value.shape is None:
             raise ValueError(f"{name} holds no numbers")
@@ -299,7 +313,7 @@ def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
 
 
 def _npy_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Reads the header of an .npy file: the shape, whether it is stored column by column, and the dtype."""
+    """Returns the header of an .npy file: (shape, whether the array is stored column by column, dtype)."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
