@@ -38,7 +38,7 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Replaces `pkg_resources` where setuptools lacks it, from 82 on: TF-Hub's import compares two versions."""
+    """Stands in for `pkg_resources`, which setuptools lacks from 82 on: TF-Hub compares two versions at its import."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return
@@ -62,7 +62,7 @@ with _package_resources():  # TensorFlow Text 2.15 imports TF-Hub
 
 
 def sentencepiece_operations() -> types.ModuleType:
-    """Returns the module of tensorflow_text's two operations of SentencePiece, whose class names no resource."""
+    """Returns the module of tensorflow_text's two operations of SentencePiece; its class gives a resource no name."""
     return importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer").gen_sentencepiece_tokenizer
 
 

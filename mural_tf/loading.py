@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder | None:
-    """Returns the model in a folder, `None` if it is not one. The arguments are as in `mural_lite.open_model`."""
+    """Returns the model in a folder, `None` if it holds no model. The arguments are as in `mural_lite.open_model`."""
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -81,21 +81,21 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     @functools.cache
-    def image_encoder() -> Any:  # many ask with texts only, whose answers take no longer than loading this
+    def image_encoder() -> Any:  # only when it is used: many users embed only texts, which takes no longer than loading it
         return load_saved_model(path / "image_encoder" / str(version))
 
     def embed_images(images: tf.Tensor) -> tf.Tensor:
         return _signature(image_encoder(), "image_bytes", path / "image_encoder")(image_bytes=images)["embedding"]
 
     def check_image(data: tf.Tensor) -> tf.Tensor:
-        # Fails for a picture that does not decode, for which the exported graph returns a row of zeros.
+        # The result is dropped: it raises for a picture that does not decode, for which the export returns zeros.
         prepare_image(data, config.image_tower)
         return data
 
     heads = {}
     if "text_text" in text_encoder.signatures:
-        for_texts = text_encoder.signatures["text_text"]
-        heads["text_text"] = lambda texts: for_texts(text=texts)["text_text_embedding"]
+        text_text = text_encoder.signatures["text_text"]
+        heads["text_text"] = lambda texts: text_text(text=texts)["text_text_embedding"]
 
     prompted = {}
     for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
@@ -108,7 +108,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = embedder_of_graphs(encoders, size, config, display_name(path))
-    embedder.kept_alive = text_encoder
+    embedder.kept_alive = text_encoder  # signatures need their SavedModel
     return embedder
 
 
@@ -156,7 +156,7 @@ def _hub_config(path: pathlib.Path, image_size: int) -> ConfigDict:
 
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
-    """The side of the images that a Hub module takes."""
+    """Returns the side of the images that a Hub module takes; raises `UserError` if it is not fixed."""
     try:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
@@ -164,7 +164,7 @@ def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
 
 
 def _with_prompt_of_its_own(signature: Any) -> Any:
-    """The function texts -> vectors of a signature that puts no prompt before them."""
+    """Returns the function of texts to vectors by a signature that puts no prompt before them."""
     return lambda texts: next(iter(signature(prompted_text=texts).values()))
 
 

@@ -253,10 +253,10 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
 
         export_two_towers(model, own_texts, data_dir, output)
         return
-    from mural_tf.export.versions import check_free
+    from mural_tf.export.versions import check_export_folder
 
     folder = as_path(output) if output else as_path(model) / "export"
-    check_free(folder, options["overwrite"], options["version"])
+    check_export_folder(folder, options["overwrite"], options["version"])
     from mural_tf.export.workdir import export_workdir
 
     path = export_workdir(model, output, **options)

@@ -52,6 +52,7 @@ def save_hub_modules(
 
 
 def _save(module: tf.train.Checkpoint, folder: pathlib.Path, settings: Mapping) -> None:
+    """Saves a module with `settings`, if there are any, as an asset, and the digests of its files."""
     with tempfile.TemporaryDirectory() as temporary:
         if settings:
             path = pathlib.Path(temporary) / SETTINGS
@@ -72,7 +73,7 @@ def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
 
 
 def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
-    """Returns `preparation` as `settings.json` of an image encoder has it; {} of a module from elsewhere.
+    """Returns `preparation` as `settings.json` of an image encoder has it; {} for a module from elsewhere.
 
     Raises `UserError` for a damaged file.
     """
@@ -80,10 +81,10 @@ def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
     if not path.is_file():
         return {}
     settings = read_json(path)
-    stored = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
+    fields = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
     for name, choices in CHOICES.items():
-        stored[name] = json_field(settings, name, str, path, choices[0])  # older modules lack these
-    return stored
+        fields[name] = json_field(settings, name, str, path, choices[0])  # older modules lack these
+    return fields
 
 
 def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigDict) -> dict[str, object]:
@@ -103,7 +104,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of functions that are traced for training: who fine-tunes a module decides what to compile."""
+    """Keeps XLA out of functions that are traced for training: the user of a module decides what is compiled."""
     before = set_fusion("off")
     try:
         yield
@@ -113,18 +114,19 @@ def _without_fusion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
-    before = [(layer, layer.group) for layer in model.normalization_layers()]
+    """Inside, BatchNorm takes the statistics of the whole batch, whatever group the model has."""
+    groups = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
-        for layer, _ in before:
+        for layer, _ in groups:
             layer.group = "local"
         yield
     finally:
-        for layer, group in before:
+        for layer, group in groups:
             layer.group = group
 
 
 def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
-    """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
+    """Returns the module float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
 
     In training, BatchNorm takes the statistics of the batch it is given, for any group the model was trained with:
     another trainer's batch need not divide into such groups.
@@ -139,7 +141,7 @@ def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
-    """Dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids` → dict of float32:
+    """Returns the module {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32:
 
     "default": [B, D], L2-normalised, comparable with image embeddings; "text_text", if the model has that head:
     likewise, trained to compare texts with texts; "sentence": [B, H], the tower's own output before any head.
@@ -160,10 +162,11 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
+    """Returns a module of TF-Hub's interface for `encode(inputs, training)`; `inputs`: specs of its first argument."""
     # Only variables and functions are attached: attaching the Keras model would save every layer's functions too.
     module = tf.train.Checkpoint()
     module.variables = list(variables)
-    module.trainable_variables = [v for v in variables if v.trainable]
+    module.trainable_variables = [variable for variable in variables if variable.trainable]
     module.regularization_losses = []
     traced = {
         True: traced_once(lambda inputs: encode(inputs, training=True), inputs),
@@ -176,7 +179,7 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
 
 
 def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> tf.train.Checkpoint:
-    """String [B] → dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids`, T = `max_length`.
+    """Returns the module string [B] → {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, `max_length`].
 
     As LaBSE's preprocessor it also has `tokenize`, string [B] → int32 [B, (words), (pieces)], and
     `bert_pack_inputs(segments, seq_length)`: one or two such tensors (or [B, (pieces)]) → the dict, with
@@ -224,12 +227,13 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
 
 
 def _pack_words(tokenizer: WordTokenizer, inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
+    """As `pack_segments`, for the one segment of a `WordTokenizer`."""
     (words,) = inputs
     return tokenizer.pack(words, seq_length)
 
 
 def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
-    """See `text_preprocessor_module`. `inputs`: int32 [B, (pieces)] each."""
+    """Returns the tokens of one or two segments, int32 [B, (pieces)] each, as `text_preprocessor_module` says."""
     pad, start, end = (vocabulary.index(piece) for piece in ("[PAD]", "[CLS]", "[SEP]"))
     trimmed = tf_text.RoundRobinTrimmer(seq_length - len(inputs) - 1).trim(inputs)
     word_ids, type_ids = tf_text.combine_segments(trimmed, start, end)  # int32 [B, (T)] each

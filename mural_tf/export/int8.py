@@ -24,6 +24,7 @@ ALIGNMENT = 16  # bytes, of every buffer of a file: kernels read weights where t
 
 
 def _schema():
+    """Returns the module of the format's generated classes; raises `UserError` where its package is not installed."""
     try:
         from ai_edge_litert import schema_py_generated
     except ImportError:
@@ -46,9 +47,9 @@ class LiteFile:
         self.tensors = self.graph.tensors
 
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
-        """Yields (operator, tensor of float32 weights, layer) of every large product, convolution and gathered table.
+        """Yields (operator, tensor of float32 weights, layer's name) of every large product, convolution and table.
 
-        `depthwise`: of depthwise convolutions, too.
+        `depthwise`: whether depthwise convolutions are among them.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}
@@ -90,7 +91,7 @@ class LiteFile:
         return len(self.tensors) - 1
 
     def operator(self, code: str, inputs: Sequence[int], output: int, options):
-        """Returns a new operator, from the numbers of tensors to one tensor's."""
+        """Returns a new operator; `code` is its name, `inputs` and `output` are numbers of tensors."""
         number = getattr(self.schema.BuiltinOperator, code)
         codes = [row.builtinCode for row in self.model.operatorCodes]
         if number not in codes:
@@ -110,11 +111,11 @@ class LiteFile:
         """Returns the file, without the data of tensors that were replaced."""
         import flatbuffers
 
-        used = {0}
+        used = {0}  # the empty buffer, which every file begins with
         for graph in self.model.subgraphs:
             used.update(tensor.buffer for tensor in graph.tensors)
         used.update(entry.buffer for entry in self.model.metadata or [])
-        size = 2**20
+        size = 2**20  # bytes that the builder begins with, beyond the data
         for index, buffer in enumerate(self.model.buffers):
             if index not in used:
                 buffer.data = None
@@ -127,7 +128,7 @@ class LiteFile:
 
 
 def _aligned(buffer):
-    """The buffer's own `Pack`, on a multiple of `ALIGNMENT`, which Python's flatbuffers leave out."""
+    """Returns the buffer's own `Pack`, at a multiple of `ALIGNMENT`, which Python's flatbuffers leave out."""
     pack = type(buffer).Pack
 
     def aligned(builder):
@@ -144,7 +145,7 @@ def layers_of(content: bytes) -> list[str]:
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
-    """Returns a file of float32 weights in int8, except for the layers of `layers_of` that `in_float` names."""
+    """Returns a file of float32 weights in int8, except for layers, named as in `layers_of`, that `in_float` holds."""
     file = LiteFile(content)
     schema = file.schema
     for operator, tensor, layer in file.weights():
@@ -152,7 +153,7 @@ def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
             continue
         weights = file.data_of(tensor).view("<f4").reshape(tensor.shape)
         rows = weights.reshape(len(weights), -1)
-        largest = np.maximum(np.abs(rows).max(axis=1), 1e-12)  # [C]
+        largest = np.maximum(np.abs(rows).max(axis=1), 1e-12)  # [C]; above 0, because it is divided by
         scales = largest.astype(np.float32) / 127.0
         tensor.type = schema.TensorType.INT8
         file.set_data(tensor, np.rint(rows / scales[:, np.newaxis]).astype(np.int8))
@@ -201,7 +202,7 @@ def to_float16(content: bytes) -> bytes:
     schema = file.schema
     unpacked = {}
     for operator, tensor, _ in file.weights(depthwise=True):
-        index = next(i for i in operator.inputs if i >= 0 and file.tensors[i] is tensor)
+        index = next(number for number in operator.inputs if number >= 0 and file.tensors[number] is tensor)
         if index not in unpacked:
             values = file.data_of(tensor).view("<f4").astype("<f2")
             packed = file.add_tensor(tensor.name + b"/float16", schema.TensorType.FLOAT16, tensor.shape, values)
@@ -219,7 +220,7 @@ def without_copies(content: bytes) -> bytes:
     """
     file = LiteFile(content)
     operators = file.graph.operators
-    products: dict[tuple, tuple] = {}  # input, shapes -> the first operator, with its weights and bias
+    products: dict[tuple, tuple] = {}  # {(input, shapes): (the first operator, its weights and bias)}
     has_copies = False
     for operator, tensor, _ in file.weights():
         values = _weights_and_bias(file, operator)
@@ -228,8 +229,10 @@ def without_copies(content: bytes) -> bytes:
         output = file.tensors[operator.outputs[0]]
         key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(values)
         first, first_values = products.setdefault(key, (operator, values))
-        square = np.vdot(first_values[0], first_values[0]) or 1.0
-        factor = np.vdot(first_values[0], values[0]) / square
+        first_weights, *_ = first_values
+        weights, *_ = values
+        square = np.vdot(first_weights, first_weights) or 1.0
+        factor = np.vdot(first_weights, weights) / square  # of the least squares
         is_copy = all(np.allclose(ours, factor * theirs, rtol=1e-4) for theirs, ours in zip(first_values, values))
         if first is operator or not is_copy:
             continue

@@ -43,14 +43,16 @@ def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
     def embed(input_word_ids, input_mask, input_type_ids):
         tokens = dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids)))
         states = model.text_encoder(tokens, training=False)
-        names = {f"{head}_embedding": head for head in model.head_names[1:]} | {"embedding": model.head_names[0]}
-        return {name: model.project_texts(states, head) for name, head in names.items()}
+        first_head, *further_heads = model.head_names
+        heads = {f"{head}_embedding": head for head in further_heads} | {"embedding": first_head}
+        return {name: model.project_texts(states, head) for name, head in heads.items()}
 
     return _convert(embed, text_variables(model), "text encoder")
 
 
 def _convert(function, variables, name: str) -> bytes:
-    module = tf.Module()  # only of the variables: a Keras model would be saved with every layer's functions
+    """Returns a function as a file of TensorFlow Lite; raises `UserError` with the operations that it lacks."""
+    module = tf.Module()  # holds only the variables: a Keras model would be saved with every layer's functions
     module.model_variables = list(variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
     try:

@@ -64,12 +64,12 @@ def describe_model(
 
 
 def _folder_name(evaluation: Mapping) -> str:
-    """The last part of a data folder's path: the rest is of the machine that evaluated."""
+    """Returns the last part of a data folder's path: the rest belongs to the machine that evaluated."""
     return str(evaluation.get("data", "")).rstrip("/").rpartition("/")[2]
 
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
-    """The description in the data folder's dataset.json: languages, counts, versions and licences."""
+    """Returns the description in the data folder's dataset.json: source, languages, counts, versions and licences."""
     if config.origin and config.data.source == "records" and not config.data.directory:
         return {"source": NOT_TRAINED, "languages": []}
     path = as_path(config.data.directory) / "dataset.json"

@@ -19,7 +19,7 @@ from mural_tf.pretrained.origin import origins
 README = "README.md"
 TRANSFORMERS = ("bert", "modernbert", "vit", "naflex")
 LIBRARY = "mural-tf"
-# Names of metrics: the end of a key in the card -> (its type on the Hub, in words).
+# Metrics: {the end of a key in the card: (the metric's type on the Hub, its name in words)}.
 METRICS = {
     "mean_recall": ("mean_recall", "mean of R@1, 5, 10, both directions"),
     "text_to_image/recall@1": ("recall_at_1", "text to image, R@1"),
@@ -38,13 +38,14 @@ def check_license(license: str) -> None:
 def readme_of(card: Mapping, license: str = "") -> str:
     """Returns the README.md for a model card (`model_card.describe_model`).
 
-    license: identifier of the Hub's; "" is the imported weights' licence, if all have the same.
+    `license`: one of the Hub's identifiers; "" is the licence of the imported weights, if it is the same for all.
     """
     head = "\n".join(_yaml(_metadata(card, license)))
     return f"---\n{head}\n---\n\n{_body(card)}\n"
 
 
 def _metadata(card: Mapping, license: str) -> dict[str, object]:
+    """Returns the Hub's metadata, {key: value}, without keys that have no value."""
     parts = origins(card["origin"])
     licences = {part.licence for part in parts}
     if not license and len(licences) == 1:
@@ -86,7 +87,7 @@ def _has_images(card: Mapping) -> bool:
 
 
 def _languages(card: Mapping) -> list[str]:
-    """The languages of the training data, as far as these are known, and of the imported weights."""
+    """Returns the languages of the training data, as far as they are known, and of the imported weights, sorted."""
     languages = set()
     for part in origins(card["origin"]):
         languages.update(part.languages)
@@ -97,6 +98,7 @@ def _languages(card: Mapping) -> list[str]:
 
 
 def _model_index(card: Mapping) -> list[dict]:
+    """Returns the Hub's "model-index": one model with its results by evaluation and language; [] without results."""
     results = []
     for name, data, split, language, numbers in _results(card):
         metrics = []
@@ -111,20 +113,22 @@ def _model_index(card: Mapping) -> list[dict]:
         }
         task = {"type": "image-text-retrieval", "name": "Image-text retrieval"}
         results.append({"task": task, "dataset": dataset, "metrics": metrics})
-    return [{"name": card["name"], "results": results}] if results else []
+    if not results:
+        return []
+    return [{"name": card["name"], "results": results}]
 
 
 def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, float]]]:
-    """Yields evaluation, data, split, language and its numbers by the ends of their keys, in percent."""
-    for name, about in card["evaluations"].items():
-        for language in about["languages"]:
+    """Yields (evaluation, data, split, language, {end of a key: number in percent})."""
+    for name, evaluation in card["evaluations"].items():
+        for language in evaluation["languages"]:
             numbers = {}
             for end in METRICS:
                 value = card["metrics"].get(f"{name}/{language}/{end}")
                 if value is not None:
                     numbers[end] = round(value, 2)
             if numbers:
-                yield name, about["data"], about["split"] or "test", language, numbers
+                yield name, evaluation["data"], evaluation["split"] or "test", language, numbers
 
 
 def _yaml(value: object, indent: int = 0) -> Iterator[str]:
@@ -156,6 +160,7 @@ def _body(card: Mapping) -> str:
 
 
 def _usage(card: Mapping) -> list[str]:
+    """Returns the lines on what the model embeds, and on how to load it."""
     inputs = "sentences"
     image_lines = []
     modules = "`text_encoder/1` is a SavedModel"
@@ -164,12 +169,12 @@ def _usage(card: Mapping) -> list[str]:
         image_lines = ['embedder.encode_image(["balloon.jpg"])']
         modules = "`text_encoder/1` and `image_encoder/1` are SavedModels"
     space = f"of {inputs} in one space of {card['embedding_size']} numbers; {card['parameters']:,} parameters."
-    described = f"{card['method']}: vectors {space}"
+    description = f"{card['method']}: vectors {space}"
     if _is_only_imported(card):
         method = card["method"]
-        described = f"Vectors {space} Imported, and not trained here; the method to train it further is {method}."
+        description = f"Vectors {space} Imported, and not trained here; the method to train it further is {method}."
     return [
-        f"{described} `model_card.json` has all that is known of it.",
+        f"{description} `model_card.json` has all that is known of it.",
         "",
         "```python",
         "import mural_tf  # installed from a checkout of it, with the extra hub",
@@ -193,8 +198,8 @@ def _inputs(card: Mapping) -> list[str]:
         prompt = json.dumps(text["prompt"], ensure_ascii=False)
         lines.append(f"- Every text begins with {prompt} unless told otherwise.")
     for name, prompt in text["prompts"].items():
-        shown = json.dumps(prompt, ensure_ascii=False) if prompt else "nothing"
-        lines.append(f'- `encode_text(texts, prompt="{name}")` puts {shown} before each text.')
+        quoted = json.dumps(prompt, ensure_ascii=False) if prompt else "nothing"
+        lines.append(f'- `encode_text(texts, prompt="{name}")` puts {quoted} before each text.')
     tower = card["config"]["image_tower"]
     if _has_images(card):
         lines.append(f"- Images: {_tower(tower)}.{_preparation(card['image'], tower)}")
@@ -258,7 +263,7 @@ def _result_table(card: Mapping) -> list[str]:
 
 
 def _label(name: str, data: str) -> str:
-    """An evaluation, with the data that it read where these are called otherwise."""
+    """Returns an evaluation's name, and the name of its data where that is another."""
     if not data or data == name:
         return name
     return f"{name} ({data})"

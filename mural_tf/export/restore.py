@@ -16,7 +16,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 
 
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
+    """Copies both towers, the text heads and the learned numbers of an export into a `model` of its configuration.
 
     Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
     Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
@@ -36,6 +36,7 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
+    """Returns [(variable, its value in the module)]; raises `UserError` for a missing or misshaped variable."""
     theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []
     for variable in variables:

@@ -56,7 +56,7 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.export.versions import add_version, check_free, choose_number
+from mural_tf.export.versions import add_version, check_export_folder, choose_number
 from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
@@ -72,9 +72,9 @@ def in_precision(
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
     Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
-    on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked; asked, the weights are
-    bfloat16 as well.
-    A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
+    on most CPUs and rounds embeddings to three digits, so float32 is the default; with "bfloat16" the weights are
+    rounded as well.
+    A TF-Hub tower keeps the precision of its file. Raises `UserError` for an unknown precision.
     """
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
@@ -95,13 +95,15 @@ def in_precision(
 
 
 def computes_in_bfloat16(tower: keras.Model) -> bool:
-    """Whether any layer does."""
+    """Whether any layer of a tower computes in bfloat16."""
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
 def variables_of(part: tf.Module | tf.Variable) -> list[tf.Variable]:
-    """Returns the variables of one of `weights_by_part`."""
-    return list(part.variables) if hasattr(part, "variables") else [part]
+    """Returns the variables of a part of `weights_by_part`: a module's, or the part itself."""
+    if hasattr(part, "variables"):
+        return list(part.variables)
+    return [part]
 
 
 def export_model(
@@ -121,15 +123,15 @@ def export_model(
     description is returned; see versions.py.
 
     Args:
-      model: with its trained weights.
-      tokenizer: the one it was trained with.
-      config: the one it was trained with.
+      model: the model with its trained weights.
+      tokenizer: the tokenizer that it was trained with.
+      config: the configuration that it was trained with.
       directory: the folder to make.
-      evaluated: for the model card, numbers, `<name>/<language>/…` → number, and their evaluations, as
+      evaluated: for the model card, {"<name>/<language>/…": number} and the numbers' evaluations, as
         `training.evaluated.evaluations_of` returns both.
-      overwrite: replace an export that is there.
-      precision: of all SavedModels, "float32" or "bfloat16", independent of `model`.
-      version: "", a number, or "auto" for the next number.
+      overwrite: whether an export that is there is replaced.
+      precision: "float32" or "bfloat16", for all SavedModels and independent of `model`.
+      version: "" for an export without versions, a number, or "auto" for the next number.
       license: identifier of a licence for the README.md; "" is the imported weights'.
 
     Raises:
@@ -138,7 +140,7 @@ def export_model(
     """
     directory = as_path(directory)
     check_license(license)
-    check_free(directory, overwrite, version)
+    check_export_folder(directory, overwrite, version)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
@@ -157,6 +159,7 @@ def export_model(
 
 
 def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, license: str, version: str):
+    """Writes a version to a scratch folder, adds it to the export, and returns the folder of its description."""
     number = choose_number(directory, version)
     with contextlib.ExitStack() as scratch:
         if isinstance(directory, RemotePath):
@@ -182,8 +185,8 @@ def _write(
     tokenizer.save(description / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
     tokenizer = build_tokenizer(config, description / "vocabulary.txt", as_asset=True)
-    _save_encoder(directory, IMAGE_ENCODER, version, *signatures.image_encoder(model, config))
-    _save_encoder(directory, TEXT_ENCODER, version, *signatures.text_encoder(model, tokenizer))
+    _save_encoder(directory, IMAGE_ENCODER, version, *signatures.image_signatures(model, config))
+    _save_encoder(directory, TEXT_ENCODER, version, *signatures.text_signatures(model, tokenizer))
     announce("Saving the modules for TF-Hub …")
     save_hub_modules(model, tokenizer, config, description)
     write_serving_files(directory / "serving")
@@ -193,6 +196,7 @@ def _write(
 
 
 def _save_encoder(directory: pathlib.Path, name: str, version: int, module: tf.Module, functions: Mapping) -> None:
+    """Saves an encoder for TensorFlow Serving, with requests that warm it up and the digests of its files."""
     announce(f"Saving {name} …")
     folder = directory / name / str(version)
     save_for_inference(module, folder, functions)

@@ -15,6 +15,7 @@ graphs use, one by one, so that a new one is noticed, looked up and added on pur
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import pathlib
 import shutil
@@ -39,14 +40,14 @@ def example_inputs(encoder: str) -> dict[str, list]:
 
 
 def _picture() -> bytes:
-    """A PNG of 32 x 32 pixels: a red square on grey."""
+    """Returns a PNG of 32 x 32 pixels: a red square on grey."""
     square = tf.pad(tf.ones([16, 16, 1]), [[8, 8], [8, 8], [0, 0]])
     pixels = 153.0 + square * [77.0, -128.0, -128.0]
     return tf.io.encode_png(tf.cast(pixels, tf.uint8)).numpy()
 
 
 def json_value(value: str | bytes) -> str | dict[str, str]:
-    """As TensorFlow Serving's REST API takes a value: text as it is, bytes as {"b64": …}."""
+    """Returns a value as TensorFlow Serving's REST API takes it: text as it is, bytes as {"b64": …}."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode("ascii")}
     return value
@@ -122,14 +123,14 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
     ((name, examples),) = example_inputs(model).items()
     with tf.io.TFRecordWriter(str(path)) as writer:
         for size in BATCH_SIZES:
-            values = [examples[i % len(examples)] for i in range(size)]
+            values = list(itertools.islice(itertools.cycle(examples), size))
             log = prediction_log_pb2.PredictLog(request=predict_request(model, {name: values}))
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
 
-# In the rule `ops_lib` of tensorflow_text 2.15.
+# Operations in the rule `ops_lib` of tensorflow_text 2.15.
 TEXT_OPS = frozenset({"NormalizeUTF8", "SentencepieceOp", "SentencepieceTokenizeOp", "WordpieceTokenizeWithOffsets"})
-# In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
+# Operations in the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """
     Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast

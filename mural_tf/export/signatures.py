@@ -20,13 +20,13 @@ from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
-# Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
-# choice starts at one and is forgotten after every batch.
+# How many images of a batch are decoded at once, at most; the server's threads limit it further. Fixed, because
+# tf.data's own choice starts at one and is forgotten after every batch.
 DECODED_AT_ONCE = 16
 
 
 def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes string [B] as in evaluation to [B + 1, …] and bool [B], whether each could be decoded.
+    """Returns encoded images, string [B], decoded as in evaluation, [B + 1, …], and bool [B]: which could be decoded.
 
     Rows are uint8 [S, S, 3] or features, float32 [F], as `tower`, the `image_tower` part of a configuration, takes
     them. Images that could not be decoded, and the last row, are zeros. A graph cannot catch an error, but tf.data can
@@ -44,7 +44,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     decoded = decoded.concatenate(tf.data.Dataset.from_tensors(last)).batch(count + 1)
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = False  # tuning would cost a thread a request
+    options.autotune.enabled = False  # tuning would cost a thread per request
     indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
     marks = tf.ones_like(indices[:, 0], tf.int32)
@@ -63,7 +63,7 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
     convolution of its own stays, and so does everything else; such layers are shared with `tower`. Kernels and biases
     are the copy's own variables. A tower without such a BatchNorm is returned itself.
     """
-    followed = {}  # name of a convolution -> the BatchNorm after it
+    followed = {}  # {name of a convolution: the BatchNorm after it}
     for norm in tower.layers:
         if isinstance(norm, keras.layers.BatchNormalization) and norm.inbound_nodes:
             before = norm.inbound_nodes[0].inbound_layers
@@ -76,7 +76,7 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
     def copy(layer):
         if layer.name in followed:
             return _with_bias(layer)
-        if layer.name in dropped:
+        if layer.name in dropped:  # a plain layer passes its input on
             return keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype)
         return layer
 
@@ -87,14 +87,15 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
 
 
 def _is_foldable(layer) -> bool:
+    """Whether a layer is a convolution without bias and activation whose output only one layer reads."""
     if not isinstance(layer, (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)):
         return False
     is_linear = not layer.use_bias and layer.activation is keras.activations.linear
-    return is_linear and len(layer.outbound_nodes) == 1  # nothing else reads it
+    return is_linear and len(layer.outbound_nodes) == 1
 
 
 def _with_bias(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """Keras' own layer, with which TensorFlow computes bias and convolution in one operation."""
+    """Returns Keras' own layer for a convolution, with a bias: TensorFlow computes both in one operation."""
     options = dict(strides=layer.strides, padding=layer.padding, name=layer.name, dtype=layer.dtype_policy)
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)
@@ -130,19 +131,23 @@ def text_variables(model: DualEncoder) -> list[tf.Variable]:
 LENGTH_GROUPS = 4
 
 
-def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, dict]:
-    """Returns the module to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
+def image_signatures(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, dict]:
+    """Returns a module for `tf.saved_model.save` and its signatures, each to {"embedding": float32 [B, D]}.
+
+    "serving_default" takes encoded images, string [B]; an image that does not decode becomes zeros. "image" takes
+    pixels or features, float32 [B, …].
+    """
     tower = fold_batch_norm(model.image_encoder)
     pixels = tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")
     embed = traced_once(lambda image: image_embeddings(tower, image), pixels)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def from_bytes(image_bytes):
-        images, readable = decode_batch(image_bytes, config.image_tower)
-        # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
-        images = unit_range(images[: tf.maximum(tf.size(image_bytes), 1)])
-        embeddings = embed(tf.ensure_shape(images, pixels.shape))
-        embeddings = embeddings[: tf.size(image_bytes)]
+        images, readable = decode_batch(image_bytes, config.image_tower)  # [B + 1, …] and bool [B]
+        # oneDNN's depthwise convolution fails on an empty batch, so an empty one keeps the additional row.
+        count = tf.size(image_bytes)
+        images = unit_range(images[: tf.maximum(count, 1)])
+        embeddings = embed(tf.ensure_shape(images, pixels.shape))[:count]
         return {"embedding": tf.where(readable[:, tf.newaxis], embeddings, 0.0)}
 
     @tf.function(input_signature=[pixels], autograph=False)
@@ -156,11 +161,12 @@ def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, di
     return module, {"serving_default": from_bytes, "image": from_pixels}
 
 
-def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
-    """Returns the module to save and its signatures: "tokens"; from strings "serving_default" and MURAL's "text_text".
+def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
+    """Returns a module for `tf.saved_model.save` and its signatures, each to float32 [B, D].
 
-    They put the tokenizer's prompt before each text; with a prompt, "prompted" (and "prompted_text_text") takes
-    texts that begin with another prompt.
+    "tokens" takes int32 [B, T]. "serving_default" and MURAL's "text_text" take texts, string [B], and put the
+    tokenizer's prompt before each of them; with a prompt, "prompted" (and "prompted_text_text") takes texts that begin
+    with another prompt.
     """
     token_specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS]
 
@@ -173,6 +179,8 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
         return model.project_texts(states(*tokens), head)[:count]
 
     def from_strings(tokenizer, head, name, output):
+        """Returns a function of the input `name`, string [B], to {output: vectors by a head}."""
+
         def from_text(**texts):
             tokens = tokenizer(_at_least_one(texts[name]), pad="longest")
             return {output: embed(map(tokens.get, TOKENS), tf.size(texts[name]), head)}
@@ -205,7 +213,7 @@ def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.
 
 
 def _at_least_one(batch: tf.Tensor) -> tf.Tensor:
-    """Adds one row of zeros (or "") to an empty batch; encoders fail on empty batches."""
+    """Returns a batch, and for an empty batch a row of zeros (or ""), because encoders fail on empty batches."""
     missing = tf.cast(tf.equal(tf.shape(batch)[0], 0), tf.int32)
     row = tf.concat([[missing], tf.shape(batch)[1:]], axis=0)
     empty = tf.constant("" if batch.dtype == tf.string else 0, batch.dtype)

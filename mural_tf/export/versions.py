@@ -17,8 +17,8 @@ from mural_lite.versions import GRAPH, MODEL_CARD, VERSIONS, Folder, models_of
 AUTO = "auto"
 
 
-def check_free(directory: Folder, overwrite: bool, version: str) -> None:
-    """Raises `UserError` for a folder that an export cannot be written to."""
+def check_export_folder(directory: Folder, overwrite: bool, version: str) -> None:
+    """Raises `UserError` if an export, or a new `version` of an export, cannot be written to `directory`."""
     if version and overwrite:
         raise UserError(
             "Give --overwrite, which replaces an export, or --version, which adds a version to it; not both."
@@ -31,7 +31,7 @@ def check_free(directory: Folder, overwrite: bool, version: str) -> None:
     if not has_versions and not (directory / MODEL_CARD).is_file():
         raise UserError(f"{directory} exists and is not an export: name another folder.")
     if version:
-        choose_number(directory, version)
+        choose_number(directory, version)  # raises for a number that is taken; chosen again when it is written
     elif has_versions:
         raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
     elif not overwrite:
@@ -41,19 +41,22 @@ def check_free(directory: Folder, overwrite: bool, version: str) -> None:
         )
 
 
-def choose_number(export: Folder, wanted: str) -> int:
-    """Returns the number of a new version: `wanted`, or for "auto" the number after all versions that were ever begun.
+def choose_number(export: Folder, version: str) -> int:
+    """Returns the number of a new version: `version`, or for "auto" the number after all versions ever begun.
 
     Raises `UserError` for any other text, and for a number that is taken.
     """
-    if wanted == AUTO:
+    if version == AUTO:
         names = [path.name for path in export.glob("*/*") if path.parent.name != "hub"]
         return 1 + max((int(name) for name in names if name.isdigit()), default=0)
-    if not wanted.isdigit() or int(wanted) < 1:
-        raise UserError(f"--version={wanted}: expected auto or a number from 1 on.")
-    if any(int(wanted) in numbers for numbers in models_of(export).values()):
-        raise UserError(f"{export} has a version {wanted} already, and a served version never changes: --version=auto.")
-    return int(wanted)
+    if not version.isdigit() or int(version) < 1:
+        raise UserError(f"--version={version}: expected auto or a number from 1 on.")
+    number = int(version)
+    if any(number in numbers for numbers in models_of(export).values()):
+        raise UserError(
+            f"{export} has a version {version} already, and a served version never changes: --version=auto."
+        )
+    return number
 
 
 def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> None:
@@ -68,10 +71,10 @@ def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> Non
     models = sorted(path.parent.relative_to(partial).as_posix() for path in partial.glob(f"*/{number}/{GRAPH}"))
     for name in (version, *models):
         remove_tree(export / name)
-    versioned = {name.split("/")[0] for name in (version, *models)}
+    folders_of_versions = {name.split("/")[0] for name in (version, *models)}
     names = [version]
     for path in sorted(partial.iterdir()):  # serving/, which all versions share
-        if path.name not in versioned and not (export / path.name).exists():
+        if path.name not in folders_of_versions and not (export / path.name).exists():
             names.append(path.name)
     names += models
     if isinstance(export, RemotePath):
@@ -82,6 +85,7 @@ def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> Non
 
 
 def _move(partial: pathlib.Path, export: pathlib.Path, names: list[str]) -> None:
+    """Moves folders to an export on the same file system, in their order."""
     for name in names:
         (export / name).parent.mkdir(parents=True, exist_ok=True)
         publish(partial / name, export / name)

@@ -12,7 +12,7 @@ from mural_lite.remote_folders import display_name, local_copy
 from mural_tf.export.readme import check_license
 from mural_tf.export.saved_model import export_model
 from mural_tf.export.serving import TEXT_ENCODER
-from mural_tf.export.versions import check_free
+from mural_tf.export.versions import check_export_folder
 from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.trained_model import load_trained
 
@@ -34,7 +34,7 @@ def export_workdir(
     """
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
     check_license(license)
-    check_free(directory, overwrite, version)
+    check_export_folder(directory, overwrite, version)
     workdir = local_copy(workdir)
     if (workdir / TEXT_ENCODER).is_dir():
         raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")

@@ -1,7 +1,7 @@
 """Spearman's rank correlation, and its bootstrap over queries as Crisscrossed Captions reports it. NumPy only.
 
 Crisscrossed Captions (Parekh et al., 2021, §3): each draw samples half of the queries and for each of them one of its
-rated items; the correlation of a draw is Spearman's r between human and model scores; the mean and the standard
+rated items; the correlation of a draw is Spearman's ρ between human and model scores; the mean and the standard
 deviation over 1,000 draws are reported.
 """
 
@@ -16,7 +16,10 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Returns Spearman's r of x [N] and y [N], ties by average ranks; NaN if either is constant."""
+    """Returns Spearman's ρ of x [N] and y [N], ties by average ranks; NaN if either is constant.
+
+    Raises `ValueError` for lists of different lengths or of less than two numbers.
+    """
     x = np.asarray(x, np.float64)
     y = np.asarray(y, np.float64)
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
@@ -33,7 +36,7 @@ def bootstrap_spearman(
     replacement: bool = False,
     seed: int = 0,
 ) -> np.ndarray:
-    """Returns Spearman's r of each draw, float64 [draws], by the protocol above.
+    """Returns Spearman's ρ of each draw, float64 [draws], by the protocol above.
 
     Ranks within a draw come from counting: all scores are numbered once in order, and a draw's ranks are running
     sums of how often each number was drawn, so that nothing is sorted again.
@@ -42,10 +45,10 @@ def bootstrap_spearman(
       queries: int [N], which query each rated item belongs to; an item rated for two queries is given twice.
       human: [N] ratings.
       model: [N] scores, larger is closer.
-      draws: how many.
-      fraction: of the queries in a draw.
+      draws: how many draws.
+      fraction: share of the queries in a draw.
       replacement: whether a query may come several times in one draw.
-      seed: of the random numbers.
+      seed: seed of the random numbers.
 
     Raises:
       ValueError: lists of different lengths, scores that are not finite, or fewer than two queries in a draw.
@@ -75,12 +78,13 @@ def bootstrap_spearman(
 
 
 def _numbered(scores: np.ndarray) -> np.ndarray:
-    """int [N]: the number of each score among the different scores, in increasing order."""
-    return np.unique(scores, return_inverse=True)[1].reshape(-1)
+    """Returns int [N]: the number of each score among the different scores, in increasing order."""
+    _, numbers = np.unique(scores, return_inverse=True)
+    return numbers.reshape(-1)
 
 
 def _counted_ranks(codes: np.ndarray) -> np.ndarray:
-    """The average ranks of `codes` [n], which are small integers."""
+    """Returns the average ranks of `codes` [n], which are small integers: float64 [n]."""
     counts = np.bincount(codes)
     return np.cumsum(counts)[codes] - (counts[codes] - 1) / 2
 
@@ -89,4 +93,6 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> float:
     x = x - x.mean()
     y = y - y.mean()
     length = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / length) if length > 0 else float("nan")
+    if length > 0:
+        return float(x @ y / length)
+    return float("nan")

@@ -35,7 +35,7 @@ _FLOAT32_UNIT = 2.0**-24
 # The rounding error of a dot product of D float32 terms is below 8 sqrt(D) units with probability above 1 - 1e-13
 # (N. Higham and T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019).
 _ERROR_FACTOR = 8.0
-_PAIRS_AT_ONCE = 8192  # float64 dot products computed at a time: 64 MB for D = 512
+_PAIRS_AT_ONCE = 8192  # float64 dot products that are computed at a time: 64 MB for D = 512
 _UINT8_ROWS = 255  # so many comparisons can be added in uint8, which is several times faster than in int64
 _NONE = np.zeros(0, np.int64)
 
@@ -73,8 +73,9 @@ def ranks(
         bounds = slice(starts[begin], starts[end])
         scores[rows[bounds] - begin, indices[bounds]] = -np.inf
         if excluded is not None:
-            out = np.flatnonzero(excluded[begin:end] >= 0)
-            scores[out, excluded[begin:end][out]] = -np.inf
+            excluded_here = excluded[begin:end]
+            excluding_rows = np.flatnonzero(excluded_here >= 0)
+            scores[excluding_rows, excluded_here[excluding_rows]] = -np.inf
         counts.add_rows(scores, begin)
     return counts.ranks()
 
@@ -127,6 +128,7 @@ def _check_sizes(queries: np.ndarray, candidates: np.ndarray) -> None:
 
 
 def _embeddings(values: np.ndarray, name: str) -> np.ndarray:
+    """Returns embeddings as float32 [N, D]; raises `ValueError` for another shape, NaN or infinity."""
     values = np.ascontiguousarray(values, np.float32)
     if values.ndim != 2 or not len(values):
         raise ValueError(f"{name} must be a non-empty matrix [number, D]; got shape {values.shape}.")
@@ -174,7 +176,7 @@ def _identities(values: np.ndarray) -> np.ndarray:
     """Returns int64 [N]: for each row the first row that is the same, bit for bit (its own index if none before it)."""
     first: dict[bytes, int] = {}
     hashes = (hashlib.blake2b(row, digest_size=16).digest() for row in values)
-    return np.array([first.setdefault(digest, i) for i, digest in enumerate(hashes)])
+    return np.array([first.setdefault(digest, number) for number, digest in enumerate(hashes)])
 
 
 def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -189,6 +191,7 @@ def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns:
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
+    """Returns the Euclidean length of each row."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors))  # np.linalg.norm would copy them all
 
 
@@ -254,7 +257,7 @@ class Counts:
         return np.where(np.isfinite(self.best), 1.0 + self.above + 0.5 * self.tied, np.nan)
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
-        """Scores pairs that float32 cannot tell from a tie in float64."""
+        """Counts pairs that float32 cannot tell from a tie, by their scores in float64."""
         if not len(queries):
             return
         same = self.identity[candidates] == self.best_identity[queries]
@@ -267,12 +270,13 @@ class Counts:
         self.tied += self._count(queries[scores == best])
 
     def _count(self, queries: np.ndarray) -> np.ndarray:
+        """Returns int64 [Q]: how often each query is in `queries`."""
         return np.bincount(queries, minlength=len(self.queries))
 
     def _exact(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-        """Float64 scores of pairs: one by one where they are few, by a matrix product where most of a block is meant.
+        """Returns float64 scores of pairs, one by one where they are few, and else by products of matrices.
 
-        The latter is what a model needs that maps everything to nearly one point, as all do before training.
+        They are many for a model that maps everything to nearly one point, as all models do before training.
         """
         rows, row_of = _renumber(queries, len(self.queries))
         columns, column_of = _renumber(candidates, len(self.candidates))

@@ -6,7 +6,7 @@ import pytest
 from toy_data import toy_tokenizer
 
 from mural_lite.errors import UserError
-from mural_tf.export.signatures import text_encoder
+from mural_tf.export.signatures import text_signatures
 from mural_tf.models.embedder import embedder_of
 
 TEXTS = ["thing w1", "ding v2", ""]
@@ -34,6 +34,6 @@ def test_align_has_one_head():
     config = contract.toy_config("align")
     model, tokenizer = contract.build(config), toy_tokenizer()
     embedder = embedder_of(model, tokenizer, config)
-    assert not embedder.text_heads and set(text_encoder(model, tokenizer)[1]) == {"serving_default", "tokens"}
+    assert not embedder.text_heads and set(text_signatures(model, tokenizer)[1]) == {"serving_default", "tokens"}
     with pytest.raises(UserError, match="no text head 'text_text'; besides image_text it has none"):
         embedder.with_text_head("text_text")

@@ -170,12 +170,12 @@ def test_what_is_exported_computes_what_the_model_does(made, method, eager):
     config, model, batch = made[method]
     tokenizer = contract.tokenizer(config)
     texts = tf.constant(["thing w3", "", "<de> v4 v5"])
-    _, functions = signatures.text_encoder(model, tokenizer)
+    _, functions = signatures.text_signatures(model, tokenizer)
     expected = model.embed_texts(tokenizer(texts))
     assert np.max(np.abs(functions["serving_default"](texts)["embedding"] - expected)) < 1e-5
     if has_images(config.image_tower):
         pictures = batch[model.image_parts[0]] if model.image_parts else tf.random.stateless_normal([2, 12], SEED)
-        _, functions = signatures.image_encoder(model, config)
+        _, functions = signatures.image_signatures(model, config)
         found = functions["image"](tf.cast(pictures, tf.float32))["embedding"]
         assert np.max(np.abs(found - model.embed_images(pictures))) < 1e-5
 

@@ -103,13 +103,13 @@ def test_only_the_text_tower_and_its_head_move(eager):
     still = (model.teacher, model.teacher_head, model.image_encoder)
     pictures = tf.random.stateless_normal([2, contract.FEATURES], [1, 2])
     before, moved = [values(part) for part in still], values(model.text_encoder) + values(model.image_text_head)
-    exported = signatures.image_encoder(model, config)[1]["image"](pictures)["embedding"].numpy()
+    exported = signatures.image_signatures(model, config)[1]["image"](pictures)["embedding"].numpy()
     model.train_step(batch)
     for part, value in zip(still, before):
         assert_equal(values(part), value)
     after = values(model.text_encoder) + values(model.image_text_head)
     assert all(np.any(one != other) for one, other in zip(moved, after))
-    assert_equal([signatures.image_encoder(model, config)[1]["image"](pictures)["embedding"].numpy()], [exported])
+    assert_equal([signatures.image_signatures(model, config)[1]["image"](pictures)["embedding"].numpy()], [exported])
     assert float(model.temperature) == pytest.approx(0.1)
 
 
