@@ -81,7 +81,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     @functools.cache
-    def image_encoder() -> Any:  # only when it is used: many users embed only texts, which takes no longer than loading it
+    def image_encoder() -> Any:  # at its first use: many users embed only texts, in less time than this takes
         return load_saved_model(path / "image_encoder" / str(version))
 
     def embed_images(images: tf.Tensor) -> tf.Tensor:
