@@ -41,6 +41,7 @@ def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: b
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Embedder:
+    """Returns the trained model of a workdir; with `made_states`, texts whose states were made skip their tower."""
     from mural_tf.models.embedder import embedder_of
     from mural_tf.models.frozen import known_texts
     from mural_tf.training.trained_model import load_trained
@@ -51,6 +52,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
+    """Returns the model of weights from elsewhere; raises `UserError` for weights of only one tower."""
     from mural_tf.models.embedder import embedder_of
     from mural_tf.pretrained.front_matter import origin_of
     from mural_tf.pretrained.importers import import_weights, importer_of, starting_config
@@ -113,6 +115,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
+    """Returns the model of an export's TF-Hub modules."""
     import tensorflow as tf
 
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations

@@ -231,6 +231,7 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 
 
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
+    """Raises `UserError` for values that cannot be built."""
     if config.hidden_size % config.heads:
         divisors = [n for n in range(1, 65) if config.hidden_size % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - config.heads))

@@ -79,9 +79,10 @@ def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training:
 
 
 def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool, lengths: Sequence[int]) -> tf.Tensor:
-    """Returns the states of texts that are sorted by length; a loop over groups, so that each length is compiled once.
+    """Returns the states of texts that are sorted by length, [B, H]; `counts`, [B], are their numbers of tokens.
 
-    A graph has one number of groups: the largest that divides the texts evenly.
+    It loops over groups, so that each length is compiled once. A graph has one number of groups: the largest that
+    divides the texts evenly.
     """
     size, width = tokens["input_mask"].shape
     groups = max(number for number in range(1, groups + 1) if size % number == 0)

@@ -57,14 +57,14 @@ class ForwardPass:
 
 @contextlib.contextmanager
 def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
-    """Makes a new `ForwardPass` the running one."""
-    before = current_pass()
+    """Inside, a new `ForwardPass`, which is yielded, is the running pass."""
+    outer_pass = current_pass()
     current = ForwardPass(seed, repeated)
     _running.current = current
     try:
         yield current
     finally:
-        _running.current = before
+        _running.current = outer_pass
 
 
 def current_pass() -> ForwardPass | None:
@@ -74,7 +74,7 @@ def current_pass() -> ForwardPass | None:
 
 @contextlib.contextmanager
 def dense_tables() -> Iterator[None]:
-    """Within it the gradients of tables are as large as the tables: XLA needs their size in a loop and in a branch."""
+    """Inside, the gradients of tables are as large as the tables: XLA needs their size in a loop and in a branch."""
     before = getattr(_running, "tables_are_dense", False)
     _running.tables_are_dense = True
     try:
@@ -149,11 +149,11 @@ class BatchNormalization(keras.layers.BatchNormalization):
     def update_moving(self, mean: tf.Tensor, variance: tf.Tensor, apply: tf.Tensor | bool = True) -> None:
         """Moves both averages towards float32 [C] moments by 1 - momentum; leaves them if `apply` is false."""
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            moved = average - (average - tf.cast(value, average.dtype)) * (1.0 - self.momentum)
-            average.assign(tf.where(apply, moved, average))
+            new_average = average - (average - tf.cast(value, average.dtype)) * (1.0 - self.momentum)
+            average.assign(tf.where(apply, new_average, average))
 
     def _normalize(self, x):
-        """Returns y, and the mean and the unbiased variance [C] for the moving averages."""
+        """Returns y [B, H, W, C], and the mean and the unbiased variance, [C] each, for the moving averages."""
         examples = x.shape[0]
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         is_whole = self.group == "global" and replicas == 1

@@ -110,7 +110,7 @@ class GatedLayer(TransformerLayer):
 
     Args:
       window: how far a token sees on either side; 0: the whole text.
-      rotary_base: of the rotations' frequencies, base^(-2i / size of a head).
+      rotary_base: base of the rotations' frequencies, base^(-2i / size of a head).
       has_norm: whether attention has a norm before it.
     """
 
@@ -194,6 +194,7 @@ def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 
 
 def _check(config: ConfigDict) -> None:
+    """Raises `UserError` for values that cannot be built."""
     if config.hidden_size % (2 * config.heads):
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} with heads={config.heads}: expected heads of an even size."

@@ -118,6 +118,7 @@ class FlexiblePatches(keras.layers.Layer):
 
 
 def _check(config: ConfigDict) -> None:
+    """Raises `UserError` for values that cannot be built, and for a tower that is trained."""
     check_layers(config)
     cells = config.image_size // config.patch_size
     if config.image_size % config.patch_size or cells**2 <= config.patches or config.patch_size < 2:

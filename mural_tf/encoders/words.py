@@ -134,6 +134,7 @@ class SentenceBranch(keras.layers.Layer):
 
 
 def _check(config: ConfigDict) -> None:
+    """Raises `UserError` for values that cannot be built."""
     if not config.languages:
         raise UserError("text_tower.name='words' needs text_tower.languages, such as en,de,fr,cs.")
     if config.language_branches not in BRANCHES:

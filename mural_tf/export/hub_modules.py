@@ -246,11 +246,11 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
 
 
 def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
-    """Returns the parts of a trained model that are one number, by name, for example the temperature's logarithm."""
+    """Returns {name: variable} of a trained model's parts that are one number, such as the temperature's logarithm."""
     parts = model.weights_by_part().items()
     return {name: part for name, part in parts if not isinstance(part, tf.Module) and part.shape.rank == 0}
 
 
 def numbers_of(model: DualEncoder) -> dict[str, float]:
-    """Returns the values of a model's `learned_numbers`, for JSON."""
+    """Returns {name: value} of a model's `learned_numbers`, for JSON."""
     return {name: float(number.numpy()) for name, number in learned_numbers(model).items()}

@@ -150,9 +150,9 @@ def in_batch_recall(pairs: Pairs) -> tf.Tensor:
 
     Parts add up to the whole. Equal candidates are hits, not misses: the same text twice in a batch is not an error.
     """
-    own = tf.stop_gradient(pairs.own_cosines)
+    own_cosines = tf.stop_gradient(pairs.own_cosines)
     hits = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)
-        hits += tf.reduce_sum(tf.cast(own >= best - ROUNDING, tf.float32))
+        hits += tf.reduce_sum(tf.cast(own_cosines >= best - ROUNDING, tf.float32))
     return hits / (2.0 * tf.cast(pairs.total, tf.float32))

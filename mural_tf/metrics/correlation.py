@@ -90,6 +90,7 @@ def _counted_ranks(codes: np.ndarray) -> np.ndarray:
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Returns Pearson's r of x [N] and y [N]; NaN if either is constant."""
     x = x - x.mean()
     y = y - y.mean()
     length = np.sqrt((x @ x) * (y @ y))

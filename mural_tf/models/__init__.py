@@ -59,6 +59,7 @@ def takes_steps(method: type) -> bool:
 
 
 def _class_from_outside(name: str) -> type:
+    """Returns the `DualEncoder` subclass "package.module:Class"; raises `UserError` if it cannot be imported."""
     from mural_tf.models.dual_encoder import DualEncoder
 
     module, _, attribute = name.partition(":")

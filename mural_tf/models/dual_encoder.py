@@ -41,7 +41,7 @@ class Embedding(NamedTuple):
     """How a part of a batch becomes embeddings, L2-normalised float32 [B, D].
 
     part: the name of an image or of tokens in the batch.
-    head: of the text tower; "" for an image, which needs only the image tower.
+    head: a head of the text tower; "" for an image, which needs only the image tower.
     function: in place of tower and head, the name of the method's `(tokens, training) -> float32 [B, width]`.
     is_given: whether the batch holds the embedding itself, of a column of vectors (`DualEncoder.columns`).
     """
@@ -224,19 +224,19 @@ class DualEncoder(KerasModel):
         return {}
 
     def variable_groups(self) -> dict[str, list[tf.Variable]]:
-        """Returns the variables whose learning rate can be set apart, by group."""
+        """Returns {group: variables} of the variables whose learning rate can be set apart."""
         return {
             "image_tower": self.image_encoder.trainable_variables,
             "text_tower": self.text_encoder.trainable_variables,
         }
 
     def weights_by_part(self) -> dict[str, tf.Module | tf.Variable]:
-        """Returns the parts of a trained model by name: towers, heads, numbers. Checkpoints hold these."""
+        """Returns {name: part} of a trained model: towers, heads, numbers. Checkpoints hold these."""
         heads = {f"{name}_head": self.text_head(name) for name in self.head_names}
         return {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder, **heads}
 
     def training_parts(self) -> dict[str, tf.Module | tf.Variable]:
-        """Returns further parts by name that only training needs, for example a teacher.
+        """Returns {name: part} of further parts that only training needs, for example a teacher.
 
         The checkpoints of training hold these and `weights_by_part`; an export holds only `weights_by_part`.
         """
@@ -253,6 +253,7 @@ class DualEncoder(KerasModel):
         return self._encode(batch, training, self.used)
 
     def _encode(self, batch: Mapping, training: bool, used: dict[str, Embedding]) -> dict[str, tf.Tensor]:
+        """As `encode`, for the embeddings in `used`."""
         through_towers = [embedding for embedding in used.values() if embedding.is_image or embedding.head]
         outputs = {}  # of the towers, by part
         for is_image in _unique(embedding.is_image for embedding in through_towers):
@@ -262,6 +263,7 @@ class DualEncoder(KerasModel):
         return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
 
     def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
+        """Returns one embedding of a batch, float32 [B, D]; `outputs`: {part: what its tower gives}."""
         if embedding.function:
             return getattr(self, embedding.function)(batch[embedding.part], training)
         if embedding.is_given:
@@ -272,6 +274,7 @@ class DualEncoder(KerasModel):
         return self.project_texts(outputs[embedding.part], head, training)
 
     def _embed_together(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
+        """Returns the embeddings of several batches of images of one size, [B, D] each, from one pass."""
         if len(batches) == 1:
             return [self.embed_images(batches[0], training)]
         return tf.split(self.embed_images(tf.concat(batches, axis=0), training), len(batches))

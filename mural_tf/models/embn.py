@@ -68,7 +68,7 @@ class EmbN(DualEncoder):
 
     @property
     def triplets(self) -> dict:
-        """The settings that all triplet losses share."""
+        """{argument: value} of the arguments that all triplet losses share."""
         return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
     def image_text_loss(self, image, caption, ids):
@@ -99,6 +99,7 @@ class EmbN(DualEncoder):
         print(f"Words with vectors in {files}: {summary}; the others start at random.")
 
     def _check(self) -> None:
+        """Raises `UserError` for a tower or fields that the method cannot have."""
         tower = self.text_tower
         options = self.options
         name = type(self).__name__

@@ -200,6 +200,7 @@ class Globetrotter(LearnedTemperature):
             self.cloze_head(tf.zeros([1, 1, embeddings.hidden_size]), embeddings.token_table)
 
     def _check(self) -> None:
+        """Raises `UserError` for a text tower or fields that the method cannot have."""
         options = self.options
         tower = self.text_tower
         pooling = "first" if self.shared_head else "first_and_mean"

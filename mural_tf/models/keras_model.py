@@ -117,6 +117,7 @@ class KerasModel(keras.Model):
             create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
 
     def _chosen_optimizers(self, optimizer, config: ConfigDict) -> dict[str, keras.optimizers.Optimizer]:
+        """Returns {"joint": optimiser} for Keras' name or instance; for `None` the configuration's optimisers."""
         if optimizer is None:
             return build_optimizers(config.optimizer, config.train.steps, self.variable_groups(), self.loss_weights())
         try:
@@ -279,6 +280,7 @@ class KerasModel(keras.Model):
         return {**batch, **ids}
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Counts a step's logs in and returns {name: mean since the last reset}."""
         weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
         finite = {name: tf.where(applied, value, 0.0) for name, value in logs.items()}
         results = self.meters.update(finite, weight)
@@ -311,6 +313,7 @@ def _missing_tokens(name: str, tokens) -> list[str]:
 
 
 def _check_shared(size: int | None, replicas: int) -> None:
+    """Raises `UserError` if the replicas cannot share batches of `size` evenly; `None`: of no fixed size."""
     if replicas == 1:
         return
     if size is None or size % replicas:

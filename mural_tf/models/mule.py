@@ -81,6 +81,7 @@ class Mule(EmbN):
 
     @property
     def tasks(self):
+        """{name: `Task`}, by the levels of the neighbourhood constraints and the captions per image."""
         tasks = dict(EmbN.tasks)
         if self.options.captions_per_image > 1:  # else no image has a second sentence
             tasks["neighbourhood"] = Task("image_groups", self._at_levels("caption"))

@@ -26,7 +26,8 @@ class TextText(DualEncoder):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        if not (temperature := self.options.text_text_temperature) >= 0:  # nan neither
+        temperature = self.options.text_text_temperature
+        if not temperature >= 0:  # as written it also refuses NaN
             raise UserError(f"method.text_text_temperature={temperature} must be above 0, or 0 for the images'.")
 
     def text_text_loss(self, text_a, text_b, ids):

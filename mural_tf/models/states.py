@@ -142,6 +142,7 @@ class KnownStates:
 
 
 def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFolder:
+    """Returns the folder for the texts' states of a tower, whose name holds digests of its weights and its tokens."""
     vocabulary = config.vocabulary
     settings = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
     settings += [config.text_tower.max_length, *_precision_setting(config.text_tower, "text")]

@@ -126,6 +126,7 @@ class TrainingStep:
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
     def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
+        """Clips one optimiser's gradients and applies them; where `apply`, a bool scalar, is false, zeros."""
         gradients, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
             norm = logs[_norm_names(name)[0]]
@@ -171,7 +172,7 @@ def _gather_rows(value: tf.Tensor, context) -> tf.Tensor:
 
 
 def _sum_over_replicas(gradients: list, context) -> list:
-    """Adds up gradients over replicas; `None` stays."""
+    """Returns the gradients added up over replicas, in their order; `None` stays."""
     present = [gradient for gradient in gradients if gradient is not None]
     summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
     return [None if gradient is None else next(summed) for gradient in gradients]
@@ -393,7 +394,9 @@ class WeightAverage(tf.Module):
         self._weights = list(weights)
         self._decay = decay
         self.steps = bookkeeping(tf.zeros([], tf.int64), "average_steps")
-        self.values = [bookkeeping(weight.read_value(), f"average_{n}") for n, weight in enumerate(self._weights)]
+        self.values = []
+        for number, weight in enumerate(self._weights):
+            self.values.append(bookkeeping(weight.read_value(), f"average_{number}"))
 
     def update(self, apply: tf.Tensor) -> None:
         """Counts the present weights in, if `apply`, a bool scalar."""
@@ -415,7 +418,7 @@ class Meters:
         return list(self._by_name.values())
 
     def update(self, logs: Mapping[str, tf.Tensor], weight: tf.Tensor | float = 1.0) -> dict[str, tf.Tensor]:
-        """Counts scalars in with a weight and returns the means so far."""
+        """Counts scalars in with a weight, and returns {name: mean so far}."""
         for name, value in logs.items():
             self._by_name[name].update_state(value, sample_weight=weight)
         return {name: self._by_name[name].result() for name in logs}

@@ -106,6 +106,7 @@ class TranslationDistillation(LearnedTemperature):
         return source.has_image_text_head() and takes_steps(source)
 
     def _check(self) -> None:
+        """Raises `UserError` for fields that the method cannot have."""
         options = self.options
         if options.trained not in TRAINED:
             raise UserError(f"Unknown method.trained {options.trained!r}; known: {', '.join(TRAINED)}.")

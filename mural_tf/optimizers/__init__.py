@@ -99,6 +99,7 @@ class _VariableRates:
         return self._update(grad.value, var, self._scaled(var, grad.apply, apply_state))
 
     def _update(self, grad, var, apply_state):
+        """Updates a variable by the coefficients of `_scaled`."""
         return super()._resource_apply_dense(grad, var, apply_state)
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):

@@ -72,6 +72,7 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
         state["epsilon"] = tf.convert_to_tensor(self.epsilon, var_dtype)
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
+        """Updates one variable and its two moments by the equations above."""
         key = var.device, var.dtype.base_dtype
         state = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         first_moment = self.get_slot(var, "m")

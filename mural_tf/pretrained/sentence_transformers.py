@@ -219,9 +219,10 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if values.get("prompts") is not None:
         for name, text in json_field(values, "prompts", dict, path).items():
             prompts[name] = check_json(text or "", str, f"prompts.{name}", path)
-    default = values.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise UserError(f"{path}: default_prompt_name is {default!r}, and prompts has {', '.join(prompts) or 'none'}.")
+    default_name = values.get("default_prompt_name")
+    if default_name is not None and default_name not in prompts:
+        names = ", ".join(prompts) or "none"
+        raise UserError(f"{path}: default_prompt_name is {default_name!r}, and prompts has {names}.")
     if not any(prompts.values()):
         return
     _, (_, pooling_folder), *_ = module_folders(folder)
@@ -233,7 +234,7 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     for name in prompts:
         if not name or "=" in name:
             raise UserError(f"{path}: prompts has the name {name!r}: expected one without '='.")
-    vocabulary.prompt = "" if default is None else prompts[default]
+    vocabulary.prompt = "" if default_name is None else prompts[default_name]
     vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
 
 

@@ -236,10 +236,10 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
 def warn_of_added_tokens(folder: pathlib.Path, pieces: Sequence[str]) -> None:
     """Warns of tokens beyond the pieces: they are letters here, and the original finds them whole in a text."""
     tokens = json_field(read_tokenizer(folder), "added_tokens", list, folder / TOKENIZER, [])
-    added = {str(token.get("content")) for token in tokens if isinstance(token, dict)}
+    added_tokens = {str(token.get("content")) for token in tokens if isinstance(token, dict)}
     if (folder / ADDED).is_file():
-        added |= set(read_json(folder / ADDED))
-    missing = sorted(added - set(pieces))
+        added_tokens |= set(read_json(folder / ADDED))
+    missing = sorted(added_tokens - set(pieces))
     if missing:
         logging.warning(
             "%s adds %d tokens, among them %r: in a text they are letters here, and one token in the original.",

@@ -87,8 +87,10 @@ def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
 
 def token_rows(weights: WeightFile) -> int:
     """Returns how many rows the token table in a file of weights has, 0 if it is missing."""
-    tables = [shape for name, shape in weights.shapes.items() if re.fullmatch(TOKEN_TABLE, name) and shape]
-    return tables[0][0] if tables else 0
+    for name, shape in weights.shapes.items():
+        if re.fullmatch(TOKEN_TABLE, name) and shape:
+            return shape[0]
+    return 0
 
 
 def _kind(folder: pathlib.Path) -> str:

@@ -131,17 +131,17 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
         names = set(json_field(read_json(path / SHARDS), "weight_map", dict[str, str], path / SHARDS).values())
         return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
     folder = path
-    wanted = SAFETENSORS
+    file_name = SAFETENSORS
     if not path.is_dir():
         folder = path.parent
-        wanted = path.name
+        file_name = path.name
         if path.suffix != ".safetensors" or not folder.is_dir():
             raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickles:
-        hint = CONVERSION.format(pickle=pickles[0], wanted=wanted)
-        raise UserError(f"{folder} has no {wanted}, only {', '.join(pickles[:3])}. {hint}")
-    raise UserError(f"{folder} has neither {wanted} nor {SHARDS}.")
+        hint = CONVERSION.format(pickle=pickles[0], wanted=file_name)
+        raise UserError(f"{folder} has no {file_name}, only {', '.join(pickles[:3])}. {hint}")
+    raise UserError(f"{folder} has neither {file_name} nor {SHARDS}.")
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
@@ -194,10 +194,10 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
         reason = first_line(error)
         raise UserError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
     prefix = pathlib.Path(prefix)
-    stored = sum(file.stat().st_size for file in prefix.parent.glob(f"{prefix.name}.data-*"))
+    stored_bytes = sum(file.stat().st_size for file in prefix.parent.glob(f"{prefix.name}.data-*"))
     for name, shape in shapes.items():
-        if math.prod(shape) > stored:  # a number takes at least one byte
-            raise UserError(f"{prefix}: {name} has the shape {list(shape)} and only {stored} bytes.")
+        if math.prod(shape) > stored_bytes:  # a number takes at least one byte
+            raise UserError(f"{prefix}: {name} has the shape {list(shape)} and only {stored_bytes} bytes.")
     return WeightFile(prefix, shapes, reader.get_tensor)
 
 
@@ -306,8 +306,8 @@ def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
         shape, _, dtype = _npy_header(file)
     if dtype.hasobject:
         raise ValueError(f"{name} is pickled")
-    stored = min(entry.file_size, MOST_DEFLATED * entry.compress_size)
-    if math.prod(shape) * dtype.itemsize > stored:
+    stored_bytes = min(entry.file_size, MOST_DEFLATED * entry.compress_size)
+    if math.prod(shape) * dtype.itemsize > stored_bytes:
         raise ValueError(f"{name} has the shape {list(shape)} and only {entry.compress_size} bytes")
     return shape
 

@@ -314,6 +314,7 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
+        """The handler of both signals."""
         is_first = self.received is None
         self.received = signal.Signals(number)
         if not is_first or not self._waits:

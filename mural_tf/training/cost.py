@@ -51,7 +51,7 @@ class Measurement:
     parameters: trainable numbers by part of the model.
     rows: {part of a batch: rows of the global batch}.
     memory: {name: bytes} of all that is there throughout a step.
-    seconds: of a step of the whole batch.
+    seconds: seconds of a step of the whole batch.
     share: the part of the batch that was measured, 0..1.
     peak: the most bytes that this process, or the first card, has had.
     """
@@ -91,6 +91,7 @@ def measure(config: ConfigDict, restored: bool = False) -> Measurement:
 
 
 def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
+    """As `measure`, for a complete and checked configuration."""
     tokenizer = None
     vocabulary = None
     if _has_data(config.data):

@@ -27,7 +27,7 @@ def observers(
     strategy: tf.distribute.Strategy,
     profile: tuple[int, int] | None = None,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the observers of a run; `profile`: see `Profile`."""
+    """Returns the callbacks of this file that a run has; `profile`: the steps of `Profile`, `None`: without it."""
     batches = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
     # People wait for fine-tuning, which evaluates first; several workers cannot ask.
     asks = config.train.evaluate_first and workers(strategy) == 1

@@ -71,7 +71,7 @@ def check_data(data: ConfigDict) -> None:
     for source in training_sources(data):
         has_text_pairs = records.find_files(source.directory, records.TEXT_PAIRS, "train")
         if not has_text_pairs or not data.sources:  # a source of a mixture may have only text pairs
-            source.files(records.IMAGE_TEXT)  # raises where it has none
+            source.files(records.IMAGE_TEXT)  # raises if there are not any
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:

@@ -140,6 +140,7 @@ def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
 
 
 def main(arguments: list[str]) -> None:
+    """Writes the compiler's answer, which may be cached, to the file of results, and ends the process."""
     module_path, result_path, topology, replicas = arguments[:4]
     text_path = pathlib.Path(arguments[4]) if arguments[4:] else None
     threading.Thread(target=_end_with_standard_input, daemon=True).start()

@@ -65,6 +65,7 @@ class SliceReplica(tf.distribute.ReplicaContext):
         return tf.nest.map_structure(self._gather, value)
 
     def _sum(self, value) -> tf.Tensor:
+        """Returns a tensor summed over the replicas; its gradient is summed, too."""
         value = tf.convert_to_tensor(value)
         if value.dtype not in ADDED_UP:
             raise ValueError(f"A tensor of {value.dtype.name}, which a TPU cannot sum over replicas.")
@@ -82,6 +83,7 @@ class SliceReplica(tf.distribute.ReplicaContext):
         return summed(value)
 
     def _gather(self, value) -> tf.Tensor:
+        """Returns the replicas' tensors [B, …] as [replicas * B, …]: a sum of tensors that are 0 but for own rows."""
         value = tf.convert_to_tensor(value)
         mask = tf.one_hot(self.replica_id_in_sync_group, self._replicas, dtype=value.dtype)
         mask = tf.reshape(mask, [self._replicas] + [1] * value.shape.rank)

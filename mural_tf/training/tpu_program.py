@@ -106,7 +106,8 @@ class Program:
 
     def unknown_loops(self) -> int:
         """Returns how many loops' turns the compiler does not know: they count once, so the forecast is too low."""
-        return sum(i.opcode == "while" and _known_trips(i) is None for i, _ in self.scheduled())
+        loops = [operation for operation, _ in self.scheduled() if operation.opcode == "while"]
+        return sum(_known_trips(loop) is None for loop in loops)
 
     def most_expensive(self, count: int) -> list[dict]:
         """Returns the operations with the most cycles, {"name", "place", "shape", "cycles": of all turns} each."""
