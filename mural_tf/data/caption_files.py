@@ -55,16 +55,21 @@ def read_aligned(
       UserError: the files have different numbers of lines.
     """
     language = canonical_language(language)
-    for caption, image in itertools.zip_longest(read_lines(captions, on_problem), read_lines(images)):
-        if caption is None or image is None:
-            number = (caption or image)[0]
-            shorter, longer = (captions, images) if caption is None else (images, captions)
+    for caption_line, image_line in itertools.zip_longest(read_lines(captions, on_problem), read_lines(images)):
+        if caption_line is None or image_line is None:
+            if caption_line is None:
+                shorter, longer = captions, images
+                number, _ = image_line
+            else:
+                shorter, longer = images, captions
+                number, _ = caption_line
             raise UserError(
                 f"{shorter} ends before line {number} of {longer}: line i of the captions must belong to line i of the "
                 "images. Fetch both again."
             )
-        number, text = caption
-        name = (image[1] or "").split("#")[0].strip()
+        number, text = caption_line
+        _, image_name = image_line
+        name = (image_name or "").split("#")[0].strip()
         if text is not None:
             yield from checked(name, name, text, language, f"{captions}:{number}", on_problem)
 
@@ -82,9 +87,10 @@ def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Proble
         if _is_id(image.get("id"), location, on_problem)
     }
     for annotation, location in _objects(content["annotations"], f"{path}, annotation", on_problem):
-        image = annotation.get("image_id")
-        if _is_id(image, location, on_problem):
-            yield from checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
+        image_id = annotation.get("image_id")
+        if _is_id(image_id, location, on_problem):
+            caption = annotation.get("caption")
+            yield from checked(names.get(image_id), str(image_id), caption, language, location, on_problem)
 
 
 KARPATHY_SPLITS = ("train", "restval", "val", "test")
@@ -102,30 +108,34 @@ def read_karpathy(
     Args:
       path: the JSON file.
       split: one of its splits or several; COCO has train, restval, val and test, and MURAL trains without restval.
-      language: of the captions.
+      language: the captions' language.
       captions_per_image: keep only the first captions; the COCO 5K protocol takes 5, though some images have more.
       on_problem: see the module.
 
     The id is COCO's image id, or the file name for Flickr30K. Raises `UserError` for an unknown split.
     """
     language = canonical_language(language)
-    wanted = {split} if isinstance(split, str) else set(split)
+    wanted_splits = {split} if isinstance(split, str) else set(split)
     content = _read_json(path, "Karpathy and Li's splits", ("images",))
     images = list(_objects(content["images"], f"{path}, image", on_problem))
     splits = {image.get("split") for image, _ in images if is_text(image.get("split"))}
-    if not wanted <= splits:
+    if not wanted_splits <= splits:
         names = ", ".join(sorted(splits))
-        raise UserError(f"{path} has no split {', '.join(sorted(wanted - splits))}; it has {names}.")
+        raise UserError(f"{path} has no split {', '.join(sorted(wanted_splits - splits))}; it has {names}.")
     for image, location in images:
         if not is_text(image.get("split")):
             on_problem("image without a split", location)
-        elif image["split"] not in (*KARPATHY_SPLITS, *wanted):
+        elif image["split"] not in (*KARPATHY_SPLITS, *wanted_splits):
             on_problem(f"image of an unknown split, expected {', '.join(KARPATHY_SPLITS)}", location)
-        elif image["split"] in wanted:
-            yield from _of_karpathy(image, location, f"{path}, sentence", captions_per_image, language, on_problem)
+        elif image["split"] in wanted_splits:
+            sentence_place = f"{path}, sentence"
+            yield from _captions_of_image(image, location, sentence_place, captions_per_image, language, on_problem)
 
 
-def _of_karpathy(image: dict, location: str, below: str, most, language: str, on_problem) -> Iterator[Caption]:
+def _captions_of_image(
+    image: dict, location: str, sentence_place: str, most: int | None, language: str, on_problem: Problem
+) -> Iterator[Caption]:
+    """Yields up to `most` captions of an image of Karpathy and Li's; `None`: all."""
     parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
     identity = image.get("cocoid", image.get("filename"))
     sentences = image.get("sentences")
@@ -134,10 +144,9 @@ def _of_karpathy(image: dict, location: str, below: str, most, language: str, on
     elif not isinstance(sentences, list):
         on_problem("image without a list of sentences", location)
     elif _is_id(identity, location, on_problem):
-        for sentence, entry_location in _objects(sentences[:most], below, on_problem, "sentid"):
-            yield from checked(
-                "/".join(parts), str(identity), sentence.get("raw"), language, entry_location, on_problem
-            )
+        image_file = "/".join(parts)
+        for sentence, place in _objects(sentences[:most], sentence_place, on_problem, "sentid"):
+            yield from checked(image_file, str(identity), sentence.get("raw"), language, place, on_problem)
 
 
 def read_multi30k(
@@ -155,7 +164,8 @@ def read_multi30k(
       on_problem: see the module.
     """
     root = as_path(directory)
-    root = root / "data" if (root / "data").is_dir() else root
+    if (root / "data").is_dir():
+        root = root / "data"
     short = split.removesuffix("_flickr") if split.startswith("test_2016") else split
     if task is None:
         task = 2 if language in ("en", "de") and short in ("train", "val", "test_2016") else 1
@@ -180,10 +190,10 @@ def read_coco_cn(
     """
     root = as_path(directory)
     names = _existing(root / f"coco-cn_{split}.txt", f"COCO-CN, split {split}")
-    listed = {clean(text) for _, text in read_lines(names)}
+    names_of_split = {clean(text) for _, text in read_lines(names)}
     captions = _existing(root / f"imageid.{annotation}-caption.txt", f"COCO-CN's {annotation} captions")
     for name, text, location in _read_token_lines(captions, on_problem):
-        if name in listed:
+        if name in names_of_split:
             identity = name.rsplit("_", 1)[-1].lstrip("0")
             yield from checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
 
@@ -194,7 +204,10 @@ def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem =
     The second form quotes a caption that has a comma. The id is the file name.
     """
     path = as_path(path)
-    rows = _read_quoted(path, on_problem) if path.name == "captions.txt" else _read_token_lines(path, on_problem)
+    if path.name == "captions.txt":
+        rows = _read_quoted(path, on_problem)
+    else:
+        rows = _read_token_lines(path, on_problem)
     for name, text, location in rows:
         yield from checked(name, name, text, canonical_language(language), location, on_problem)
 
@@ -264,11 +277,14 @@ def _existing(path: pathlib.Path, what: str) -> pathlib.Path:
 
 
 def _read_json(path, what: str, keys: Sequence[str]) -> dict:
+    """Returns the content of a JSON file; raises `UserError` if it is not `what`, which has lists under `keys`."""
     with open_binary(path) as (file, _):
+        content = None
         try:
-            # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
             text = file.read(LARGEST_JSON + 1)
-            content = json.loads(text, object_hook=_without_tokens) if len(text) <= LARGEST_JSON else None
+            if len(text) <= LARGEST_JSON:
+                # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
+                content = json.loads(text, object_hook=_without_tokens)
         except RecursionError:
             raise UserError(f"{path} is not {what}: its JSON is nested too deeply.") from None
         except (ValueError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:

@@ -65,7 +65,7 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
 
     Args:
       languages: the languages to count.
-      image_text: split -> `ImageTextRecord`s.
+      image_text: {split: `ImageTextRecord`s}.
       pairs: the `TextPair`s, all for training.
     """
     per_language = {language: {"image_text": {}, "text_pairs": {}} for language in languages}
@@ -90,7 +90,7 @@ def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
     """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
 
     Args:
-      files: "kind/split-…" -> {"records": count, "languages": texts by language, text pairs by "a b"}.
+      files: {"kind/split-…": {"records": count, "languages": {language, of a text pair "a b": count}}}.
     """
     images: dict[str, dict[str, int]] = {}
     pairs: dict[str, int] = {}

@@ -78,6 +78,7 @@ def _decode_png(data: tf.Tensor) -> tf.Tensor:
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 [H, W, 3]: an image with alpha, uint8 [H, W, 4], laid on white."""
     colors = tf.cast(image[..., :-1], tf.float32)
     alpha = unit_range(image[..., -1:])
     return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
@@ -169,12 +170,13 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     Hugging Face's processors.
     """
     shape = tf.shape(image, tf.int64)[:2]
-    new = tf.fill([2], tf.constant(tower.resize, tf.int64))
+    new_shape = tf.fill([2], tf.constant(tower.resize, tf.int64))
     if tower.resize_mode == "shorter_side":
-        new = new * shape // tf.minimum(shape[0], shape[1])
-    scale = tf.cast(new, tf.float64) / tf.cast(shape, tf.float64)
-    offset = tf.cast((new - side) // 2, tf.float64)
-    # Only pixels that the kernel sees are kept: a strip of 1 x 5,000 would become 224 x 1,120,000.
+        new_shape = new_shape * shape // tf.minimum(shape[0], shape[1])
+    scale = tf.cast(new_shape, tf.float64) / tf.cast(shape, tf.float64)
+    offset = tf.cast((new_shape - side) // 2, tf.float64)
+    # Only pixels that the kernel sees are kept: a strip of 1 x 5,000 would become 224 x 1,120,000. The widest kernel,
+    # the cubic one, reaches 2 pixels, of the output where that is coarser.
     reach = 2.0 / tf.minimum(scale, 1.0) + 1.0
     first = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
     last = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
@@ -196,19 +198,19 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     draws = tf.unstack(tf.random.stateless_uniform([6, batch], seeds[0], -1.0, 1.0))
     if config.zoom or config.stretch or config.rotation or config.shift:
         transforms = _transforms(images.shape[1], image_size, config, draws)
-        resampled = resample(images, image_size, transforms)
+        augmented = resample(images, image_size, transforms)
     else:
-        resampled = _crop_and_flip(images, image_size, config.flip, draws)
-    resampled.set_shape([None, image_size, image_size, 3])
+        augmented = _crop_and_flip(images, image_size, config.flip, draws)
+    augmented.set_shape([None, image_size, image_size, 3])
     if config.color or config.hue or config.greyscale:
-        resampled = _change_colors(resampled, config, seeds[1])
+        augmented = _change_colors(augmented, config, seeds[1])
     if config.erase:
-        resampled = _erase(resampled, config.erase, seeds[2])
-    return resampled
+        augmented = _erase(augmented, config.erase, seeds[2])
+    return augmented
 
 
 def _crop_and_flip(images: tf.Tensor, size: int, flip: bool, draws: list[tf.Tensor]) -> tf.Tensor:
-    """The crop and flip of `_transforms` at whole pixels, an eighth of the resampling's time."""
+    """Crops and flips as `_transforms`, at whole pixels, to [B, S, S, 3]: an eighth of the resampling's time."""
     crop = (images.shape[1] - size) / 2.0
     left = tf.cast(tf.round(crop + draws[0] * crop), tf.int32)[:, tf.newaxis]  # [B, 1]
     top = tf.cast(tf.round(crop + draws[1] * crop), tf.int32)[:, tf.newaxis]
@@ -281,7 +283,10 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
 
 
 def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
-    """Covers one rectangle of each image, with the given probability, with one grey (Zhong et al., 2020)."""
+    """Covers one rectangle of each image, with the given probability, with one grey (Zhong et al., 2020).
+
+    A rectangle's sides are 15% to 50% of the image's.
+    """
     size = images.shape[1]
     draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
     height = size * (0.15 + 0.35 * draws[0])
@@ -326,7 +331,7 @@ def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:
-    """The shape and type of the result of `prepare_image`."""
+    """Returns the shape and type of the result of `prepare_image`."""
     if takes_features(tower):
         return tf.TensorSpec([tower.feature_size], tf.float32)
     return tf.TensorSpec([tower.image_size, tower.image_size, 3], tf.uint8)

@@ -47,6 +47,7 @@ def patch_square(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
         image = resampled(image, axis, grid[axis] * size, tower.interpolation, half_up=True)
     patches = tf.reshape(image, [rows, size, columns, size, 3])
     patches = tf.reshape(tf.transpose(patches, [0, 2, 1, 3, 4]), [rows * columns, size, size, 3])
+    # The last patch holds the numbers of rows and columns, two bytes each.
     header = tf.stack([grid % 256, grid // 256, tf.zeros_like(grid)], axis=-1)  # [2, 3]
     last = tf.pad(tf.cast(header, tf.uint8)[tf.newaxis, tf.newaxis], [[0, 0], [0, size - 1], [0, size - 2], [0, 0]])
     blank = tf.zeros([cells**2 - 1 - rows * columns, size, size, 3], tf.uint8)

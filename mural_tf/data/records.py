@@ -111,7 +111,7 @@ def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 
 
 def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """As `list_files`, but returns [] without files; raises `UserError` for a folder that is missing."""
+    """Returns the sorted record files of a split, [] without such files; raises `UserError` for a missing folder."""
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -141,17 +141,22 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
 
 
 def _digest_without_shards(description: bytes) -> str:
-    """Digest of a description as it was before its files were counted; "" if its files were counted already."""
+    """Returns the SHA-256 of a description without its "shards", hexadecimal; "" if nothing else is in it."""
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(description)
-        if isinstance(content, dict) and content.pop("shards", None) is not None:
-            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
-            description = text.encode() if content else b""
-    return hashlib.sha256(description).hexdigest() if description else ""
+        if isinstance(content, dict) and content.get("shards") is not None:
+            del content["shards"]
+            description = b""
+            if content:
+                text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
+                description = text.encode()
+    if not description:
+        return ""
+    return hashlib.sha256(description).hexdigest()
 
 
 def file_sizes(files: Sequence[str]) -> dict[str, int]:
-    """Returns name -> size in bytes; raises `UserError` for a file that can no longer be read."""
+    """Returns {name: size in bytes}; raises `UserError` for a file that can no longer be read."""
 
     def size(name: str) -> int:
         return tf.io.gfile.stat(name).length
@@ -176,32 +181,32 @@ def describe_shards(directory: str) -> dict[str, dict]:
 def read_records(
     directory: str | pathlib.Path, record_type: str, split: str, skip_damaged: bool = False
 ) -> Iterator[ImageTextRecord | TextPair]:
-    """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
+    """Yields a split's records in file order, as Python objects: for evaluation and vocabularies, not for training.
 
     Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
     records are left out, as training does, and how many is logged.
     """
-    lost = CountsByKind()
+    problems = CountsByKind()
     files = list_files(directory, record_type, split)
     for name in missing_shards(files):
         if not skip_damaged:
             raise UserError(f"{name} is missing, though the other files of its split name it: fetch it again.")
-        lost.add(MISSING_SHARD, name)
+        problems.add(MISSING_SHARD, name)
     for name in files:
-        for index, (_, serialized) in enumerate(read_serialized(name, lost.add)):
-            if lost and not skip_damaged:
+        for index, (_, serialized) in enumerate(read_serialized(name, problems.add)):
+            if problems and not skip_damaged:
                 break
             try:
                 record = parse_record(serialized, name, index)
             except UserError:
                 if not skip_damaged:
                     raise
-                lost.add(TEXT_NOT_UTF8, f"{name}, record {index}")
+                problems.add(TEXT_NOT_UTF8, f"{name}, record {index}")
             else:
                 yield record
-        if lost and not skip_damaged:
-            raise UserError(f"{name} is damaged: {lost.lines()[0]}. Make the file again.")
-    for line in lost.lines():
+        if problems and not skip_damaged:
+            raise UserError(f"{name} is damaged: {problems.lines()[0]}. Make the file again.")
+    for line in problems.lines():
         logging.warning("Left out: %s.", line)
 
 
@@ -230,7 +235,7 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses text pairs, a string or [N], into an item each: {name: [N]}. A pair without a group is one of its own."""
+    """Parses text pairs, a string or [N], into an item each: {name: [N]}. A pair without a group gets its own group."""
     item = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
     both_texts = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
     item["group_id"] = tf.where(tf.equal(item["group_id"], ""), both_texts, item["group_id"])
@@ -240,7 +245,7 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_img2dataset(language: str):
-    """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id; see `_image_id`."""
+    """Returns the parser of one of img2dataset's records into one item, {name: [1]}, with `key` as the image's id."""
 
     def parse(serialized):
         parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), IMG2DATASET_FEATURES)
@@ -256,7 +261,7 @@ def parse_img2dataset(language: str):
 
 
 def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Returns ids, string of any shape, with a hash of the image's bytes for "": or all such were one image."""
+    """Returns ids, string of any shape, with a hash of the image's bytes for ""; otherwise "" would be one image."""
     hashed = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
     return tf.where(tf.equal(ids, ""), hashed, ids)
 
@@ -274,6 +279,7 @@ def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tenso
 
 
 def _padded(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Returns the first `count` values, string [N] → string [count]; "" where there are fewer."""
     return tf.concat([values, tf.fill([count], "")], axis=0)[:count]
 
 

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf.Tensor:
-    """Rounds to uint8; `interpolation` as `image_tower.interpolation`: "big_vision" cuts off.
+    """Rounds pixels to uint8; for the `image_tower.interpolation` "big_vision" it cuts decimals off.
 
-    `half_up`: of 126.5 makes 127, as Pillow does, not the even 126: a picture that becomes twice as large has many.
+    `half_up`: 126.5 becomes 127, as in Pillow, not the even 126. A picture enlarged to twice its size has many halves.
     """
     if interpolation == "bicubic":  # others stay in [0, 255]
         pixels = tf.clip_by_value(pixels, 0.0, 255.0)
@@ -24,10 +24,12 @@ def resampled(
 ) -> tf.Tensor:
     """Resamples uint8 [H, W, 3] to `size` rows (axis 0) or columns (axis 1).
 
-    `scale` and `translation`, float64, place the input in the output; by default it fills it. `half_up` as of
-    `to_uint8`.
+    `scale` and `translation`, float64, place the input in the output; by default the input fills the output. For
+    `half_up` see `to_uint8`.
     """
-    lines = tf.transpose(image, [1, 0, 2]) if axis == 1 else image  # along the axis first
+    lines = image
+    if axis == 1:
+        lines = tf.transpose(image, [1, 0, 2])  # along the axis first
     count = tf.shape(lines)[0]
     others = tf.shape(lines)[1]
     if scale is None:
@@ -42,4 +44,6 @@ def resampled(
         antialias=interpolation != "big_vision",
     )
     lines = tf.reshape(to_uint8(values, interpolation, half_up), [size, others, 3])
-    return tf.transpose(lines, [1, 0, 2]) if axis == 1 else lines
+    if axis == 1:
+        lines = tf.transpose(lines, [1, 0, 2])
+    return lines

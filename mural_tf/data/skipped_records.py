@@ -2,8 +2,8 @@
 
 Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
 with every batch and counts everything up to the batch's last item. Row 0 holds how many records were read, how many of
-them were skipped, and about how many an epoch has. Row 1 + k is of kind k of `KINDS`: how many records were skipped,
-and the place of the first one, the number of its file and the byte there.
+them were skipped, and about how many an epoch has. Row 1 + k stands for kind k of `KINDS`: how many records were
+skipped, and the place of the first one, the number of its file and the byte there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class SkippedRecords:
     """What training skipped, by part and kind, from the tallies that come with its batches.
 
     Args:
-      locations: part of the data, a stream or a source of one -> function from (file's number, byte) to the
-        place's name.
+      locations: {part of the data, a stream or a stream's source: function from (file's number, byte) to the place's
+        name}.
       before: how many records earlier parts of the run skipped.
     """
 
@@ -49,7 +49,7 @@ class SkippedRecords:
         for problem in sorted(counts.keys()):
             if (part, problem) not in self._named:
                 self._named.add((part, problem))
-                first = counts[problem][1]
+                _, first = counts[problem]
                 logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
         self.by_part[part] = counts
 
