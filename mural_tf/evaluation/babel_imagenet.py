@@ -32,8 +32,8 @@ NOT_ALIKE = (
 
 
 def babel_imagenet(request: Request) -> list[Evaluation]:
-    """Accuracy@1 and @5 in each language among its classes, of one photograph or many per class."""
-    labels_file = _first(request.folder, f"Babel-ImageNet/data/{BABEL}", BABEL)
+    """Measures accuracy@1 and @5 in each language among its classes, with one photograph or many per class."""
+    labels_file = _first_file(request.folder, f"Babel-ImageNet/data/{BABEL}", BABEL)
     names = {}
     for code, lists in read_json(labels_file).items():
         names[code.lower().replace("_", "-")] = names_by_number(lists, code, labels_file)
@@ -47,25 +47,27 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     for language in request.languages or sorted(names):
         prompts = Prompts(names[language], ["{}"])
         measure_language(request, result, language, prompts, images, labels[kept], CLASSES)
+    # Both notes of `measure_language` hold for every language here.
     result.notes = [
         note for note in result.notes if "has no templates" not in note and "others are left out" not in note
     ]
-    many = [row for row, size in result.sizes.items() if size["classes"] >= MANY and row != "en"]
-    groups = {GROUP: many}
+    large_languages = [row for row, size in result.sizes.items() if size["classes"] >= MANY and row != "en"]
+    groups = {GROUP: large_languages}
     for metric in ("accuracy@1", "accuracy@5"):
         add_groups(result, groups, metric)
-    result.published = _published(labels_file.parent.parent / "results/babel-imagenet", result, many)
+    result.published = _published(labels_file.parent.parent / "results/babel-imagenet", result, large_languages)
     if result.published and len(paths) != VALIDATION:
         result.notes.append(NOT_ALIKE.format(images=len(paths), few=MANY))
     return [result]
 
 
-def _first(folder: pathlib.Path, *patterns: str) -> pathlib.Path:
-    return next(folder / pattern for pattern in patterns if (folder / pattern).is_file())
+def _first_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
+    """Returns the first of the files below `folder` that is there; `needs` in benchmarks.tsv has made sure of one."""
+    return next(folder / name for name in names if (folder / name).is_file())
 
 
 def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarray]:
-    """Returns the photographs, and int [N]: the class of each, by the order of ImageNet's synsets.
+    """Returns the photographs, and each one's class, int [N], a number in the order of ImageNet's synsets.
 
     Photographs are `imagenet-sample-images/n01440764_tench.JPEG` or `val/n01440764/….JPEG`. Raises `UserError` if their
     synsets are not 1,000, so that the classes' numbers are unknown.
@@ -86,8 +88,11 @@ def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarr
     return list(synset_of), labels
 
 
-def _published(folder: pathlib.Path, result: Evaluation, many: list[str]) -> dict[str, dict[str, float]]:
-    """Returns row -> model -> accuracy@1 in percent, where the model's file has as many classes as ours."""
+def _published(folder: pathlib.Path, result: Evaluation, large_languages: list[str]) -> dict[str, dict[str, float]]:
+    """Returns {row: {model: accuracy@1 in percent}}, where the model's file has as many classes as ours.
+
+    `large_languages`: the members of `GROUP`, which gets a row, too.
+    """
     published = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.json")):
         content = read_json(path)
@@ -97,6 +102,7 @@ def _published(folder: pathlib.Path, result: Evaluation, many: list[str]) -> dic
             if row.get("prompt") == "label" and row.get("num_classes") == classes:
                 accuracy = check_json(row.get("accuracy"), float, "accuracy", path)
                 published[language][path.stem] = 100.0 * accuracy
-        if many and all(path.stem in published[language] for language in many):
-            published[GROUP][path.stem] = float(np.mean([published[language][path.stem] for language in many]))
+        if large_languages and all(path.stem in published[language] for language in large_languages):
+            accuracies = [published[language][path.stem] for language in large_languages]
+            published[GROUP][path.stem] = float(np.mean(accuracies))
     return {row: models for row, models in published.items() if models}

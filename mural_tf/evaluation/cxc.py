@@ -43,15 +43,15 @@ class Ratings:
     scores: np.ndarray
     methods: list[str]
 
-    def keep(self, wanted: np.ndarray) -> Ratings:
-        """Returns the rows where `wanted` [N] is true."""
-        methods = list(itertools.compress(self.methods, wanted))
-        return Ratings(self.first[wanted], self.second[wanted], self.scores[wanted], methods)
+    def keep(self, is_kept: np.ndarray) -> Ratings:
+        """Returns the rows where `is_kept`, bool [N], is true."""
+        methods = list(itertools.compress(self.methods, is_kept))
+        return Ratings(self.first[is_kept], self.second[is_kept], self.scores[is_kept], methods)
 
 
 @dataclasses.dataclass
 class Rated:
-    """A split: image names, captions with the number of their image, and the three kinds of ratings."""
+    """A split: image names, captions, each caption's image number in `owners`, and the three kinds of ratings."""
 
     images: list[str]
     captions: list[str]
@@ -61,9 +61,9 @@ class Rated:
     sits: Ratings
 
 
-def restrict(data: Rated, kept: np.ndarray) -> Rated:
-    """Leaves out all images but `kept` (numbers), with their captions and ratings."""
-    new_image = _new_numbers(kept, len(data.images))
+def restrict(data: Rated, kept_images: np.ndarray) -> Rated:
+    """Returns a split with only the images `kept_images`, int [K], their captions and ratings."""
+    new_image = _new_numbers(kept_images, len(data.images))
     kept_captions = np.flatnonzero(new_image[data.owners] >= 0)
     new_caption = _new_numbers(kept_captions, len(data.captions))
 
@@ -72,7 +72,7 @@ def restrict(data: Rated, kept: np.ndarray) -> Rated:
         return renumbered.keep((renumbered.first >= 0) & (renumbered.second >= 0))
 
     return Rated(
-        [data.images[i] for i in kept],
+        [data.images[i] for i in kept_images],
         [data.captions[i] for i in kept_captions],
         new_image[data.owners[kept_captions]],
         renumber(data.sts, new_caption, new_caption),
@@ -98,7 +98,9 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     """
     if (folder / "data").is_dir():
         folder = folder / "data"
-    sts, sis, sits = (list(_read_csv(folder / f"{file}_{split}.csv")) for file in ("sts", "sis", "sits"))
+    sts = list(_read_csv(folder / f"sts_{split}.csv"))
+    sis = list(_read_csv(folder / f"sis_{split}.csv"))
+    sits = list(_read_csv(folder / f"sits_{split}.csv"))
     originals = [row for row in sits if row.method == ORIGINAL]
     if not originals:
         raise UserError(
@@ -107,7 +109,8 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     names = dict.fromkeys(row.second for row in originals)
     image_numbers = {name: number for number, name in enumerate(names)}
     caption_numbers = {row.first: number for number, row in enumerate(originals)}
-    texts = _read_texts(folder if _text_files(folder) else folder.parent)
+    text_folder = folder if _text_files(folder) else folder.parent
+    texts = _read_texts(text_folder)
     missing = [name for name in caption_numbers if _sentence_id(name) not in texts]
     if missing:
         raise UserError(f"{len(missing)} captions of the ratings have no text, such as {missing[0]}.")
@@ -146,6 +149,7 @@ def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) ->
 
 
 def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
+    """Yields the rows of a file of ratings; raises `UserError` for other columns."""
     reader = csv.reader(text or "" for _, text in read_lines(path))
     header = next(reader, [])
     if header[2:] != ["agg_score", "sampling_method"]:
@@ -160,16 +164,17 @@ def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
 
 
 def _sentence_id(name: str) -> str:
-    """ "COCO_val2014:sentid:190268" -> "190268"."""
+    """Returns the id in a caption's name: "190268" of "COCO_val2014:sentid:190268"."""
     return name.rsplit(":", 1)[-1]
 
 
 def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of captions that the folder holds."""
     return [path for path in (folder / "dataset_coco.json", folder / "captions_val2014.json") if path.is_file()]
 
 
 def _read_texts(folder: pathlib.Path) -> dict[str, str]:
-    """Returns MS-COCO's caption id -> text; Karpathy and Li's sentence ids are the same."""
+    """Returns {MS-COCO's caption id: text}; Karpathy and Li's sentence ids are the same."""
     files = _text_files(folder)
     if not files:
         raise UserError(f"{folder} has neither dataset_coco.json nor captions_val2014.json.")
@@ -263,20 +268,24 @@ def _co_captions(owners: np.ndarray) -> np.ndarray:
 
 
 def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Returns the ranks of the items that have a positive, each searching all others."""
-    order = np.lexsort(positives[::-1])
-    queries, starts = np.unique(positives[0][order], return_index=True)
+    """Returns the ranks of the items that have a positive, each searching all others; `positives`: int [2, P]."""
+    order = np.lexsort(positives[::-1])  # by query, then by candidate
+    sorted_queries, sorted_candidates = positives[:, order]
+    queries, starts = np.unique(sorted_queries, return_index=True)
     if not len(queries):
         return np.zeros(0)
-    wanted = np.split(positives[1][order], starts[1:])
-    return ranking.ranks(embeddings[queries], embeddings, wanted, excluded=queries)
+    positives_of_queries = np.split(sorted_candidates, starts[1:])
+    return ranking.ranks(embeddings[queries], embeddings, positives_of_queries, excluded=queries)
 
 
 def _correlation(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
+    """Adds the three correlations to `result`; `texts`: {suffix of a row's name: embeddings}."""
     sits = data.sits
     if not options.sits_original:
         sits = sits.keep(np.array(sits.methods) != ORIGINAL)
-    query_of_caption = data.owners if options.sts_queries == "images" else np.arange(len(data.captions))
+    query_of_caption = np.arange(len(data.captions))
+    if options.sts_queries == "images":
+        query_of_caption = data.owners
     sts_queries = [query_of_caption[data.sts.first], query_of_caption[data.sts.second]]
     for suffix, embeddings in texts.items():
         _bootstrap(result, f"sts{suffix}", data.sts, embeddings, embeddings, sts_queries, options)
@@ -285,7 +294,10 @@ def _correlation(result: Evaluation, data: Rated, images, texts: dict[str, np.nd
 
 
 def _bootstrap(result: Evaluation, row: str, ratings: Ratings, left, right, queries: list[np.ndarray], options) -> None:
-    """Adds mean and deviation. `queries`: for one or both ends of the ratings, int [N]: which query each belongs to."""
+    """Adds a row's mean and deviation to `result`.
+
+    `queries`: for one end of the ratings, or both, int [N]: the query that each rating belongs to.
+    """
     cosines = np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
     all_queries = np.concatenate(queries)
     draws = bootstrap_spearman(

@@ -38,7 +38,7 @@ FOLDER = 2
 
 
 def gcompris(request: Request) -> list[Evaluation]:
-    """Image-text retrieval: a drawing and its word in each language that has one."""
+    """Measures image-text retrieval between a drawing and its word, in each language that has the word."""
     words = read_words(next(request.folder / name for name in WORDS if (request.folder / name).is_file()))
     folder = next(request.folder / name for name in DRAWINGS if (request.folder / name).is_dir())
     drawings = {path.stem: path for path in sorted(folder.glob("*.png"))}
@@ -50,15 +50,18 @@ def gcompris(request: Request) -> list[Evaluation]:
     if not captions:
         raise UserError(f"No word of lang.rcc is of a drawing in {folder}: expected words such as apple for apple.png.")
     pool = request.file_pool(captions, "GCompris' words")
-    without = len(drawings) - len(pool.image_numbers)
-    if without:
-        pool.notes.append(f"{without} of {len(drawings):,} drawings have no word and are left out.")
-    many = [language for language, texts in pool.texts.items() if len(texts) > MANY]
-    return request.measure(pool, "gcompris", {GROUP: many} if many else {})
+    wordless = len(drawings) - len(pool.image_numbers)
+    if wordless:
+        pool.notes.append(f"{wordless} of {len(drawings):,} drawings have no word and are left out.")
+    groups = {}
+    large_languages = [language for language, texts in pool.texts.items() if len(texts) > MANY]
+    if large_languages:
+        groups[GROUP] = large_languages
+    return request.measure(pool, "gcompris", groups)
 
 
 def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns language -> name of a drawing -> word; a word that is not translated is empty."""
+    """Returns {language: {name of a drawing: word}}; a word that is not translated is empty."""
     words = {}
     for name, content in read_resources(path).items():
         if content_name := re.search(r"/content-([\w@]+)\.json$", name):
@@ -75,7 +78,7 @@ def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
 
 
 def read_resources(path: pathlib.Path) -> dict[str, bytes]:
-    """Returns path -> content of the files in a resource file of Qt that are of JSON.
+    """Returns {path: content} of the JSON files in a resource file of Qt.
 
     Raises `UserError` for another file, a version or a compression that is not known, or damage.
     """
@@ -90,6 +93,7 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
         nodes = [(0, "")]
         resources = {}
         for node, parent in nodes:  # which grows meanwhile
+            # `first` and `second`: a folder's number of children and first child; a file's language and content.
             name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
             name = f"{parent}/{_name(data, names + name_at)}" if node else ""
             if flags & FOLDER:
@@ -104,11 +108,13 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def _name(data: bytes, at: int) -> str:
+    """Returns the name at an offset: 2 bytes of length and 4 of a hash precede its characters."""
     (characters,) = struct.unpack_from(">H", data, at)
     return data[at + 6 : at + 6 + 2 * characters].decode("utf-16-be")
 
 
 def _content(data: bytes, at: int, flags: int, where: str) -> bytes:
+    """Returns the content at an offset, decompressed; `where` names the file in messages."""
     (length,) = struct.unpack_from(">I", data, at)
     content = data[at + 4 : at + 4 + length]
     if flags & COMPRESSED:

@@ -43,7 +43,10 @@ def words_of(sentence: str) -> list[str]:
 
 
 def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.ndarray]:
-    """Returns the `limit` most frequent words and their counts per sentence, float32 [sentences, words]."""
+    """Returns the `limit` most frequent words and their counts per sentence, float32 [sentences, words].
+
+    Words, and so the columns, are in order of their frequency.
+    """
     counters = [collections.Counter(words_of(sentence)) for sentence in sentences]
     totals = collections.Counter()
     for counter in counters:
@@ -58,29 +61,34 @@ def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.nda
 
 
 def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int [P] word numbers of both languages: the mutual top five by tf-idf (Eq. 6 and 7).
+    """Returns the word numbers of the pairs, int [P] for each language: the mutual top five by tf-idf (Eq. 6 and 7).
 
-    counts_a, counts_b: [sentences, words] of aligned sentences.
+    counts_a, counts_b: the `count_words` of aligned sentences, [sentences, words].
     """
-    forward = _top(_tf_idf(counts_a, counts_b))  # [A, B]
-    backward = _top(_tf_idf(counts_b, counts_a))  # [B, A]
+    forward = _is_in_top(_tf_idf(counts_a, counts_b))  # [A, B]
+    backward = _is_in_top(_tf_idf(counts_b, counts_a))  # [B, A]
     return np.nonzero(forward & backward.T)
 
 
 def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
-    """Returns [A, B]: of each word of b in the document of each word of a."""
+    """Returns float64 [A, B]: the tf-idf of word b in the document of word a."""
     together = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
     frequency = together / np.maximum(together.sum(axis=1, keepdims=True), 1)
     documents = np.count_nonzero(together, axis=0)
     return frequency.astype(np.float64) * np.log(len(together) / np.maximum(documents, 1))
 
 
-def _top(values: np.ndarray) -> np.ndarray:
-    """Returns bool [A, B]: the five largest of each row above zero; of equal values the more frequent words."""
-    values = values - 1e-12 * np.arange(values.shape[1])  # float64: smaller than any true difference
+def _is_in_top(tf_idf: np.ndarray) -> np.ndarray:
+    """Returns bool [A, B]: whether word b is one of the `TOP` words of largest tf-idf above zero for word a.
+
+    Of equal values the earlier columns win, which `count_words` gives to the more frequent words.
+    """
+    tie_break = 1e-12 * np.arange(tf_idf.shape[1])  # float64: smaller than any true difference
+    values = tf_idf - tie_break
     count = min(TOP, values.shape[1])
-    bound = np.partition(values, -count, axis=1)[:, -count]
-    return (values >= bound[:, None]) & (values > 1e-9)
+    smallest_in_top = np.partition(values, -count, axis=1)[:, -count]  # [A]
+    is_above_zero = values > 1e-9
+    return (values >= smallest_in_top[:, None]) & is_above_zero
 
 
 WORD_CUTOFF = 10
@@ -107,21 +115,21 @@ def globetrotter(request: Request) -> list[Evaluation]:
 
 def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
     """Adds the share of translations among the nearest of the `chosen` sentences, for each pool and each head."""
-    every = []
+    sentences = []
     for lines in texts.values():
-        every += [lines[i] for i in chosen]
-    number = np.arange(len(every))
+        sentences += [lines[i] for i in chosen]
+    number = np.arange(len(sentences))
     language, sentence = np.divmod(number, len(chosen))
     excluded = {"all_candidates": number, "other_languages": language}  # a candidate with the query's own value
     for suffix, head in request.text_heads().items():
-        embeddings = request.encode_texts(every, head)  # [M N, D]
+        embeddings = request.encode_texts(sentences, head)  # [M N, D]
         for name, values in excluded.items():
             _, nearest = top_k(embeddings, embeddings, len(texts) - 1, _equality(values))  # [M N, M - 1]
             is_translation = sentence[nearest] == sentence[:, None]
             is_foreign = language[nearest] != language[:, None]
             hits = is_translation & is_foreign
             result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
-    result.sizes["sentence_translation"] = {"queries": len(every), "languages": len(texts)}
+    result.sizes["sentence_translation"] = {"queries": len(sentences), "languages": len(texts)}
 
 
 def _equality(values: np.ndarray):
@@ -135,40 +143,43 @@ def _equality(values: np.ndarray):
 
 def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
     """Adds the recall of words' translations, the mean over all pairs of languages."""
-    counted = {language: count_words(lines, options.words) for language, lines in texts.items()}
-    wordless = [language for language, (words, _) in counted.items() if not words]
+    word_counts = {language: count_words(lines, options.words) for language, lines in texts.items()}
+    wordless = [language for language, (words, _) in word_counts.items() if not words]
     if wordless:
         raise UserError(f"No sentence in {', '.join(wordless)} has a word: leave them out of --languages.")
     embeddings = {}
     for suffix, head in request.text_heads().items():
-        raw = {language: request.encode_texts(words, head) for language, (words, _) in counted.items()}
+        raw = {language: request.encode_texts(words, head) for language, (words, _) in word_counts.items()}
         embeddings["raw", suffix] = raw
         embeddings["rotated", suffix] = align(raw)
     recalls = collections.defaultdict(list)
-    number = 0
-    for a, b in itertools.combinations(counted, 2):
-        words_a, counts_a = counted[a]
-        words_b, counts_b = counted[b]
+    pair_count = 0
+    for a, b in itertools.combinations(word_counts, 2):
+        words_a, counts_a = word_counts[a]
+        words_b, counts_b = word_counts[b]
         left, right = pair_words(counts_a, counts_b)  # [P]
-        number += len(left)
+        pair_count += len(left)
         is_different = np.array(words_a)[left] != np.array(words_b)[right]
         choices = {
             "": (left, right),
             "_without_identical": (left[is_different], right[is_different]),
         }
-        for name, pairs in choices.items():
-            if not pairs[0].size:
+        for name, (chosen_left, chosen_right) in choices.items():
+            if not chosen_left.size:
                 continue
             for (measure, suffix), words in embeddings.items():
-                recall = _word_recall(words[a], words[b], *pairs)
+                recall = _word_recall(words[a], words[b], chosen_left, chosen_right)
                 recalls[f"{measure}{name}{suffix}"].append(recall)
     for name, values in recalls.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(values))
-    result.sizes["word_translation"] = {"pairs": number, "languages": len(texts)}
+    result.sizes["word_translation"] = {"pairs": pair_count, "languages": len(texts)}
 
 
 def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
-    """Recall@10 in percent over the pairs (left[p], right[p]), each its own query, both directions."""
+    """Returns Recall@10 in percent over the pairs (left[p], right[p]), the mean of both directions.
+
+    Each pair is a query of its own; `a` and `b` are the embeddings of all words.
+    """
     forward = ranking.ranks(a[left], b, right)
     backward = ranking.ranks(b[right], a, left)
     recalls = [ranking.recall_at(ranks, WORD_CUTOFF) for ranks in (forward, backward)]
@@ -219,7 +230,7 @@ def align(embeddings: Mapping[str, np.ndarray], neighbours: int = TOP, sweeps: i
     Args:
       embeddings: {language: float [N_l, D]}, N_l >= 1, L2-normalised, of two or more languages.
       neighbours: as in `mutual_neighbours`.
-      sweeps: over all languages.
+      sweeps: how often every language is visited.
     """
     aligned = {language: np.asarray(values, np.float64) for language, values in embeddings.items()}
     for _ in range(sweeps):

@@ -80,7 +80,7 @@ def check_protocol(protocol: ConfigDict) -> None:
 
 
 def changed_options(protocol: ConfigDict, default: ConfigDict | None = None, prefix: str = "") -> dict[str, object]:
-    """Returns the options that differ from their defaults, by dotted name."""
+    """Returns {dotted name: value} of the options that differ from their defaults."""
     default = default_protocol() if default is None else default
     changed = {}
     for key, value in protocol.items():

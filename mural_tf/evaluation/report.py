@@ -35,28 +35,32 @@ def evaluate_and_report(
     protocol: ConfigDict | None = None,
     published: bool = False,
 ) -> list[Evaluation]:
-    """Loads a model (of a workdir its "result", "latest" or "best"), evaluates it, prints and keeps the numbers.
+    """Loads a model, evaluates it, prints and keeps the numbers, and returns all evaluations.
 
-    They go to `output`, or, if that is empty and the model is a workdir, to it: one row in metrics.jsonl for each
-    benchmark and evaluation/<name>-<split>.json, which a later evaluation of the same name and split replaces.
+    The numbers go to `output`, or, if that is empty and the model is a workdir, to the workdir: one row in
+    metrics.jsonl for each benchmark, and evaluation/<name>-<split>.json, which a later evaluation of the same name and
+    split replaces.
 
     Args:
       model: workdir or export.
       data_dir: folder of the benchmark's files, or of folders named after benchmarks.
-      split: empty: the benchmark's own default.
-      languages: evaluate these only; None or empty: all.
-      benchmark: a name of `--list`; "all": every one whose files `data_dir` holds.
+      split: the split to measure; empty: the benchmark's own default.
+      languages: the languages to measure; None or empty: all.
+      benchmark: a name of `--list`; "all": every benchmark whose files `data_dir` holds.
+      output: folder for the numbers.
+      batch_size: images, or texts, per call of the model.
+      checkpoint: a workdir's checkpoint: "result", "latest" or "best".
       protocol: see `evaluation/protocol.py`; None: the defaults.
       published: whether to print the papers' numbers next to ours.
 
     Raises:
-      UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from
-        running, and the error comes at the end.
+      UserError: see `benchmarks.run_benchmark`. With "all", the others still run after a benchmark that fails, and the
+        error comes at the end.
     """
     protocol = protocol or default_protocol()
     check_protocol(protocol)
     folder = _output_folder(model, output)
-    names = _chosen(benchmark, as_path(data_dir), protocol)
+    names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
     embedder = open_model(model, checkpoint)
     evaluations = []
     failed = []
@@ -84,6 +88,7 @@ def evaluate_and_report(
 
 
 def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigDict) -> None:
+    """Prints the papers' numbers of the benchmark `name` next to ours."""
     metrics = {}
     for evaluation in evaluations:
         metrics.update(evaluation.metrics)
@@ -94,8 +99,8 @@ def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigD
     print()
 
 
-def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
-    """Returns the benchmarks to run, before a model is loaded; for "all" it prints what the folder lacks."""
+def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
+    """Returns the names of the benchmarks to run, before a model is loaded; for "all" it prints missing files."""
     if benchmark != benchmarks.ALL:
         benchmarks.check_options(benchmark, protocol)
         benchmarks.check_files(benchmark, data_dir)
@@ -110,6 +115,7 @@ def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> lis
 
 
 def _keep(evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
+    """Writes the numbers into `folder`, and says where; `None`: says that they are not kept."""
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return

@@ -30,7 +30,7 @@ from mural_tf.pretrained.tokenizer_files import (
 )
 from mural_tf.pretrained.vocabularies import fit_rows, use_sentence_pieces
 from mural_tf.pretrained.weight_files import WeightFile
-from mural_tf.text.byte_words import END_OF_WORD, ended
+from mural_tf.text.byte_words import END_OF_WORD, with_end_mark
 from mural_tf.text.piece_models import byte_pair_lines, steps_of
 
 BEGIN = "<|startoftext|>"
@@ -155,7 +155,7 @@ def _read_lines(folder: pathlib.Path) -> list[str]:
     missing = [name for name in types if name not in ids]
     if missing:
         raise UserError(f"{path} has no piece {' or '.join(missing)}: it is not the vocabulary of a CLIP.")
-    lines = byte_pair_lines(ids, merges, types, ended, path)
+    lines = byte_pair_lines(ids, merges, types, with_end_mark, path)
     warn_of_added_tokens(folder, list(ids))
     return lines
 

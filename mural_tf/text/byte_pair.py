@@ -59,19 +59,19 @@ class BytePairTokenizer(WordPieceTokenizer):
         self._merges = PieceModel(self._model)
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it."""
+        """Returns the settings and the model that divides words, see `Tokenizer.for_lite`."""
         settings, _ = super().for_lite()
         settings |= dict(kind="byte_pair", byte_characters="".join(byte_characters()), longest_word=LONGEST_WORD)
         return settings, self._model
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
+        """Returns the ids of cleaned texts, string [B]: int32 [B, (words), (pieces)]."""
         words = split_words(texts, self._whole_chinese)  # [B, (words)]
         unique, word_numbers = tf.unique(words.flat_values)
         return words.with_values(tf.gather(self._ids_of_words(unique), word_numbers))
 
     def _ids_of_words(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """string [U] -> int32 [U, (pieces)]."""
+        """Returns the ids of words, string [U]: int32 [U, (pieces)]."""
         data = tf.strings.bytes_split(tf.strings.join([" ", words]))  # [U, (bytes)]
         characters = tf.gather(tf.constant(byte_characters()), codes_of(data.flat_values))
         owners = data.value_rowids()

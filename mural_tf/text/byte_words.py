@@ -21,8 +21,8 @@ def codes_of(data: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.io.decode_raw(data, tf.uint8, fixed_length=1)[:, 0], tf.int32)
 
 
-def ended(piece: str) -> str:
-    """Returns a piece of CLIP's files, "red</w>", in this alphabet."""
+def with_end_mark(piece: str) -> str:
+    """Returns a piece of CLIP's files in this alphabet: in place of "</w>" its last character is marked."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
         return piece
     word = piece.removesuffix(END_OF_WORD)
@@ -57,10 +57,10 @@ def separator() -> str:
 def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the words of texts, string [B] in UTF-8, in bytes between separators: string [B] without spaces.
 
-    `name`: of `EXPRESSIONS`.
+    `name`: a key of `EXPRESSIONS`.
     """
-    texts = tf.strings.regex_replace(texts, _of_all_scripts(_SPACES[name]), rb"\1" + BARRIER + rb"\2\3")
-    expression = _of_all_scripts(EXPRESSIONS[name].replace(REST, r"\s+"))
+    texts = tf.strings.regex_replace(texts, _with_all_spaces(_SPACES[name]), rb"\1" + BARRIER + rb"\2\3")
+    expression = _with_all_spaces(EXPRESSIONS[name].replace(REST, r"\s+"))
     texts = tf.strings.regex_replace(texts, expression, SEPARATOR + rb"\0" + SEPARATOR)
     data = tf.strings.bytes_split(texts)  # [B, (bytes)]
     alphabet = list(byte_characters())
@@ -69,7 +69,7 @@ def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
     return tf.strings.reduce_join(data.with_values(characters), axis=1)
 
 
-def _of_all_scripts(expression: str) -> str:
-    r"""RE2's \s and \S are of ASCII only."""
+def _with_all_spaces(expression: str) -> str:
+    r"""Returns an expression whose \s and \S know the white space of all scripts; RE2's know only ASCII's."""
     expression = expression.replace(r"[^\S\r\n]", r"[\t\x0B\f \x{85}\p{Z}]").replace(r"[^\s", f"[^{_WHITE}")
     return expression.replace(r"\s", f"[{_WHITE}]").replace(r"\S", f"[^{_WHITE}]")

@@ -44,6 +44,6 @@ def problem_of(table: bytes) -> str:
 
 
 def _bases(units: np.ndarray) -> np.ndarray:
-    """How far each unit's children lie, int64."""
+    """Returns each unit's offset, int64: how far from it its children lie."""
     units = units.astype(np.int64)
     return (units >> 10) << ((units & 0x200) >> 6)

@@ -26,7 +26,7 @@ from mural_tf.text.words import WordSplitter, clean_text, count_by_language, spl
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"
 SEPARATOR = "\t"
-MAX_BYTES = 2**16  # of a text, from which its words and its language are taken
+MAX_BYTES = 2**16  # bytes of a text from which its words and its language are taken
 TAG = r"^<([A-Za-z0-9-]+)> "
 
 
@@ -36,9 +36,9 @@ def build_words(
     """Collects the words of (language, text) pairs; the same texts give the same list.
 
     Args:
-      texts: read once; texts in other languages are left out.
-      languages: in the order of their ids.
-      size: most lines of the list; every language gets an equal share of them for its most frequent words.
+      texts: pairs that are read once; texts in other languages are left out.
+      languages: the languages in the order of their ids.
+      size: the most lines of the list; every language gets an equal share of them for its most frequent words.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
 
     Raises:
@@ -48,8 +48,8 @@ def build_words(
     if share < 1:
         raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
-    chosen = (entry for entry in texts if entry[0] in counts)
-    for language, words in count_by_language(chosen, WordSplitter(lower_case, strip_accents)):
+    texts_in_languages = ((language, text) for language, text in texts if language in counts)
+    for language, words in count_by_language(texts_in_languages, WordSplitter(lower_case, strip_accents)):
         counts[language].update(words)
     missing = [language for language, words in counts.items() if not words]
     if missing:
@@ -77,8 +77,8 @@ class WordTokenizer(Tokenizer):
 
         Args:
           vocabulary: the lines of a vocabulary file.
-          languages: in the order of their ids.
-          **options: of `Tokenizer`.
+          languages: the languages in the order of their ids.
+          **options: those of `Tokenizer`.
 
         Raises:
           UserError: not a vocabulary of these languages.
@@ -88,7 +88,7 @@ class WordTokenizer(Tokenizer):
         self._starts = _language_starts(self._vocabulary, self.languages)
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it."""
+        """Returns the settings and the vocabulary file, see `Tokenizer.for_lite`."""
         settings = dict(kind="words", begin=[], end=[], pad=0, max_bytes=MAX_BYTES)
         settings |= dict(languages=list(self.languages), starts=self._starts)
         return settings, as_file(self._vocabulary)
@@ -110,15 +110,15 @@ class WordTokenizer(Tokenizer):
         return tf.concat([self._word_ids(words, languages), unknown], axis=1)[:, :, None]
 
     def _tagged_languages(self, texts: tf.Tensor) -> tf.Tensor:
-        """Numbers of the languages that the tags of texts, string [B], name, int32 [B]; -1 without such a tag."""
+        """Returns the number of the language that each text's tag names, int32 [B]; -1 without such a tag."""
         pattern = f"(?s){TAG}.*"
         has_tag = tf.strings.regex_full_match(texts, pattern)
         tags = tf.strings.regex_replace(texts, pattern, r"\1")
-        return self._index(tf.where(has_tag, tags, ""))
+        return self._language_numbers(tf.where(has_tag, tags, ""))
 
     def _word_ids(self, words: tf.RaggedTensor, languages: tf.Tensor) -> tf.RaggedTensor:
-        """string [B, (words)] in languages, int32 [B] → int32 [B, (words)]; unknown words as their language's [UNK]."""
-        numbers = tf.gather(languages, words.value_rowids())  # of each word's language
+        """Returns the ids of words, int32 [B, (words)], in languages, int32 [B]; unknown words are their [UNK]."""
+        numbers = tf.gather(languages, words.value_rowids())  # each word's language
         ids = self._lookup(tf.gather(tf.constant(self.languages), numbers), words.flat_values)
         unknown = 1 + tf.cast(numbers, tf.int64)
         ids = tf.where(ids >= 0, ids, unknown)
@@ -135,7 +135,7 @@ class WordTokenizer(Tokenizer):
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": languages}
 
     def likeliest_languages(self, words: tf.RaggedTensor) -> tf.Tensor:
-        """Returns, for string [B, (words)], the likeliest language, int32 [B].
+        """Returns the number of the likeliest language of each text, int32 [B], by its words, string [B, (words)].
 
         The r-th most frequent word of a language has a probability near 1 / r (Zipf's law), a word that is not in the
         list one below the rarest of any language; words count as independent.
@@ -151,17 +151,18 @@ class WordTokenizer(Tokenizer):
         return tf.argmax(tf.stack(scores, axis=1), axis=1, output_type=tf.int32)
 
     def _lookup(self, languages: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        """Returns the ids of words, int64 [W], in languages, string [W]; -1 for a word that is not in the list."""
         lines = tf.strings.join([languages, words], separator=SEPARATOR)
         return self._table.lookup(lines)
 
-    def _index(self, tags: tf.Tensor) -> tf.Tensor:
-        """int32 [B], the number of the language of each tag, or -1."""
+    def _language_numbers(self, tags: tf.Tensor) -> tf.Tensor:
+        """Returns the number of the language that each tag names, int32 [B], or -1."""
         equal = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])
         index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
         return tf.where(tf.reduce_any(equal, axis=1), index, -1)
 
     def _language_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """The language of each id, int32; 0 for [PAD]."""
+        """Returns the number of the language of each id, int32; 0 for [PAD]."""
         flat = tf.reshape(ids, [-1])
         block = tf.searchsorted(tf.constant(self._starts), flat, side="right") - 1
         is_unknown = flat < self._starts[0]

@@ -27,10 +27,10 @@ def build_vocabulary(
     lower_case: bool = False,
     strip_accents: bool = False,
 ) -> list[str]:
-    """Learns word pieces from texts; the same texts and settings give the same list.
+    """Returns the pieces learned from texts; the same texts and settings give the same list.
 
     Args:
-      texts: read once, in pieces, so a generator over any reader will do.
+      texts: the texts, read once, in blocks, so that a generator over any reader will do.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
       size, builder: as in `learn_vocabulary`, which names what it raises.
     """
@@ -39,7 +39,7 @@ def build_vocabulary(
 
 
 def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tokenizers") -> list[str]:
-    """Learns pieces from words and how often they occur; the same counts give the same list.
+    """Returns the pieces learned from words and how often they occur; the same counts give the same list.
 
     The alphabet of word pieces has a sixth of `size`, in small vocabularies up to 1,000 characters but no more than a
     third of `size`: a character can cost two pieces, with and without "##". Rarer characters become [UNK], mostly
@@ -64,6 +64,7 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "token
 
 
 def _check_request(size: int, builder: str) -> None:
+    """Raises `UserError` for an unknown builder, or a size without room for characters."""
     if builder == "sentence_pieces":
         raise UserError(
             "vocabulary.builder=sentence_pieces: they are not learned here; name a SentencePiece model or a "
@@ -80,7 +81,7 @@ def _check_request(size: int, builder: str) -> None:
 
 
 def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
-    """The `limit` most frequent words, most frequent first, ties in alphabetical order (so it is deterministic)."""
+    """Returns the `limit` most frequent (word, count), most frequent first, ties in alphabetical order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 

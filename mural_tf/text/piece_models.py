@@ -67,18 +67,19 @@ _FIELDS = {
 
 @functools.cache
 def _model_class() -> type[message.Message]:
+    """Returns the class of protobuf messages "Model" with `_FIELDS`."""
     file = descriptor_pb2.FileDescriptorProto(name="pieces.proto", syntax="proto2")
-    for name, fields in _FIELDS.items():
-        described = file.message_type.add(name=name)
-        for field, number, type_name, default in fields:
-            label = 3 if field == "pieces" else 1  # repeated, or optional
-            added = described.field.add(name=field, number=number, label=label)
+    for message_name, fields in _FIELDS.items():
+        message_type = file.message_type.add(name=message_name)
+        for name, number, type_name, default in fields:
+            label = 3 if name == "pieces" else 1  # repeated, or optional
+            field = message_type.field.add(name=name, number=number, label=label)
             if type_name.startswith("."):
-                added.type = added.TYPE_MESSAGE
-                added.type_name = type_name
+                field.type = field.TYPE_MESSAGE
+                field.type_name = type_name
             else:
-                added.type = getattr(added, f"TYPE_{type_name}")
-                added.default_value = default
+                field.type = getattr(field, f"TYPE_{type_name}")
+                field.default_value = default
     pool = descriptor_pool.DescriptorPool()  # of our own: other packages may hold SentencePiece's
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Model"))
@@ -105,17 +106,21 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
         pieces, settings = _read_json(data, path)
     else:
         pieces, settings = read_model(data, path)
-        if fairseq and pieces[0][2] == "unknown":
+        _, _, first_type = pieces[0]
+        if fairseq and first_type == "unknown":
             pieces = _with_fairseq_ids(pieces)
     return as_lines(pieces, settings, path)
 
 
 def _with_fairseq_ids(pieces: list[list]) -> list[list]:
-    """Moves the pieces of a model file, whose first one is the unknown one, to fairseq's ids."""
-    first = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
-    names = {piece for piece, _, _ in first}
-    others = [entry for entry in pieces if entry[0] not in names]
-    return [*first, *others, ["<mask>", 0.0, "control"]]
+    """Returns a model file's pieces, [piece, score, type] each, in fairseq's order, in which XLM-RoBERTa has its ids.
+
+    `pieces[0]` is the unknown piece, which fairseq has behind <s>, <pad> and </s>.
+    """
+    first_pieces = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
+    first_names = {name for name, _, _ in first_pieces}
+    other_pieces = [entry for entry in pieces if entry[0] not in first_names]
+    return [*first_pieces, *other_pieces, ["<mask>", 0.0, "control"]]
 
 
 def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
@@ -176,6 +181,7 @@ def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
 
 
 def _part_with(model: message.Message, setting: str) -> message.Message:
+    """Returns the part of a model that has the setting: "trainer" or "normalizer"."""
     if hasattr(model.trainer, setting):
         return model.trainer
     return model.normalizer
@@ -210,6 +216,7 @@ def _refusal(path: str | pathlib.Path, why: str) -> UserError:
 
 
 def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
+    """Returns the pieces and settings of a tokenizer.json, as `parse_lines` does; raises `UserError`."""
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
@@ -227,22 +234,26 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
             scores = _merge_scores(model)
         if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
-        added = {token["content"]: token for token in tokenizer.get("added_tokens") or []}
+        added_tokens = {token["content"]: token for token in tokenizer.get("added_tokens") or []}
         types = {}
-        for name, token in sorted(added.items(), key=lambda entry: entry[1]["id"]):
+        for name, token in sorted(added_tokens.items(), key=lambda entry: entry[1]["id"]):
             types[name] = "control" if token.get("special") else "user_defined"
             if token["id"] == len(scores):
                 scores.append([name, 0.0])
         if has_bytes:
             types.update((f"<0x{byte:02X}>", "byte") for byte in range(256))
-        unknown = scores[model["unk_id"]][0] if family == "Unigram" else model["unk_token"]
+        if family == "Unigram":
+            unknown, _ = scores[model["unk_id"]]
+            merged = set()
+        else:
+            unknown = model["unk_token"]
+            merged = _merged_pieces(model)
         types[unknown] = "unknown"
-        merged = _merged_pieces(model) if family == "BPE" else set()
         pieces = []
         for piece, score in scores:
             is_of_text = family == "Unigram" or len(piece) == 1 or piece in merged
-            default = "normal" if is_of_text else "control"
-            pieces.append([piece, float(score), types.get(piece, default)])
+            default_type = "normal" if is_of_text else "control"
+            pieces.append([piece, float(score), types.get(piece, default_type)])
         settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
     except UserError:
@@ -252,7 +263,10 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
 
 
 def _merge_scores(model: Mapping) -> list[list]:
-    """BPE's pieces in the order of their ids; merged pieces score minus the rank of the first merge that makes them."""
+    """Returns BPE's [piece, score] in the order of their ids; merged pieces score minus the rank of their first merge.
+
+    Raises `ValueError` if the ids are not 0, 1, 2, …
+    """
     ranks: dict[str, int] = {}
     for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
@@ -263,10 +277,17 @@ def _merge_scores(model: Mapping) -> list[list]:
 
 
 def _merges(model: Mapping) -> list[Sequence[str]]:
-    return [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    """Returns the pairs of pieces that BPE merges; a file has them as "a b" or ["a", "b"]."""
+    merges = []
+    for merge in model["merges"]:
+        if isinstance(merge, str):
+            merge = merge.split(" ")
+        merges.append(merge)
+    return merges
 
 
 def _merged_pieces(model: Mapping) -> set[str]:
+    """Returns the pieces that merges make."""
     return {left + right for left, right in _merges(model)}
 
 
@@ -280,13 +301,13 @@ def byte_pair_lines(
     """Returns the lines of byte pairs whose texts are written in bytes before they are divided.
 
     Args:
-      ids: of the pieces.
-      merges: "a b" or [a, b] each, in the order in which they were learned.
+      ids: {piece: id}.
+      merges: pairs of pieces, "a b" or [a, b] each, in the order in which they were learned.
       special: {piece: its type}.
-      written: how a piece is written in a text.
+      written: a function from a piece to the characters that a text has for it.
       path: the file, for messages.
 
-    Raises `UserError` for ids or merges that are not such.
+    Raises `UserError` if the ids are not 0, 1, 2, … or a merge is not a pair.
     """
     try:
         model = {"vocab": ids, "merges": merges}
@@ -297,15 +318,15 @@ def byte_pair_lines(
     pieces = []
     for piece, score in scores:
         is_of_text = len(written(piece)) == 1 or piece in merged
-        default = "normal" if is_of_text else "control"
-        pieces.append([written(piece), score, special.get(piece, default)])
+        default_type = "normal" if is_of_text else "control"
+        pieces.append([written(piece), score, special.get(piece, default_type)])
     return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
 
 
 def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
-    """The steps of a part of tokenizer.json ("normalizer", "pre_tokenizer", "post_processor"), in their order.
+    """Returns the steps of a part of tokenizer.json ("normalizer", "pre_tokenizer", "post_processor"), in their order.
 
-    Steps within sequences are there too. Raises `UserError` for other JSON.
+    A sequence is replaced by its steps. Raises `UserError` for other JSON.
     """
     steps = []
     waiting = [tokenizer.get(part)]
@@ -322,11 +343,13 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
 
 
 def _pattern(step: Mapping) -> str:
+    """Returns the regular expression or string that a step looks for, "" if it has no pattern."""
     pattern = step.get("pattern") or {}
     return pattern.get("Regex", pattern.get("String", ""))
 
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
+    """Returns the normalizer's settings by the steps of tokenizer.json; raises `UserError` for an unknown step."""
     rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
     for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
         step_type = step["type"]

@@ -25,7 +25,7 @@ from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import framed_rows
 
-BYTES_PER_CHARACTER = 16  # that are read: normalising joins and drops some
+BYTES_PER_CHARACTER = 16  # bytes read for each character of a row: normalising joins and drops some
 _OPERATIONS = sentencepiece_operations()
 _NAMES = itertools.count(1)
 _SPACES = r"[\s\p{Z}\x{0B}\x{1C}-\x{1F}\x{85}]+"  # Python's \s
@@ -66,16 +66,16 @@ def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _plain(texts: tf.Tensor) -> tf.Tensor:
-    """`as_plain` of each text, string [B]."""
+    """Returns `as_plain` of each text, string [B]."""
     table = plain_characters()
     numbers = tf.constant(sorted(table))
     replacements = tf.constant([table[number] for number in sorted(table)])
     characters = tf.strings.unicode_decode(tf.strings.regex_replace(texts, ESCAPE, ""), "UTF-8")  # [B, (characters)]
-    own = characters.flat_values
-    rows = tf.minimum(tf.searchsorted(numbers, own), len(table) - 1)
-    in_table = tf.equal(tf.gather(numbers, rows), own)
-    written = tf.strings.unicode_encode(own[:, tf.newaxis], "UTF-8")
-    plain = tf.where(in_table, tf.gather(replacements, rows), written)
+    code_points = characters.flat_values
+    rows = tf.minimum(tf.searchsorted(numbers, code_points), len(table) - 1)
+    in_table = tf.equal(tf.gather(numbers, rows), code_points)
+    unchanged = tf.strings.unicode_encode(code_points[:, tf.newaxis], "UTF-8")
+    plain = tf.where(in_table, tf.gather(replacements, rows), unchanged)
     return tf.strings.reduce_join(characters.with_values(plain), axis=1)
 
 
@@ -113,7 +113,7 @@ class PieceModel(tf.saved_model.experimental.TrackableResource):
             return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
 
     def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """string [B] -> int32 [B, (pieces)]."""
+        """Returns the ids of texts, string [B]: int32 [B, (pieces)]."""
         flags = dict(nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False, out_type=tf.int32)
         ids, splits = _OPERATIONS.sentencepiece_tokenize_op(self.resource_handle, texts, **flags)
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
@@ -145,8 +145,8 @@ class SentencePieceTokenizer(Tokenizer):
           cleaning: steps of `CLEANING` before a text is divided, in this order.
           max_length: T, ids in a row.
           vocabulary_file: the file of these lines, which a SavedModel carries as an asset; "" for none.
-          name: of the vocabulary in messages.
-          **options: of `Tokenizer`; casing is of `cleaning`.
+          name: the vocabulary's name in messages.
+          **options: those of `Tokenizer`; casing is a step of `cleaning`.
 
         Raises:
           UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.
@@ -169,12 +169,14 @@ class SentencePieceTokenizer(Tokenizer):
         pieces, settings = parse_lines(vocabulary, name)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces, _, types = zip(*pieces)
-        self.layout = _by_ids(rows, self._pieces)
+        self.layout = _with_ids(rows, self._pieces)
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
-        self._separator = self._pieces.index(separator()) if set(cleaning) & set(EXPRESSIONS) else -1
-        self._special = tuple(i for i, name in enumerate(types) if name in ("unknown", "control", "unused"))
+        self._separator = -1  # the id of the character between words; -1: words have no such character
+        if set(cleaning) & set(EXPRESSIONS):
+            self._separator = self._pieces.index(separator())
+        self._special = tuple(number for number, name in enumerate(types) if name in ("unknown", "control", "unused"))
         marks_word = is_end if self.layout.marks_ends else _starts_word
         self._marks_word = tf.constant([marks_word(piece) for piece in self._pieces])
         self.max_bytes = BYTES_PER_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
@@ -196,7 +198,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _begin(self) -> list[int]:
-        """The id that a row begins with, if there is such an id."""
+        """[the id that a row begins with], or []."""
         return [self.layout.begin] if self.layout.begin >= 0 else []
 
     @property
@@ -212,7 +214,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self.max_length - len(self._begin) - 1
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it."""
+        """Returns the settings and the SentencePiece model, see `Tokenizer.for_lite`."""
         layout = self.layout
         settings = dict(kind="sentence_pieces", begin=self._begin, end=[layout.end])
         settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes, separator=self._separator)
@@ -223,7 +225,7 @@ class SentencePieceTokenizer(Tokenizer):
 
         With a layout that `marks_ends`, it ends with its mark.
         """
-        ids = self._ids(tf.convert_to_tensor(texts, tf.string))
+        ids = self._divide(tf.convert_to_tensor(texts, tf.string))
         size = tf.shape(ids.flat_values, tf.int64)
         begins = tf.gather(self._marks_word, ids.flat_values)
         if self.layout.marks_ends:
@@ -235,16 +237,18 @@ class SentencePieceTokenizer(Tokenizer):
         return tf.RaggedTensor.from_value_rowids(words, tf.boolean_mask(ids.value_rowids(), begins), ids.nrows())
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return tf.expand_dims(self._ids(tf.strings.substr(texts, 0, self.max_bytes)), 1)
+        return tf.expand_dims(self._divide(tf.strings.substr(texts, 0, self.max_bytes)), 1)
 
-    def _ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """string [B] -> int32 [B, (pieces)]."""
-        if self.cleaning:
+    def _divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of texts, string [B], after `cleaning`: int32 [B, (pieces)], without separators."""
+        if self.cleaning:  # bytes that are not UTF-8 become U+FFFD; without steps the model does it
             texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         for step in self.cleaning:
             texts = CLEANING[step](texts)
         ids = self._table.divide(texts)
-        return ids if self._separator < 0 else tf.ragged.boolean_mask(ids, ids != self._separator)
+        if self._separator >= 0:
+            ids = tf.ragged.boolean_mask(ids, ids != self._separator)
+        return ids
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.
@@ -253,8 +257,9 @@ class SentencePieceTokenizer(Tokenizer):
         """
         if length is None and self.layout.is_full:
             length = self.max_length
-        room = (self.max_length if length is None else length) - (self.max_length - self.room)
-        tokens = framed_rows(self._begin, ids[:, :room], self.layout.end, self.layout.pad, length)
+        longest = self.max_length if length is None else length
+        frame = self.max_length - self.room  # ids of begin and end
+        tokens = framed_rows(self._begin, ids[:, : longest - frame], self.layout.end, self.layout.pad, length)
         if self.layout.is_full:
             tokens["input_mask"] = tf.ones_like(tokens["input_mask"])
         return tokens
@@ -264,8 +269,8 @@ def _starts_word(piece: str) -> bool:
     return piece.startswith(SPACE)
 
 
-def _by_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
-    """Returns a layout with ids in place of pieces; raises `UserError` if the vocabulary lacks one."""
+def _with_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
+    """Returns a layout with ids in place of pieces; raises `UserError` if the vocabulary lacks a piece."""
     named = {name: piece for name, piece in vars(layout).items() if isinstance(piece, str)}
     missing = sorted(set(named.values()) - set(pieces))
     if missing:

@@ -63,9 +63,9 @@ class Tokenizer(tf.Module):
 
     def on_device_in_scope(self) -> Tokenizer:
         """Returns this tokenizer for the process of the device in scope: processes cannot read each other's tables."""
-        ours = tf.DeviceSpec.from_string(self._table.resource_handle.device)
-        there = tf.DeviceSpec.from_string(tf.constant(0).device)
-        if (ours.job, ours.task) == (there.job, there.task):
+        table_device = tf.DeviceSpec.from_string(self._table.resource_handle.device)
+        scope_device = tf.DeviceSpec.from_string(tf.constant(0).device)
+        if (table_device.job, table_device.task) == (scope_device.job, scope_device.task):
             return self
         other = copy.copy(self)
         other._use(other._new_table(""))
@@ -129,10 +129,10 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Makes rows of ids, int32 [B, (ids)].
+        """Returns the rows of ids, int32 [B, (ids)], in the form that a call returns.
 
         Args:
-          ids: of texts, without special tokens and padding.
+          ids: the texts' ids, without special tokens and padding.
           length: T; None: the longest row's, up to `max_length`.
         """
         raise NotImplementedError
@@ -142,7 +142,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """As `tokenize`, for texts of any length."""
+        """Returns the ids of `tokenize` for texts of any length; ids that no row can hold may be left out."""
         return self.tokenize(texts)
 
 

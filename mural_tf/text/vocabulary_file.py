@@ -47,7 +47,7 @@ def digest(vocabulary: Iterable[str]) -> str:
 
 
 def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.Path) -> None:
-    """Raises `UserError` if the lines of the file `path` do not have the digest `expected`; "" is any."""
+    """Raises `UserError` if the lines of the file `path` do not have the digest `expected`; "" accepts any lines."""
     actual = digest(vocabulary)
     if expected not in ("", actual):
         raise UserError(

@@ -31,7 +31,7 @@ from mural_tf.text.vocabulary_file import (
 )
 from mural_tf.text.words import WHOLE_CHINESE, clean_text, split_words
 
-BYTES_PER_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
+BYTES_PER_CHARACTER = 8  # bytes read for each character of a row: UTF-8 has at most 4, and cleaning drops some
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -97,7 +97,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._vocabulary.index("[MASK]")
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """As `Tokenizer` has it."""
+        """Returns the settings and the vocabulary file, see `Tokenizer.for_lite`."""
         settings = dict(
             kind="word_pieces",
             begin=[self._start],
@@ -115,7 +115,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(clean_text(texts, self.lower_case, self.strip_accents))
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """As `tokenize`, in time that does not grow with a text beyond its first `max_bytes`."""
+        """Returns the ids of `tokenize`, in time that does not grow with a text beyond its first `max_bytes`."""
         is_cut = tf.strings.length(texts) > self.max_bytes
         texts = tf.strings.substr(texts, 0, self.max_bytes)
         texts = clean_text(texts, self.lower_case, self.strip_accents)
@@ -124,6 +124,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(tf.strings.substr(texts, 0, self._max_characters, unit="UTF8_CHAR"))
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of cleaned texts, string [B]: int32 [B, (words), (pieces)]."""
         pieces = self._word_pieces.tokenize(split_words(texts, self._whole_chinese))
         # Unknown characters come as "[UNK]" or "##[UNK]"; the latter is in no vocabulary, so the table's default.
         return tf.ragged.map_flat_values(lambda piece: tf.cast(self._table.lookup(piece), tf.int32), pieces)

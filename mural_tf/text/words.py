@@ -24,7 +24,7 @@ _CHINESE = (
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
     r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}]"
 )
-_KEPT = f"{_SYMBOLS_AND_PUNCTUATION}|{_CHINESE}"
+_ONE_CHARACTER_WORDS = f"{_SYMBOLS_AND_PUNCTUATION}|{_CHINESE}"
 WHOLE_CHINESE = "whole_chinese"  # of `vocabulary.cleaning`: Chinese characters end no word
 
 
@@ -55,9 +55,9 @@ def split_words(texts: tf.Tensor, whole_chinese: bool = False) -> tf.RaggedTenso
 
     `whole_chinese`: Chinese characters are letters like others, as a few tokenizers have them.
     """
-    kept = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _KEPT
+    words_by_themselves = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _ONE_CHARACTER_WORDS
     # tensorflow_text's regex_split answers the same, but builds a graph of ten times the size around its operation.
-    return tf.strings.split(tf.strings.regex_replace(texts, f"({kept})", r" \1 "))
+    return tf.strings.split(tf.strings.regex_replace(texts, f"({words_by_themselves})", r" \1 "))
 
 
 # Counts of words in texts that one process reads, in bounded memory, from which vocabularies are learned.
@@ -74,7 +74,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns how often each word occurs, with the tokenizer's own splitting. Counts 300,000 captions per second."""
+    """Returns {word: count}, with the tokenizer's own splitting. Counts 300,000 captions per second."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)
@@ -105,7 +105,7 @@ class WordSplitter:
         self._split = split
 
     def count(self, texts: list[str]) -> collections.Counter:
-        """Returns the words of the texts with their counts."""
+        """Returns {word: count} of the texts."""
         counts = collections.Counter(self._split(tf.constant(texts, tf.string)).numpy().tolist())
         return collections.Counter({word.decode("utf-8"): count for word, count in counts.items()})
 
@@ -126,4 +126,5 @@ class BoundedCounts:
             self.counts[word] = self.counts.get(word, self.error) + count
         while len(self.counts) > self.max_words:  # half of them are forgotten
             self.error = sorted(self.counts.values())[len(self.counts) // 2]
-            self.counts = collections.Counter({word: n for word, n in self.counts.items() if n > self.error})
+            frequent = {word: count for word, count in self.counts.items() if count > self.error}
+            self.counts = collections.Counter(frequent)

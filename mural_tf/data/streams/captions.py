@@ -25,7 +25,7 @@ class ClozeCaptions(Stream):
     fields = dict(cloze_weight=0.0)  # λ3 of L_c, masked tokens
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
-        """Ids and tokens and, with a cloze task, masked tokens."""
+        """Returns the entries of `caption` and, with a cloze task, the masked tokens "cloze"."""
         caption = self.caption(items)
         if not self.settings.own.cloze_weight:
             return caption
@@ -45,7 +45,7 @@ class Captions(ClozeCaptions):
         return entries
 
 
-SHARE = 0.15  # of the pieces that are to be predicted, as in BERT
+SHARE = 0.15  # the share of pieces to predict, as in BERT
 # Shares of the places to predict; the pieces at the others stay.
 MASKED = 0.8
 RANDOM = 0.1
@@ -57,7 +57,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     Args:
       tokens: int32 [B, T] each, as the tokenizer gives them.
       tokenizer: `text.WordPieceTokenizer` or another with `special_ids`, `mask_id` and `vocabulary_size`.
-      share: of the pieces that are to be predicted, above 0, at most 1.
+      share: the share of the pieces to predict, above 0, at most 1.
       seed: int [2].
 
     Returns:
@@ -65,29 +65,29 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
       pieces are; `targets` int32, the pieces' ids; `weights` float32, 1 at places with a piece to predict.
     """
     ids = tokens["input_word_ids"]
-    draws = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     is_special = tf.reduce_any(tf.equal(ids[..., None], tf.constant(tokenizer.special_ids)), axis=-1)
     is_piece = (tokens["input_mask"] > 0) & ~is_special
     count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
-    wanted = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
+    target_count = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
 
-    order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), draws[0]), -1.0)
+    order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), seeds[0]), -1.0)
     _, positions = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
     shape = tf.shape(positions)  # [B, K]
     rank = tf.cast(tf.range(shape[1]), tf.float32)
-    weights = tf.cast(rank[None, :] < wanted[:, None], tf.float32)  # [B, K]
+    weights = tf.cast(rank[None, :] < target_count[:, None], tf.float32)  # [B, K]
     targets = tf.gather(ids, positions, batch_dims=1)
 
-    draw = tf.random.stateless_uniform(shape, draws[1])
+    draw = tf.random.stateless_uniform(shape, seeds[1])
     ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
-    index = tf.random.stateless_uniform(shape, draws[2], 0, len(ordinary), tf.int32)
-    random = tf.gather(tf.constant(ordinary, tf.int32), index)
-    written = tf.where(draw < MASKED + RANDOM, random, targets)
-    written = tf.where(draw < MASKED, tokenizer.mask_id, written)
-    written = tf.where(weights > 0, written, targets)
+    index = tf.random.stateless_uniform(shape, seeds[2], 0, len(ordinary), tf.int32)
+    random_pieces = tf.gather(tf.constant(ordinary, tf.int32), index)
+    new_pieces = tf.where(draw < MASKED + RANDOM, random_pieces, targets)
+    new_pieces = tf.where(draw < MASKED, tokenizer.mask_id, new_pieces)
+    new_pieces = tf.where(weights > 0, new_pieces, targets)
     rows = tf.broadcast_to(tf.range(shape[0])[:, None], shape)
     indices = tf.stack([rows, positions], axis=2)
-    masked = tf.tensor_scatter_nd_update(ids, indices, written)
+    masked = tf.tensor_scatter_nd_update(ids, indices, new_pieces)
     return {
         **tokens,
         "input_word_ids": tf.ensure_shape(masked, ids.shape),
@@ -98,7 +98,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
 
 def _places(ids: tf.Tensor, share: float):
-    """K: a number where T is known, else an int32 scalar."""
+    """Returns K: a Python number where T is static, else an int32 scalar."""
     length = ids.shape[1]
     if length is not None:
         return max(1, math.ceil(share * (length - 2)))

@@ -47,11 +47,14 @@ class Column:
         self._as_stored = as_stored
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
-        """Returns bool [B], which of int64 [B] are keys here."""
+        """Returns bool [B]: which of `keys`, int64 [B], the column holds."""
         return _is_among(self._keys, keys)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
+        """Returns the vectors of `keys`, int64 [B]: float32 [B, D], of length 1 or 0, or as stored.
+
+        Raises `ValueError` for unknown keys.
+        """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
         nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -80,7 +83,7 @@ class Column:
         return self._keys[is_zero[self._rows]]
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """As `find`, in a graph; a key without a vector is an error of the running graph."""
+        """Returns the vectors of `keys`, float32 [B, D], as `find`, in a graph, whose run fails for an unknown key."""
         vectors = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
         return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
 
@@ -89,11 +92,11 @@ class ColumnFolder:
     """The folder of a column, made if missing.
 
     Args:
-      folder: of this machine.
+      folder: a folder of this machine.
       width: D.
-      dtype: of the stored vectors, "float16" or "float32".
+      dtype: the stored vectors' type, "float16" or "float32".
       teacher: hexadecimal digits that identify the teacher or tower.
-      vector_name: in messages.
+      vector_name: a vector's name in messages.
 
     Raises `UserError` for a folder of another teacher, or a damaged one.
     """
@@ -136,10 +139,14 @@ class ColumnFolder:
         return self.state["made_for"] == data
 
     def _keys(self, prefix: str = "") -> np.ndarray:
+        """Returns int64 [N]; [0] where the folder has no keys yet."""
         path = self.folder / f"{prefix}keys"
-        return np.fromfile(path, np.int64) if path.is_file() else np.zeros(0, np.int64)
+        if not path.is_file():
+            return np.zeros(0, np.int64)
+        return np.fromfile(path, np.int64)
 
     def _vectors(self, prefix: str, count: int) -> np.ndarray:
+        """Returns the vectors [count, D], mapped."""
         if not count:
             return np.zeros([0, self._width], self._dtype)
         return np.memmap(self.folder / f"{prefix}vectors", self._dtype, "r", shape=(count, self._width))
@@ -152,7 +159,7 @@ class ColumnFolder:
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
         """Adds the texts that have no vector yet, `block` at a time, 0: `BLOCK`.
 
-        `texts`: their keys, int64 [B], and themselves, again and again.
+        `texts`: blocks (the texts' keys, int64 [B], the texts); a text may come again.
         """
         self._trim()
         if self.state["count"]:
@@ -200,7 +207,10 @@ class ColumnFolder:
             os.fsync(file.fileno())
 
     def write_means(self, groups: np.ndarray, members: np.ndarray) -> None:
-        """Writes the sum of each group's different members; member i, int64 [M], is in group i, int64 [M]."""
+        """Writes the sum of each group's different members; member i, int64 [M], is in group i, int64 [M].
+
+        A sum serves as the mean, because `Column.find` scales both to length 1.
+        """
         keys = self._keys()
         order = np.argsort(keys, kind="stable")
         rows = order[np.searchsorted(keys[order], members)]

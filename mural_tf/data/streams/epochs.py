@@ -3,7 +3,7 @@
     an epoch's files, in its order   a b c d e f …           16 at a time, read in turn       `read_group`
     records, in blocks of 32         a b c d a b c d a b …   parsed to items                  `_blocks`, `_parse_block`
     items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_placed`
-    each window shuffled             4 0 5 2 1 3 | 8 6 7 …                                    `_of_window`
+    each window shuffled             4 0 5 2 1 3 | 8 6 7 …                                    `_items_of_window`
     decoded, dropped or counted      4 0   2 1 3 | 8 6 7 …   in blocks                        `usable_items`
                                            ^ a place: epoch, offset 3, items used, the window's `Begin`
 
@@ -68,7 +68,7 @@ class Begin(NamedTuple):
 
     @classmethod
     def of(cls, numbers: tf.Tensor) -> Begin:
-        """Makes one of int64 [BEGIN]."""
+        """Returns the `Begin` that `numbers`, int64 [BEGIN], hold."""
         return cls(*tf.unstack(numbers[:3]), *tf.split(numbers[3:], 2))
 
     def in_group(self, group: tf.Tensor) -> Begin:
@@ -119,13 +119,13 @@ def endless_items(
     """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
 
     Args:
-      files: of TFRecords.
-      parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used. A
-        `parser` that takes many maps records, string [N], to an item each.
+      files: TFRecord files.
+      parse: a function from a serialised record, string scalar, to its items, {name: [items]}; a usable item has the
+        "problem" "". A `parser` that takes many maps records, string [N], to an item each.
       data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
-      seed: of the order.
+      seed: the order's seed.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
-      languages: only items in these; empty: in all.
+      languages: the languages of the items to take; empty: all.
       language_key: the name under which an item has its language.
       share: the part of the files that is read.
 
@@ -167,7 +167,7 @@ def endless_items(
     windows = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(windows_of_epoch)
     windows = windows.prefetch(1)  # the next one, also of the next epoch, fills while one is used
     shuffled = data.shuffle_buffer > 0
-    return windows.flat_map(lambda number, window: _of_window(number, window, size, seed, used, shuffled))
+    return windows.flat_map(lambda number, window: _items_of_window(number, window, size, seed, used, shuffled))
 
 
 def positions(places: tf.Tensor) -> tf.Tensor:
@@ -205,15 +205,15 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
         ends = {name: block[name] for name in ("slot", "end", "count")}
         return {**_parse_block(block, parse), "group": group, "ends": ends}
 
-    groups = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
-    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(blocks_of_group)
+    group_count = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
+    blocks = tf.data.Dataset.range(begin.group, group_count).flat_map(blocks_of_group)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
 def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
-    """Returns where the next block begins, and the block's items in as many copies as `copies` says.
+    """Returns where the next block begins, int64 [BEGIN], and the block's items in as many copies as `copies` says.
 
-    The first item of a window has its `begin`; other items have an empty one. "in_epoch" is how many items an epoch
+    The first item of a window has the window's "begin"; other items have "". "in_epoch" is how many items an epoch
     has if the rest of its bytes has items as the bytes read so far. Items before the epoch's item `first` are left out.
     """
     block = dict(block)
@@ -227,57 +227,57 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
     block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
     slot = ends["slot"][:, None]
-    after = Begin(
+    next_begin = Begin(
         begin.items + count,
         group["number"],
         (ends["slot"][-1] + 1) % group["slots"],
         tf.tensor_scatter_nd_max(begin.begins, slot, ends["end"]),
         tf.tensor_scatter_nd_max(begin.counts, slot, ends["count"]),
     )
-    bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(after.begins), tf.float64)
+    bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(next_begin.begins), tf.float64)
     bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
-    in_epoch = tf.cast(after.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
+    in_epoch = tf.cast(next_begin.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
     block["in_epoch"] = tf.fill([count], tf.cast(in_epoch, tf.int64))
     left_out = tf.maximum(first - begin.items, 0)
-    return after.numbers(), {name: values[left_out:] for name, values in block.items()}
+    return next_begin.numbers(), {name: values[left_out:] for name, values in block.items()}
 
 
 def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
     """Returns the items of a block in copies by their language: 2.3 copies are 2 and with probability 0.3 a third."""
     draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
-    wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
-    counts = tf.cast(tf.floor(wanted + draw), tf.int32)
+    mean_copies = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
+    counts = tf.cast(tf.floor(mean_copies + draw), tf.int32)
     return _rows(block, tf.repeat(tf.range(tf.size(draw)), counts))
 
 
-def _of_window(
+def _items_of_window(
     number: tf.Tensor, window: dict[str, tf.Tensor], size: int, seed: int, used: int, shuffled: bool
 ) -> tf.data.Dataset:
     """Returns the items of a window in blocks, (places, (the window's `begin`, items)).
 
     Args:
-      number: as `windows_of_epoch` numbers windows.
+      number: the window's number, as `windows_of_epoch` numbers windows.
       window: {name: [items]}. An `END_OF_EPOCH` stays at the end.
-      size: of windows.
-      seed: of the order.
-      used: items of places before this are left out.
-      shuffled: otherwise items keep their order.
+      size: items in a window.
+      seed: the order's seed.
+      used: the first place whose item is taken.
+      shuffled: whether items are shuffled; otherwise they keep their order.
     """
     tf.compat.v1.set_random_seed(None)
     window = dict(window)
     begin = window.pop("begin")[0]
     count = tf.size(window["problem"], tf.int64)
-    ends = tf.cast(tf.equal(window["problem"][-1], END_OF_EPOCH), tf.int64)
+    end_count = tf.cast(tf.equal(window["problem"][-1], END_OF_EPOCH), tf.int64)  # 0 or 1
     number_in_epoch = number % EPOCH
     first = number - number_in_epoch + number_in_epoch * size
-    order = tf.data.Dataset.range(count - ends)
+    order = tf.data.Dataset.range(count - end_count)
     if shuffled:
         seeds = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
         fold = tf.random.experimental.stateless_fold_in
         window_seed = tf.where(number_in_epoch > 0, fold(seeds, number_in_epoch), seeds)
         order_seed = tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
         order = order.shuffle(size, order_seed, reshuffle_each_iteration=False)
-    order = order.concatenate(tf.data.Dataset.range(count - ends, count))
+    order = order.concatenate(tf.data.Dataset.range(count - end_count, count))
     order = order.enumerate(first).skip(tf.maximum(used - first, 0)).batch(BLOCK)
 
     def block(numbers, rows):
@@ -295,10 +295,12 @@ def parser(read: Callable, takes_many: bool) -> Callable:
 
 
 def _takes_many(parse: Callable) -> bool:
+    """Whether `parse` takes records, string [N], and gives an item for each."""
     return parse is records.parse_text_pair or getattr(parse, "takes_many", False)
 
 
 def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the items of one record, a string scalar: {name: [items]}."""
     if _takes_many(parse):
         serialized = tf.reshape(serialized, [1])
     return parse(serialized)
@@ -347,9 +349,9 @@ def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Te
 
 
 def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the items with one of each record that failed, in the records' order, and without `NO_ITEM`.
+    """Returns the items and one item for each record that failed, in the records' order, without `NO_ITEM`.
 
-    `failed`: int64 [failures], the numbers of records; `problems`: string [records], of reading, "" without one.
+    `failed`: int64 [failures], the numbers of records; `problems`: string [records], each one's reading problem or "".
     """
     problem = tf.gather(problems, failed)
     problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
@@ -376,10 +378,10 @@ def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]
     return {name: tf.gather(value, rows) for name, value in values.items()}
 
 
-def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
-    """Returns items without content, of the shape [items], with the names and types of `like`."""
+def _blank(reference: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
+    """Returns items without content, {name: zeros or "" of `shape`}, with the names and types of `reference`."""
     blank = {}
-    for name, values in like.items():
+    for name, values in reference.items():
         nothing = "" if values.dtype == tf.string else 0
         blank[name] = tf.fill(shape, tf.constant(nothing, values.dtype))
     return {**blank, "problem": tf.fill(shape, problem)}
@@ -395,9 +397,9 @@ def usable_items(
 
     Args:
       items: blocks of `endless_items`.
-      decode: from (item, position) to the decoded item, as `Stream.decode`; `None`: items stay as they are.
-      stream: its name, for the error, from which `unusable` reads it.
-      max_skipped_fraction: of an epoch; see `_too_many`.
+      decode: a function from (item, position) to the decoded item, as `Stream.decode`; `None`: items stay as they are.
+      stream: the stream's name, for the error, from which `unusable` reads it.
+      max_skipped_fraction: the share of an epoch that may be skipped; see `_too_many`.
       used: how many items were used before.
 
     Returns:
@@ -415,23 +417,23 @@ def usable_items(
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
         is_end = tf.equal(origins["problem"], END_OF_EPOCH)
-        last = tf.size(is_end, tf.int64) - 1
-        at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last)
-        stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
-        stopped = tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)
+        last_row = tf.size(is_end, tf.int64) - 1
+        checked_row = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last_row)
+        stop = _too_many(tallies[checked_row, 0], is_end[checked_row], max_skipped_fraction)
+        stopped = tf.cond(stop, lambda: _stop(stream, tallies[checked_row]), lambda: False)
         with tf.control_dependencies([stopped]):
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(decoded.pop("problem"), ""))[:, 0]
         rows = tf.gather(rows, usable)
         count = tf.size(rows, tf.int64)
-        kept = {
+        usable_block = {
             **_rows(decoded, usable),
             "position": positions(tf.gather(origins["place"], rows)),
             "tally": tf.gather(tallies, rows),
             "begin": tf.gather(begins, rows),
             "used": used + 1 + tf.range(count),
         }
-        return (tallies[-1], used + count), kept
+        return (tallies[-1], used + count), usable_block
 
     blocks = items.map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
     no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
@@ -494,9 +496,9 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
     margin = tf.where(is_end, np.float64(1.0), SURELY)
     bound = max_fraction * tf.maximum(read, in_epoch) * margin
-    # No batch would ever come, at any bound; of empty files, the next epoch's are others.
-    nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
-    return (skipped > bound) | nothing
+    # No batch would ever come, at any bound. If the files were empty, the next epoch's are other files.
+    all_skipped = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
+    return (skipped > bound) | all_skipped
 
 
 def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
@@ -509,7 +511,7 @@ def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
 
 
 def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
-    """Returns the stream and its tally, if it was ended by too many unusable records."""
+    """Returns the stream that too many unusable records ended, and its tally; `None` for any other error."""
     match = re.search(r"unusable records: (\S+) ([\d,-]+)", error.message)
     if match is None:
         return None
@@ -523,19 +525,19 @@ def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
 def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
     """Raises `UserError` if the first records are of another kind, as then all will be, or if no record has an item.
 
-    `without` is the error if no record has one: no batch would ever come.
+    `without` is the error if no record has an item: no batch would ever come.
     """
     seen = failed = 0
-    lost = []
+    problems = []  # (fault, place, count)
     reason = ""
     for name in files:
-        for _, serialized in records.read_serialized(name, lambda *problem: lost.append(problem)):
+        for _, serialized in records.read_serialized(name, lambda *problem: problems.append(problem)):
             try:
                 if tf.reduce_any(tf.not_equal(_parse_one(parse, serialized)["problem"], NO_ITEM)):
                     return
-            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter of its message
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
                 failed += 1
-                reason = reason or _first_line(error)
+                reason = reason or _reason_of(error)
             seen += 1
             if failed == seen >= FIRST_RECORDS:
                 break  # of each further file, its first record
@@ -544,18 +546,19 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
             f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
             "data.format for img2dataset's records."
         )
-    if lost and not seen:
-        fault, place, count = lost[0]
+    if problems and not seen:
+        fault, place, count = problems[0]
         raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
     raise UserError(without)
 
 
-def _first_line(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
+    """Returns the last line of an error's message before TensorFlow's list of nodes."""
     message = getattr(error, "message", "") or "garbage"
     return message.split("\n\t [[")[0].splitlines()[-1]
 
 
-SIDES = {"language_a": 0, "language_b": -1}  # of the languages of pairs, as descriptions have them: "de en"
+SIDES = {"language_a": 0, "language_b": -1}  # the place of each side's language in a description's "de en"
 
 
 def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
@@ -564,17 +567,17 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     Conversions write there how many texts of each language a file has, and its size: one that changed is not known.
 
     Args:
-      files: of one kind, in one data folder.
+      files: files of one kind, in one data folder.
       parse: makes items; other streams' items are not described.
       key: "language" of captions, or "language_a" or "language_b" of text pairs.
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
         return None
     folder = files[0].rsplit("/", 2)[0]
-    described = records.describe_shards(folder)
+    shards = records.describe_shards(folder)
     counts: collections.Counter[str] = collections.Counter()
     for name in files:
-        shard = described.get(name[len(folder) + 1 :])
+        shard = shards.get(name[len(folder) + 1 :])
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
@@ -585,7 +588,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
-    """Counts items by their languages, one or two, in one pass over the files."""
+    """Returns {language: items}, counted in one pass over the files; a text pair counts for both `keys`."""
     folder = files[0].rsplit("/", 2)[0]
     print(
         f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.",
@@ -614,7 +617,7 @@ def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
-    """The copies of an item in an epoch by its language; `None`: every item once.
+    """Returns the table from a language to the copies of its items in an epoch, float32; `None`: every item once.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
     language keeps one copy of an item, so no item is left out.
@@ -626,7 +629,7 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     if unknown:
         raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(counts))}.")
     if languages:
-        counts = {name: count for name, count in counts.items() if name in languages}
+        counts = {language: count for language, count in counts.items() if language in languages}
     most = max(counts.values())
     copies = [(most / count) ** (1.0 - 1.0 / temperature) for count in counts.values()]
     table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts)), tf.constant(copies, tf.float32))

@@ -53,7 +53,8 @@ class ImageGroups(Stream):
         return {**super().decode(item, position), "caption": texts, "language": languages}
 
     def make_batch(self, items, seed):
-        captions, languages = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
+        captions = tf.reshape(items["caption"], [-1])  # [I N]
+        languages = tf.reshape(items["language"], [-1])
         tokens = self.texts.tokens(tag_language(captions, languages))
         return {
             **self.picture(items, seed),
@@ -65,7 +66,7 @@ class ImageGroups(Stream):
 
 
 def group_parser(languages: tuple[str, ...]):
-    """Returns the parser of a record into one item, or none, with the captions in `languages` as one string."""
+    """Returns the parser of a record into at most one item, with the captions in `languages` as one string."""
 
     def parse(serialized):
         item = parse_image_text(serialized)
@@ -86,7 +87,7 @@ def group_parser(languages: tuple[str, ...]):
 
 
 def captions_of(item: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the captions of an item and their languages, string [N] each; one empty caption of an unusable item."""
+    """Returns the captions of an item and their languages, string [N] each; for an unusable item one empty caption."""
     captions = tf.cond(
         tf.equal(item["problem"], ""),
         lambda: tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None]),
@@ -110,11 +111,11 @@ def draw_captions(
     comes_before = rank[None, :] < rank[:, None]
     same_language = tf.equal(languages[:, None], languages[None, :])
     count_before = tf.reduce_sum(tf.cast(comes_before & same_language, tf.int32), axis=1)
-    kept = count_before < per_language
+    has_slot = count_before < per_language
     empty = tf.fill([slots], "")
 
     def in_slots(values):
-        filled = tf.concat([tf.boolean_mask(values, kept), empty], axis=0)
+        filled = tf.concat([tf.boolean_mask(values, has_slot), empty], axis=0)
         return tf.ensure_shape(filled[:slots], [slots])
 
     return in_slots(captions), in_slots(languages)

@@ -20,7 +20,7 @@ from mural_lite.skipped import check_fraction
 from mural_tf.data import records
 
 FORMATS = ("mural", "img2dataset")
-DRAWS = 10_000  # in which every source has its share to the nearest one
+DRAWS = 10_000  # after so many draws every source has had its share, to the nearest draw
 
 
 class DataSource(NamedTuple):
@@ -41,7 +41,7 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
-    sources = [_named(name, value) for name, value in sorted(data.sources.items())]
+    sources = [_parse_source(name, value) for name, value in sorted(data.sources.items())]
     if not sources:
         sources = [DataSource("", data.directory, 1.0, data.format)]
     for source in sources:
@@ -65,7 +65,7 @@ def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, lis
     return [(source, files) for source, files in with_files if files]
 
 
-def _named(name: str, value) -> DataSource:
+def _parse_source(name: str, value) -> DataSource:
     """Returns an entry of `data.sources` as a source; raises `UserError` for an entry of another form."""
     entry = value.to_dict() if isinstance(value, ConfigDict) else value
     try:
@@ -87,10 +87,10 @@ def mixed(
     """Returns batches of the usable items of several sources, each with its "source", int64 [size].
 
     Args:
-      usable: of each source, blocks of items, as `usable_items` gives them.
-      weights: in proportion to which items are drawn.
+      usable: each source's blocks of items, as `usable_items` gives them.
+      weights: each source's weight; items are drawn in proportion to the weights.
       used: how many items were drawn before.
-      seed: of the draws.
+      seed: the draws' seed.
       size: items in a batch.
     """
     if len(usable) == 1:
@@ -109,7 +109,7 @@ def mixed(
         source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
         numbered.append(tf.data.Dataset.zip({"source": source, "item": blocks.unbatch()}))
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
-    return drawn.map(lambda drawn: {**drawn["item"], "source": drawn["source"]})
+    return drawn.map(lambda batch: {**batch["item"], "source": batch["source"]})
 
 
 def _shares(weights: Sequence[float], total: int) -> np.ndarray:
@@ -118,5 +118,5 @@ def _shares(weights: Sequence[float], total: int) -> np.ndarray:
     counts = np.maximum(np.floor(exact), 1).astype(int)
     for index in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
         counts[index] += 1
-    counts[np.argmax(counts)] -= counts.sum() - total  # of sources that got 1 in place of less
+    counts[np.argmax(counts)] -= counts.sum() - total  # the excess where sources got 1 in place of less
     return counts

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -39,6 +39,8 @@ from mural_tf.data.streams.epochs import (
 from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 
+PREFETCHED = 4  # batches that are ready while one is trained on
+
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def training_batches(
@@ -50,16 +52,17 @@ def training_batches(
     share: Share = ALL,
     columns: Mapping[str, tuple[Column, str]] | None = None,
 ) -> tf.data.Dataset:
-    """Returns endless global batches, or an input pipeline's rows of them.
+    """Returns the endless batches of a method's streams: global batches, or one input pipeline's rows of them.
 
     Args:
       config: the whole configuration tree.
-      tokenizer: `text.WordPieceTokenizer`.
-      places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
-      streams: the streams in a batch; a method's `streams`.
-      pad: "max_length" for static shapes, or "longest" in the batch.
+      tokenizer: a `Tokenizer`.
+      places: {stream: int64 [sources, PLACE]}, where each source's last used item was (`epochs.py`); `None` starts at
+        the beginning.
+      streams: the names of the streams that a batch holds; a method's `streams`.
+      pad: "max_length" for static shapes, or "longest" for the longest text of the batch.
+      share: which input pipeline this is; all use one seed, and together they read every record once per epoch.
       columns: {entry of a batch: (its column of vectors, the entry with its ids)}, in place of pixels and tokens.
-      share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
 
     Returns:
       A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
@@ -69,26 +72,26 @@ def training_batches(
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
-    begins = places or {}
-    vectors = {entry: column for entry, (column, _) in columns.items()}
+    places = places or {}
+    column_of = {entry: column for entry, (column, _) in columns.items()}
     items_of_streams = []
-    functions = []  # each makes a stream's part of a batch
+    batch_makers = []  # one function per stream, from its items to its part of a batch
     for name in streams:
-        items, make_part = _read(name, config, texts, share, begins.get(name), vectors)
+        items, make_part = _read_stream(name, config, texts, share, places.get(name), column_of)
         items_of_streams.append(items)
-        functions.append(make_part)
+        batch_makers.append(make_part)
 
-    def make_batch(*parts):  # one function for all streams: making one takes longer than calling it
+    def make_batch(*stream_items):  # one function for all streams: tracing a function takes longer than calling it
         batch = {}
-        for make_part, items in zip(functions, parts):
+        for make_part, items in zip(batch_makers, stream_items):
             batch.update(make_part(items))
-        for entry, (column, ids) in columns.items():
-            batch[entry] = column.look_up(batch[ids])
+        for entry, (column, id_entry) in columns.items():
+            batch[entry] = column.look_up(batch[id_entry])
         return batch
 
     batches = tf.data.Dataset.zip(tuple(items_of_streams))
-    batches = batches.map(make_batch, num_parallel_calls=2 * len(functions), deterministic=True)
-    return _with_wait_time(batches.prefetch(4))
+    batches = batches.map(make_batch, num_parallel_calls=2 * len(batch_makers), deterministic=True)
+    return _with_wait_time(batches.prefetch(PREFETCHED))
 
 
 def stream_class(name: str) -> type[Stream]:
@@ -146,13 +149,20 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
         reader = stream_of(stream, config, texts, source)
         languages = [name.encode() for name in reader.languages]
         for block in one_pass(files, reader.parse, {*names, reader.language_key, "problem"}):
-            wanted = block["problem"] == b""
+            is_wanted = block["problem"] == b""
             if languages:
-                wanted &= np.isin(block[reader.language_key], languages)
-            yield tuple(block[name][wanted] for name in names)
+                is_wanted &= np.isin(block[reader.language_key], languages)
+            yield tuple(block[name][is_wanted] for name in names)
 
 
-def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.ndarray | None, columns):
+def _read_stream(
+    name: str,
+    config: ConfigDict,
+    texts: Texts,
+    share: Share,
+    places: np.ndarray | None,
+    columns: Mapping[str, Column],
+) -> tuple[tf.data.Dataset, Callable[[dict], dict]]:
     """Returns the items of a stream's batches, {name: [B, …]}, after its places, and the function to make a batch."""
     sources = stream_sources(config.data, name)
     seed = config.seed
@@ -161,18 +171,20 @@ def _read(name: str, config: ConfigDict, texts: Texts, share: Share, places: np.
     usable = []
     for number, ((source, files), after) in enumerate(zip(sources, places)):
         # Draws for an item differ between sources and pipelines, the order of files only between sources.
-        draws = seed + (number * 2**12 + share.pipeline) * 2**20
-        stream = stream_of(name, config, texts, source, draws, share.pipelines, columns)
+        draw_seed = seed + (number * 2**12 + share.pipeline) * 2**20
+        stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
         parse = parser(stream.read, stream.takes_many)
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32
         data = stream.settings.data
         items = endless_items(files, parse, data, order, after, stream.languages, stream.language_key, share)
         part = part_name(name, source)
-        usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, int(after[2])))
-    draws = (2 * seed + stream.order, share.pipeline)
+        items_used = int(after[2])
+        usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used))
+    mixing_seed = (2 * seed + stream.order, share.pipeline)
     weights = [source.weight for source, _ in sources]
-    batches = mixed(usable, weights, int(places[:, 2].sum()), draws, stream.size)
+    all_used = int(places[:, 2].sum())
+    batches = mixed(usable, weights, all_used, mixing_seed, stream.size)
 
     def make_batch(items):
         epoch, offset = tf.unstack(items["position"][0])
@@ -188,7 +200,7 @@ def part_name(stream: str, source: DataSource) -> str:
 
 
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
-    """Returns a batch's places and tallies: the last item's of each source."""
+    """Returns a batch's "<stream>_place" and "<stream>_tally" as `training_batches` describes them."""
     if sources == 1:
         ends = [(place_of_last(items), items["tally"][-1])]
     else:

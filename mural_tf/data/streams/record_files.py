@@ -69,7 +69,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
     """Returns the records of up to `CYCLE` files, taken from them in turn.
 
     Args:
-      files: of which some are read.
+      files: all files, of which the group is read.
       group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
       turn: the slot whose turn is first.
       begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
@@ -191,7 +191,7 @@ def _first(dataset: tf.data.Dataset) -> tf.Tensor:
 
 
 def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0) -> tf.data.Dataset:
-    """Returns the records of one file, string [1], or none from a position on, up to the first damage: an error.
+    """Returns the records of `names`, one file or no file, from a position on, up to the first damage: an error.
 
     `tf.data.TFRecordDataset` knows no position, and makes a function of its own for every use.
     """
@@ -212,21 +212,21 @@ def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.T
         data = _bytes(file, begin, window + HEADER - 1)
         lengths = _lengths(tf.io.decode_raw(data, tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
-        offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
+        offsets = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # [1], the first header's, or [0]
         has_header = tf.size(offsets) > 0
         after = tf.where(has_header, begin + tf.reduce_sum(offsets), tf.minimum(begin + window, size))
         length = tf.reduce_sum(tf.gather(lengths, offsets))
         length = tf.where(has_header, length, NONE)
         return after, tf.constant(WINDOW, tf.int64), length
 
-    # Nearly always there is one at `position` itself.
+    # Nearly always there is a header at `position` itself.
     start = position, ONE, NONE
     header, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
     return header, tf.maximum(length, 0)
 
 
 def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
+    """Returns up to `count` bytes of a file from `begin` on, a string; "" if they cannot be read."""
     count = tf.minimum(count, file.size - begin)
 
     def read(begin):
@@ -266,7 +266,7 @@ def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
 
 
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """`tfrecord.lost_records` in the graph."""
+    """Returns how many records a damaged stretch held, int64: `tfrecord.lost_records` in the graph."""
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
     shifted = tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64))
     bits = tf.bitwise.bitwise_and(shifted, 1)
@@ -278,9 +278,9 @@ def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tenso
 
 
 def _crc_tables() -> np.ndarray:
-    """The part of a header's CRC-32C (Castagnoli) that each byte of its length adds by exclusive or: uint32 [8 * 256].
+    """Returns the part of a header's CRC-32C that each byte of its length adds by exclusive or, uint32 [8 * 256].
 
-    The checksum is linear in the bytes but for a constant, which the first byte's numbers contain.
+    The checksum (Castagnoli's) is linear in the bytes but for a constant, which the first byte's numbers contain.
     """
     step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):

@@ -45,9 +45,9 @@ class Stream:
 
     Attributes:
       fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
-      batch_field: of `config.train`, the size of a batch.
-      order: two streams that run side by side have two orders.
-      without: the error where no record holds such an item.
+      batch_field: the field of `config.train` that holds the size of a batch.
+      order: a number that differs between two streams that run side by side, so that their orders differ.
+      without: the error's text where no record holds such an item.
       languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
@@ -76,12 +76,12 @@ class Stream:
 
     @classmethod
     def record_type(cls, data: ConfigDict) -> str:
-        """The kind of records that hold its items."""
+        """Returns the kind of records that hold its items."""
         return IMAGE_TEXT
 
     @classmethod
     def text_entries(cls, data: ConfigDict) -> tuple[str, ...]:
-        """The entries of items that are texts to embed."""
+        """Returns the names of the items' entries that are texts to embed."""
         return ("caption",)
 
     @classmethod
@@ -90,7 +90,7 @@ class Stream:
         return batch
 
     def read(self, serialized: tf.Tensor) -> dict:
-        """The items of a record, {name: [items, …]}, as batches take them; without pictures that have vectors.
+        """Returns the items of a record, {name: [items, …]}, as batches take them; without pictures that have vectors.
 
         A picture without a vector does not decode. Pictures that no batch takes are left out, too.
         """
@@ -121,7 +121,7 @@ class Stream:
     # Shared by several streams.
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
-        """int64 [2] for one item's draws, which differ in every epoch."""
+        """Returns the seed of one item's draws, int64 [2], which differs in every epoch; `position` as in `decode`."""
         epoch, offset = tf.unstack(position)
         seed = tf.cast(self.settings.seed, tf.int64)
         return tf.stack([seed * 2**20 + epoch, offset])
@@ -134,18 +134,21 @@ class Stream:
         tower = self.settings.image_tower
         if not takes_features(tower):
             augmented = augment_images(images, tower.image_size, self.settings.augmentation, seed)
-            images = with_rows(images, augmented)
+            images = with_static_batch_size(images, augmented)
         return {"image": images}
 
     def caption(self, items: dict) -> dict:
-        """Ids and tokens."""
+        """Returns "image_id", "caption_id", int64 [B], and the tokens "caption" unless a column has their vectors."""
         entries = {"image_id": fingerprint(items["image_id"]), "caption_id": fingerprint(items["caption"])}
         if "caption" not in self.settings.columns:
             entries["caption"] = self.texts.tokens(items["caption"])
         return entries
 
     def text_pair(self, items: dict) -> dict:
-        """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
+        """Returns ids of the items' `text_a` and `text_b`, and their tokens, of one width, unless columns have vectors.
+
+        Ids are int64 [B], such as "text_a_id"; a tokenizer that takes languages adds "text_a_language_id".
+        """
         sides = [items["text_a"], items["text_b"]]
         entries = {"text_a_id": fingerprint(sides[0]), "text_b_id": fingerprint(sides[1])}
         if self.settings.columns.keys() & {"text_a", "text_b"}:
@@ -155,8 +158,9 @@ class Stream:
             sides = [tag_language(items[f"text_{side}"], items[f"language_{side}"]) for side in "ab"]
         tokens = self.texts.tokens(tf.concat(sides, axis=0))
         if takes_languages:
-            languages = tf.split(tokens["input_type_ids"][:, 0], 2)
-            entries.update(zip(("text_a_language_id", "text_b_language_id"), languages))
+            language_a, language_b = tf.split(tokens["input_type_ids"][:, 0], 2)
+            entries["text_a_language_id"] = language_a
+            entries["text_b_language_id"] = language_b
         entries["text_a"] = {}
         entries["text_b"] = {}
         for name, values in tokens.items():
@@ -174,22 +178,27 @@ class Texts:
         )
 
     def tokens(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Tokenizes string [B]: int32 [B, T] each, B as static as it was."""
-        return with_rows(texts, self._tokens(texts))
+        """Tokenizes texts, string [B]: {name: int32 [B, T]}; a static B stays static."""
+        return with_static_batch_size(texts, self._tokens(texts))
 
 
 def caption_parser(format: str, default_language: str) -> Callable:
     """Returns the parser of a record of this `data.format` into an item for each caption."""
-    return parse_image_text if format == "mural" else parse_img2dataset(default_language)
+    if format == "mural":
+        return parse_image_text
+    return parse_img2dataset(default_language)
 
 
-def with_rows(like: tf.Tensor, nest):
-    """Returns a nest of tensors with the number of rows of `like`, which tokenizing and resampling forget."""
+def with_static_batch_size(reference: tf.Tensor, tensors):
+    """Returns a nest of tensors, [B, …] each, whose static B is the first dimension of `reference`.
 
-    def with_size(values):
-        return tf.ensure_shape(values, like.shape[:1] + values.shape[1:])
+    Tokenizing and resampling lose it.
+    """
 
-    return tf.nest.map_structure(with_size, nest)
+    def with_batch_size(tensor):
+        return tf.ensure_shape(tensor, reference.shape[:1] + tensor.shape[1:])
+
+    return tf.nest.map_structure(with_batch_size, tensors)
 
 
 def fingerprint(strings: tf.Tensor) -> tf.Tensor:
@@ -198,7 +207,7 @@ def fingerprint(strings: tf.Tensor) -> tf.Tensor:
 
 
 def fingerprints(strings: Sequence[bytes] | np.ndarray) -> np.ndarray:
-    """Does the same as `fingerprint`, outside of a graph: int64 [N]."""
+    """Returns an int64 id for each string, [N], the same as `fingerprint`'s, outside of a graph."""
     return fingerprint(tf.constant(strings, tf.string)).numpy()
 
 

@@ -115,21 +115,21 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
     """Returns the parser of those pairs of `parse` with a side in one of the languages `pivots`, which is `text_a`.
 
     The two sides differ in language; where both are pivots the pair stays as it is. The other pairs have the problem
-    `NO_ITEM`, so that a record is an item still, where `parse` takes many.
+    `NO_ITEM`: if `parse` takes many records, each must still give an item.
     """
 
     def parse_with_pivot(serialized):
         items = parse(serialized)
         a_is_pivot = is_one_of(items["language_a"], pivots)
         b_is_pivot = is_one_of(items["language_b"], pivots)
-        kept = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
+        is_item = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
         swapped = dict(items)
         for name in ("text", "language"):
             a = items[f"{name}_a"]
             b = items[f"{name}_b"]
             swapped[f"{name}_a"] = tf.where(a_is_pivot, a, b)
             swapped[f"{name}_b"] = tf.where(a_is_pivot, b, a)
-        swapped["problem"] = tf.where(kept, swapped["problem"], NO_ITEM)
+        swapped["problem"] = tf.where(is_item, swapped["problem"], NO_ITEM)
         return swapped
 
     return parse_with_pivot
@@ -138,8 +138,8 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
 def across_languages_parser(languages: Sequence[str] = ()):
     """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
 
-    An item holds all of the image's captions and their languages as one string. `languages` are the second text's, if
-    any are named; an image without such a pair is left out.
+    An item holds all of the image's captions and their languages as one string. If `languages` are given, the second
+    text is in one of them; an image without such a pair is left out.
     """
 
     def parse(serialized):
@@ -223,8 +223,8 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
     """Returns the languages that `pivot` means: itself, "en+de", or the data's languages for `FOUND` and `MEAN`.
 
     Args:
-      pivot: as of a method's `pivot`.
-      captions, pairs: count items by language; asked only where they are needed.
+      pivot: a method's `pivot`.
+      captions, pairs: functions that return {language: items}; each is called only if its counts are needed.
 
     Raises `UserError` where no caption says its language.
     """
@@ -237,18 +237,23 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
     frequent = sorted(language for language, count in counts.items() if 2 * count >= most)
     if pivot == MEAN:
         return tuple(frequent)
-    pair_counts = pairs() if len(frequent) > 1 else {}
-    return (min(frequent, key=lambda language: (-pair_counts.get(language, 0), -counts[language])),)
+    if len(frequent) == 1:
+        return tuple(frequent)
+    pair_counts = pairs()
+    best = min(frequent, key=lambda language: (-pair_counts.get(language, 0), -counts[language]))
+    return (best,)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again
 def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
+    """Returns {language: captions}."""
     parse = caption_parser(format, default_language)
     return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
 
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
+    """Returns {language: text pairs with a side in it}."""
     counts = collections.Counter()
     for key in SIDES:
         stated = stated_languages(files, parse_text_pair, key)

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from mural_lite.errors import UserError
 from mural_tf.data.images import augment_images, resample
 from mural_tf.data.streams.captions import ClozeCaptions
-from mural_tf.data.streams.stream import with_rows
+from mural_tf.data.streams.stream import with_static_batch_size
 
 ASPECT = (3 / 4, 4 / 3)
 BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviation
@@ -34,7 +34,7 @@ class Views(ClozeCaptions):
     def make_batch(self, items, seed):
         settings = self.settings
         views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)
-        first, second = with_rows(items["image"], views)
+        first, second = with_static_batch_size(items["image"], views)
         return {"view_0": first, "view_1": second, **self.cloze_caption(items, seed)}
 
 
@@ -58,6 +58,7 @@ def augment_views(
 
 
 def _view(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
+    """Returns one view of each image, as `augment_views`."""
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     if tuple(config.crop_area) != (1.0, 1.0):
         images = random_crop(images, image_size, config.crop_area, seeds[0])
@@ -90,7 +91,7 @@ def random_crop(images: tf.Tensor, size: int, area: tuple[float, float], seed: t
 def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:
     """Blurs each image with a Gaussian whose deviation is drawn from [0, largest] pixels: uint8 [B, S, S, 3]."""
     reach = max(1, math.ceil(BLUR_REACH * largest))
-    deviation = tf.random.stateless_uniform([tf.shape(images)[0], 1], seed, 0.0, largest) + 1e-3
+    deviation = tf.random.stateless_uniform([tf.shape(images)[0], 1], seed, 0.0, largest) + 1e-3  # a divisor: never 0
     offsets = tf.range(-reach, reach + 1, dtype=tf.float32)
     kernel = tf.exp(-0.5 * tf.square(offsets / deviation))  # [B, 2 reach + 1]
     kernel = kernel / tf.reduce_sum(kernel, axis=1, keepdims=True)
@@ -101,7 +102,7 @@ def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _convolve(pixels: tf.Tensor, kernel: tf.Tensor, reach: int, axis: int) -> tf.Tensor:
-    """Each image with its own kernel along one axis, the border repeated: float32 [B, S, S, 3]."""
+    """Convolves each image with its own kernel along one axis, the border repeated: float32 [B, S, S, 3]."""
     size = pixels.shape[axis]
     rows = tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :]  # [S, K]
     taps = tf.one_hot(tf.clip_by_value(rows, 0, size - 1), size)  # [S, K, S]

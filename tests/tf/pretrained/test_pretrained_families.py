@@ -170,7 +170,7 @@ def test_each_byte_and_each_word_of_a_text():
     texts = tf.constant(["it's 12 é!?", " ", "they'll", "''s"])
     found = [text.decode() for text in byte_words.clip_words(texts).numpy()]
     first, others = ("it", "'s", "1", "2", "Ã©", "!?"), ("they", "'ll", "''", "s")
-    end = {word: byte_words.ended(f"{word}</w>") for word in (*first, *others)}
+    end = {word: byte_words.with_end_mark(f"{word}</w>") for word in (*first, *others)}
     assert found[0] == "".join(end[word] for word in first)
     assert found[1:] == ["", end["they"] + end["'ll"], end["''"] + end["s"]]
     assert [byte_words.is_end(piece) for piece in (end["it"], "it")] == [True, False]

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tokenizers.pre_tokenizers import ByteLevel
 
 from mural_tf.text.byte_pair import BytePairTokenizer
-from mural_tf.text.byte_words import byte_characters, ended
+from mural_tf.text.byte_words import byte_characters, with_end_mark
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 
@@ -36,7 +36,7 @@ def test_special_pieces_then_bytes_then_merges(vocabulary):
     for text in map(chr, [*range(0x800), 0xFFFD, 0x1F600, 0x10FFFF]):  # as the writers of GPT-2's files write bytes
         ((written, _),) = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
         assert written == "".join(byte_characters()[byte] for byte in text.encode())
-    assert [ended(piece) for piece in ("it", "</w>")] == ["it", "</w>"]  # the mark alone is a piece like others
+    assert [with_end_mark(piece) for piece in ("it", "</w>")] == ["it", "</w>"]  # the mark alone is a piece like others
     assert len(vocabulary) == 320 and len(set(vocabulary)) == 320
     assert "Ġred" in vocabulary
     assert build_vocabulary(TEXTS, 320, builder="byte_pair") == vocabulary

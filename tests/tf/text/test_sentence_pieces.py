@@ -17,7 +17,7 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.plain_characters import as_plain
 from mural_tf.text import build_tokenizer, piece_models
-from mural_tf.text.byte_words import byte_characters, ended
+from mural_tf.text.byte_words import byte_characters, with_end_mark
 from mural_tf.text.character_maps import problem_of
 from mural_tf.text.piece_models import byte_pair_lines, model_of, parse_lines, read_lines
 from mural_tf.text.sentence_pieces import CLEANING, SentencePieceTokenizer
@@ -119,7 +119,7 @@ def test_a_tokenizer_outlives_another_of_the_same_model():
 
 
 def clip(**options):
-    letters = [[letter, -9.0, "normal"] for word in "thebac" for letter in (word, ended(f"{word}</w>"))]
+    letters = [[letter, -9.0, "normal"] for word in "thebac" for letter in (word, with_end_mark(f"{word}</w>"))]
     names = ["<|startoftext|>", "<|endoftext|>"]
     pieces = [*([name, 0.0, "control"] for name in names), CONTROLS[2], *letters, ["ba", -1.0, "normal"]]
     settings = SETTINGS | dict(add_dummy_prefix=False, escape_whitespaces=False)
