@@ -47,7 +47,7 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     for language in request.languages or sorted(names):
         prompts = Prompts(names[language], ["{}"])
         measure_language(request, result, language, prompts, images, labels[kept], CLASSES)
-    # Both notes of `measure_language` hold for every language here.
+    # These notes would come for nearly every language; the protocol and the numbers of classes say it once.
     result.notes = [
         note for note in result.notes if "has no templates" not in note and "others are left out" not in note
     ]

@@ -31,9 +31,9 @@ class Entry:
     """One benchmark, a row of benchmarks.tsv.
 
     `module`: the file of `mural_tf.evaluation` whose function `name` measures it. `needs`: file patterns below its
-    folder that must match something; "a|b" is either. `source`: where to get the files. `split`: the default one.
-    `options`: the sections of the protocol it reads; `shared`: the options outside sections. `image_sources`: image
-    collections its test images are from, for the warning of contamination.
+    folder that must match something; "a|b" is either. `source`: where to get the files. `split`: the default split.
+    `options`: the sections of the protocol that it reads; `shared`: the options outside sections. `image_sources`: the
+    image collections that its test images are from, for the warning of contamination.
     """
 
     name: str
@@ -52,16 +52,17 @@ class Entry:
 
     @property
     def measure(self):
-        """The function that measures it: a `Request` -> a list of `Evaluation`s."""
+        """The function that measures it, from a `Request` to a list of `Evaluation`s."""
         return getattr(importlib.import_module(f"mural_tf.evaluation.{self.module}"), self.name)
 
 
 def _matches(folder: pathlib.Path, pattern: str) -> bool:
+    """Whether a file or folder matches one of the patterns in "a|b"."""
     return any(any(folder.glob(option)) for option in pattern.split("|"))
 
 
 def _read_benchmarks() -> dict[str, Entry]:
-    """Returns name -> entry, from benchmarks.tsv next to this file."""
+    """Returns {name: entry}, from benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     entries = {}
     for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -76,7 +77,7 @@ BENCHMARKS = _read_benchmarks()
 
 
 def describe_benchmarks() -> str:
-    """Returns the list of benchmarks for `--list`: what each is, the files it needs, where to get them."""
+    """Returns the text of `--list`: each benchmark's summary, the files that it needs, and where to get them."""
     return "\n".join(
         f"{entry.name}\n    {entry.summary}\n    needs {', '.join(entry.needs)}\n    from {entry.source}"
         for entry in BENCHMARKS.values()
@@ -135,7 +136,7 @@ def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Returns the benchmarks that `data_dir` holds, and the other benchmarks with the files they lack.
+    """Returns the benchmarks that `data_dir` holds, and {other benchmark: the files that it lacks}.
 
     TFRecords in `data_dir` itself are run once, as "retrieval"; others need a folder of their name.
     """
@@ -160,12 +161,12 @@ def check_options(name: str, protocol: ConfigDict) -> None:
     """Raises `UserError` for an option that the benchmark does not read, or a value that is not a choice."""
     check_protocol(protocol)
     entry = _entry(name)
-    read = {*entry.options, *entry.shared}
-    unread = [key for key in changed_options(protocol) if key.split(".")[0] not in read]
+    known_names = {*entry.options, *entry.shared}
+    unread = [key for key in changed_options(protocol) if key.split(".")[0] not in known_names]
     if unread:
         raise UserError(
             f"The benchmark {name!r} does not read --protocol.{unread[0]}; it reads "
-            f"{', '.join(f'--protocol.{name}' for name in sorted(read))}."
+            f"{', '.join(f'--protocol.{known_name}' for known_name in sorted(known_names))}."
         )
 
 
@@ -176,7 +177,7 @@ def check_options(name: str, protocol: ConfigDict) -> None:
 # of MS-COCO's train2014. Only the last training is recorded: the data of an earlier one is unknown, and images from the
 # web may happen to be the same.
 
-# Pattern in a description of training data -> the image collection. Splits follow in `_parts`.
+# (pattern in a description of training data, the image collection); `_parts` tells splits apart.
 _COLLECTIONS = (
     (r"flickr30k|multi30k", "flickr30k"),
     (r"flickr8k", "flickr8k"),
@@ -198,16 +199,16 @@ def contamination_notes(
     directory, descriptions = _record(embedder)
     if directory and split == "train" and _resolved(as_path(directory)) == _resolved(folder):
         return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
-    trained = {}
+    origins = {}  # {part of a collection: the description that names it}
     for text in descriptions:
-        trained.update(dict.fromkeys(_parts(text), text))
+        origins.update(dict.fromkeys(_parts(text), text))
     notes = []
     if benchmark == "multi30k" and "mscoco" in split:
         collections = ("coco_train2014",)
     for part in collections:
-        if part in trained:
+        if part in origins:
             notes.append(
-                f"CONTAMINATED: the model's record names {trained[part]!r}, and images of this benchmark are from "
+                f"CONTAMINATED: the model's record names {origins[part]!r}, and images of this benchmark are from "
                 f"{part.replace('_', ' ')}: do not report these numbers as zero-shot."
             )
     return notes
@@ -223,7 +224,7 @@ def _resolved(folder):
 def _record(embedder) -> tuple[str, list[str]]:
     """Returns the training data's folder and a description of each of its sources."""
     config = getattr(embedder, "config", None)
-    directory = config.data.directory if config is not None else ""
+    directory = "" if config is None else config.data.directory
     path = getattr(embedder, "path", "")
     texts = []
     if directory:
@@ -235,12 +236,15 @@ def _record(embedder) -> tuple[str, list[str]]:
 
 
 def _describe(path: pathlib.Path, part) -> list[str]:
-    """Returns the name of a data set and a line for each of its sources; [] where the file is not readable."""
+    """Returns the name of a data set and a line for each of its sources; [] if the file is not readable.
+
+    `part`: the function from the file's content to the data set's description.
+    """
     try:
-        value = part(read_json(path))
-        return [str(value.get("name", "")), *map(_one_line, value.get("sources", []))]
+        description = part(read_json(path))
+        return [str(description.get("name", "")), *map(_one_line, description.get("sources", []))]
     except (UserError, KeyError, AttributeError, TypeError):
-        return []  # other people's records come without one
+        return []  # other people's records come without a description
 
 
 def _one_line(source) -> str:
@@ -248,9 +252,13 @@ def _one_line(source) -> str:
     if not isinstance(source, dict):
         return str(source)
     split = source.get("split") or source.get("splits") or ""
-    split = ",".join(split) if isinstance(split, list) else split
-    files = [file[0] if isinstance(file, list) else file for file in source.get("files", [])[:3]]
-    names = [pathlib.PurePosixPath(str(file)).name for file in files]
+    if isinstance(split, list):
+        split = ",".join(split)
+    names = []
+    for file in source.get("files", [])[:3]:
+        if isinstance(file, list):  # its name comes first
+            file = file[0]
+        names.append(pathlib.PurePosixPath(str(file)).name)
     words = [str(source.get("kind", "")), *names]
     if split:
         words.insert(1, f"split={split}")
@@ -268,7 +276,7 @@ def _parts(text: str) -> set[str]:
     parts = set()
     if may_have_others:  # a train split by itself gives no warning
         parts |= collections - coco_sets
-    if coco_sets - {"coco"}:  # COCO-CN and XTD draw from both parts of MS-COCO, in each of their own splits
+    if coco_sets - {"coco"}:  # COCO-CN and XTD draw from both parts of MS-COCO, in each split of their own
         return parts | {"coco_train2014", "coco_val2014"}
     if coco_sets and may_have_train:
         parts.add("coco_train2014")

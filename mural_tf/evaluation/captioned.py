@@ -30,22 +30,22 @@ MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 
 
 def retrieval(request: Request) -> list[Evaluation]:
-    """Any folder of image-text TFRecords."""
+    """Measures any folder of image-text TFRecords."""
     return request.measure_records("retrieval")
 
 
 def emoji(request: Request) -> list[Evaluation]:
-    """The emoji benchmark, a folder of records."""
+    """Measures the emoji benchmark, a folder of records."""
     return request.measure_records("emoji")
 
 
 def wit(request: Request) -> list[Evaluation]:
-    """WIT, converted to records."""
+    """Measures WIT, converted to records."""
     return request.measure_records("wit")
 
 
 def multi30k(request: Request) -> list[Evaluation]:
-    """Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE].
+    """Measures Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE].
 
     Several splits are one pool: `--split=train,val,test_2016_flickr`.
     """
@@ -56,7 +56,10 @@ def multi30k(request: Request) -> list[Evaluation]:
 
 
 def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
-    root = request.folder / "data" if (request.folder / "data").is_dir() else request.folder
+    """Yields a split's captions in all languages that the folder has; raises `UserError` without such a split."""
+    root = request.folder
+    if (root / "data").is_dir():
+        root = root / "data"
     raw = root / "task1" / "raw"
     file_name = "test_2016_flickr" if split == "test_2016" else split
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
@@ -67,35 +70,37 @@ def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[C
         yield from caption_files.read_multi30k(request.folder, split, language, task, request.on_problem)
 
 
-FLICKR8K = {  # language -> where its captions may lie: below a folder of clones, or in the folder itself
+FLICKR8K = {  # {language: where its captions may lie: below a folder of clones, or in the folder itself}
     "en": ("captions.txt", "data/captions.txt", "*/data/captions.txt", "Flickr8k.token.txt"),
     "ar": ("Flickr8k.arabic.full.txt", "*/data/Flickr8k_text/Flickr8k.arabic.full.txt"),
 }
 
 
 def flickr8k(request: Request) -> list[Evaluation]:
-    """Flickr8k: five English captions per photograph, and three Arabic captions where their file is there.
+    """Measures Flickr8k: five English captions per photograph, and three Arabic captions if their file is there.
 
     A split (train, dev or test) is the list of names in Flickr_8k.<split>Images.txt, next to a file of captions.
     """
     captions = []
-    listed = set()
+    names_of_split = set()
     for language, patterns in FLICKR8K.items():
         paths = itertools.chain.from_iterable(map(sorted, map(request.folder.glob, patterns)))
-        if path := next(paths, None):
-            captions += caption_files.read_flickr8k(path, language, request.on_problem)
-            names = path.with_name(f"Flickr_8k.{request.split}Images.txt")
-            if names.is_file():
-                listed |= {line.strip() for _, line in text_files.read_lines(names)}
+        path = next(paths, None)
+        if path is None:
+            continue
+        captions += caption_files.read_flickr8k(path, language, request.on_problem)
+        names_file = path.with_name(f"Flickr_8k.{request.split}Images.txt")
+        if names_file.is_file():
+            names_of_split |= {line.strip() for _, line in text_files.read_lines(names_file)}
     if request.split != "all":
-        captions = [caption for caption in captions if caption.image_file in listed]
+        captions = [caption for caption in captions if caption.image_file in names_of_split]
     if not captions:
         raise UserError(f"{request.folder} has no Flickr_8k.{request.split}Images.txt with the split's photographs.")
     return request.measure(request.file_pool(captions, f"Flickr8k, {request.split}"), "flickr8k")
 
 
 def flickr30k(request: Request) -> list[Evaluation]:
-    """Flickr30K in English: the five captions of each image of Karpathy and Li's split."""
+    """Measures Flickr30K in English: the five captions of each image of Karpathy and Li's split."""
     captions = caption_files.read_karpathy(
         request.folder / "dataset_flickr30k.json", request.split, on_problem=request.on_problem
     )
@@ -103,10 +108,10 @@ def flickr30k(request: Request) -> list[Evaluation]:
 
 
 def coco(request: Request) -> list[Evaluation]:
-    """MS-COCO 5K, and 1K as the mean over five folds in file order (or the first thousand).
+    """Measures MS-COCO 5K, and 1K as the mean over five folds in file order (or on the first thousand).
 
-    English from Karpathy and Li's file. Japanese and further captions are joined by COCO's image id, and a language
-    that does not caption every image says so.
+    English captions come from Karpathy and Li's file. Japanese and further captions are joined by COCO's image id, and
+    a note says which language does not caption every image.
     """
     options = request.protocol.coco
     english = list(
@@ -125,8 +130,10 @@ def coco(request: Request) -> list[Evaluation]:
     _note_coverage(pool)
     views = {"coco_5k": [np.arange(images)]}
     folds = [np.arange(begin, begin + COCO_FOLD) for begin in range(0, images - COCO_FOLD + 1, COCO_FOLD)]
+    if options.one_k == "first":
+        folds = folds[:1]
     if folds:
-        views["coco_1k"] = folds if options.one_k == "folds" else folds[:1]
+        views["coco_1k"] = folds
     if images != COCO_IMAGES:
         pool.notes.append(f"The split {request.split} has {images:,} images; MS-COCO's test has {COCO_IMAGES:,}.")
     return request.measure(pool, "coco_5k", views=views)
@@ -134,9 +141,10 @@ def coco(request: Request) -> list[Evaluation]:
 
 def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
     """Yields the captions in other languages that the folder holds."""
-    stair = request.protocol.coco.japanese == "stair"
-    patterns = ("stair_captions*_val.json", "stair_captions*_train.json") if stair else ("yjcaptions*.json",)
-    for pattern in patterns:
+    japanese_files = ("yjcaptions*.json",)
+    if request.protocol.coco.japanese == "stair":
+        japanese_files = ("stair_captions*_val.json", "stair_captions*_train.json")
+    for pattern in japanese_files:
         for path in sorted(request.folder.glob(pattern)):
             yield caption_files.read_coco(path, "ja", request.on_problem)
     for path in sorted(request.folder.glob("captions_*.json")):
@@ -147,7 +155,7 @@ def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
 
 
 def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
-    """Reads `image<TAB>caption` lines, where the image is COCO's id or a file name that ends in it."""
+    """Yields the captions of `image<TAB>caption` lines, whose image is COCO's id or a file name that ends in it."""
     language = canonical_language(language)
     for number, line in text_files.read_lines(path):
         if not line:
@@ -160,7 +168,7 @@ def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
 
 
 def _coco_id(name: str) -> str:
-    """COCO's image id from itself or from a file name: "COCO_val2014_000000000042.jpg" -> "42"."""
+    """Returns COCO's image id, "42", of an id or a file name such as "COCO_val2014_000000000042.jpg"."""
     stem = pathlib.PurePosixPath(name.strip()).stem
     return stem.rsplit("_", 1)[-1].lstrip("0")
 
@@ -173,6 +181,7 @@ def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:
 
 
 def _note_coverage(pool: CaptionedImages) -> None:
+    """Adds a note for each language that does not caption all images."""
     for language, owners in pool.owners.items():
         covered = len(set(owners))
         if covered < len(pool.image_numbers):
@@ -182,7 +191,7 @@ def _note_coverage(pool: CaptionedImages) -> None:
 
 
 def coco_cn(request: Request) -> list[Evaluation]:
-    """COCO-CN: its test images, with one to a few Chinese captions each."""
+    """Measures COCO-CN: its test images, with one to a few Chinese captions each."""
     captions = caption_files.read_coco_cn(
         request.folder, request.split, request.protocol.coco_cn.captions, request.on_problem
     )
@@ -190,12 +199,12 @@ def coco_cn(request: Request) -> list[Evaluation]:
 
 
 def mule_coco(request: Request) -> list[Evaluation]:
-    """MULE's MS-COCO: images captioned in English, Japanese (YJ Captions) and Chinese (COCO-CN).
+    """Measures MULE's MS-COCO: images captioned in English, Japanese (YJ Captions) and Chinese (COCO-CN).
 
     The authors' random 1,000 test images are not published, so `test_images.txt` lists yours: COCO ids or file names.
     """
-    listed = request.folder / f"{request.split}_images.txt"
-    wanted = {_coco_id(line) for _, line in text_files.read_lines(listed) if line}
+    list_file = request.folder / f"{request.split}_images.txt"
+    image_ids = {_coco_id(line) for _, line in text_files.read_lines(list_file) if line}
     sources = []
     for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json")):
         for path in sorted(request.folder.glob(pattern)):
@@ -204,17 +213,20 @@ def mule_coco(request: Request) -> list[Evaluation]:
         if (request.folder / f"coco-cn_{split}.txt").is_file():
             sources.append(caption_files.read_coco_cn(request.folder, split, on_problem=request.on_problem))
     captions = itertools.chain.from_iterable(sources)
-    captions = (caption for caption in captions if caption.image_id in wanted)
-    pool = request.file_pool(captions, f"MS-COCO, {listed.name}")
-    if len(pool.image_numbers) < len(wanted):
-        complete = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
-        pool.notes.append(f"NOT COMPLETE: only {complete} have a caption.")
+    captions = (caption for caption in captions if caption.image_id in image_ids)
+    pool = request.file_pool(captions, f"MS-COCO, {list_file.name}")
+    if len(pool.image_numbers) < len(image_ids):
+        captioned = f"{len(pool.image_numbers):,} of the {len(image_ids):,} images of {list_file.name}"
+        pool.notes.append(f"NOT COMPLETE: only {captioned} have a caption.")
     _note_coverage(pool)
     return request.measure(pool, "mule_coco")
 
 
 def xtd(request: Request) -> list[Evaluation]:
-    """XTD: 1,000 images of MS-COCO, one caption each; MURAL reports Recall@10 (text to image) of seven languages."""
+    """Measures XTD: 1,000 images of MS-COCO, one caption per image and language.
+
+    MURAL reports Recall@10 (text to image) of seven languages.
+    """
     names = request.folder / "XTD10" / "test_image_names.txt"
     images = sum(1 for _ in text_files.read_lines(names))
     if images != XTD_IMAGES:
@@ -228,7 +240,7 @@ def xtd(request: Request) -> list[Evaluation]:
 
 
 def xm3600(request: Request) -> list[Evaluation]:
-    """Crossmodal-3600: all captions of each image and language, or, as CLIP_benchmark, the first."""
+    """Measures Crossmodal-3600: all captions of each image and language, or, as CLIP_benchmark, the first."""
     most = 1 if request.protocol.xm3600.captions == "first" else None
     captions = _read_xm3600(request.folder / "captions.jsonl", most)
     return request.measure(request.file_pool(captions, "Crossmodal-3600"), "xm3600")

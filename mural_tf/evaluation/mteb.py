@@ -36,7 +36,7 @@ class MtebEncoder(AbsEncoder):
 
     Args:
       model_name: workdir, export or hf://ORG/NAME.
-      revision: which mteb names in its results; None: the training step, where it is known.
+      revision: the revision that mteb names in its results; None: the training step, where it is known.
       device: ignored, TensorFlow chooses it.
       embedder: a model that is open already.
 
@@ -76,16 +76,16 @@ class MtebEncoder(AbsEncoder):
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Returns float32 [N, D], L2-normalised; of items with both a text and an image the sum of both, normalised.
+        """Returns float32 [N, D], L2-normalised; for items with a text and an image the normalised sum of both vectors.
 
         Args:
-          inputs: batches: "text" -> strings, "image" -> Pillow's pictures, or both.
-          task_metadata, prompt_type: of the task, which choose the prompt of texts.
-          hf_split, hf_subset: of the task; vectors do not depend on them.
+          inputs: batches {"text": strings, "image": Pillow's pictures}, with either or both.
+          task_metadata, prompt_type: the task's, which choose the prompt of texts.
+          hf_split, hf_subset: the task's; vectors do not depend on them.
           kwargs: mteb's options, such as batch_size, by which it has made the batches.
 
         Raises:
-          UserError: batches with neither, such as sounds or videos.
+          UserError: batches without texts and images, such as sounds or videos.
         """
         prompt = self._prompt(task_metadata, prompt_type)
         return np.concatenate([self._encode_batch(batch, prompt) for batch in inputs])
@@ -95,10 +95,12 @@ class MtebEncoder(AbsEncoder):
         prompts = self.model.prompts
         name = get_prompt_name(prompts, task_metadata, prompt_type)
         if name is None and prompt_type is not None:
-            name = next((name for name in PROMPTS.get(prompt_type.value, ()) if name in prompts), None)
+            usual_names = PROMPTS.get(prompt_type.value, ())
+            name = next((usual_name for usual_name in usual_names if usual_name in prompts), None)
         return name
 
     def _encode_batch(self, batch: Mapping[str, Sequence[Any]], prompt: str | None) -> np.ndarray:
+        """Returns the vectors of a batch as `encode`; `prompt`: the name of the texts' prompt."""
         vectors = []
         if "text" in batch:
             vectors.append(self.model.encode_text(list(batch["text"]), progress=False, prompt=prompt))

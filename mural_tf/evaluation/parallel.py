@@ -20,12 +20,12 @@ from mural_tf.data import records
 def read_parallel(
     folder: str | pathlib.Path, split: str, languages: Sequence[str] = (), least_share: float = 0.5
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns language -> sentences, all lists aligned, and notes on omissions.
+    """Returns {language: sentences}, all lists aligned, and notes on omissions.
 
     Args:
-      folder: of the files or records above.
-      split: of records; files have no split.
-      languages: only these; empty: all that have at least `least_share` of the sentences.
+      folder: the folder of the files or records above.
+      split: the records' split; files have no split.
+      languages: the languages to read; empty: all that have at least `least_share` of the sentences.
       least_share: 0..1.
 
     Raises:
@@ -33,7 +33,10 @@ def read_parallel(
         than two languages, or no sentence that all of them have.
     """
     files = sorted(as_path(folder).glob("*.*.txt"))
-    rows = _from_files(files) if files else _from_records(as_path(folder), split)
+    if files:
+        rows = _rows_of_files(files)
+    else:
+        rows = _rows_of_records(as_path(folder), split)
     counts = collections.Counter(itertools.chain.from_iterable(rows))
     unknown = sorted(set(languages) - set(counts))
     if unknown:
@@ -59,10 +62,12 @@ def read_parallel(
     return texts, notes
 
 
-def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
+def _rows_of_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
+    """Returns {language: sentence} for each line of aligned files, without empty sentences."""
     texts = {}
     for path in files:
-        texts[canonical_language(path.name.split(".")[-2])] = [line or "" for _, line in read_lines(path)]
+        *_, language, _ = path.name.split(".")
+        texts[canonical_language(language)] = [line or "" for _, line in read_lines(path)]
     if len({len(lines) for lines in texts.values()}) > 1:
         listed = ", ".join(f"{language} {len(lines)}" for language, lines in texts.items())
         raise UserError(f"Aligned files must have equally many lines; in {files[0].parent}: {listed}.")
@@ -72,7 +77,8 @@ def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
     return rows
 
 
-def _from_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:
+def _rows_of_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:
+    """Returns {language: caption} for each group of an image's captions; a language's first caption counts."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in records.read_records(folder, records.IMAGE_TEXT, split):
         for text, language, group in zip(record.captions, record.languages, record.caption_groups):

@@ -20,24 +20,26 @@ from mural_tf.metrics.ranking import CUTOFFS
 
 
 def xtd_texts(request: Request) -> list[Evaluation]:
-    """Per language: R@K of its captions among each other language's, and of those among its own; means of all others.
+    """Measures, per language, R@K of its captions among another language's, and the reverse: means over all others.
 
     The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
     """
     texts, notes = _read(request)
-    chosen = list(request.languages or texts)
-    if len(chosen) < 2 or not set(chosen) <= set(texts):
-        raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(chosen)}.")
-    sentences = len(texts[chosen[0]])
-    protocol = f"text-text retrieval between {len(chosen)} languages, both directions, {sentences:,} captions in each"
+    languages = list(request.languages or texts)
+    if len(languages) < 2 or not set(languages) <= set(texts):
+        raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(languages)}.")
+    sentences = len(texts[languages[0]])  # as many as in every other language
+    protocol = (
+        f"text-text retrieval between {len(languages)} languages, both directions, {sentences:,} captions in each"
+    )
     if notes:
         protocol = f"NOT COMPLETE: {protocol}"
     result = Evaluation("xtd_texts", request.split, protocol, {}, {}, notes=notes)
-    for language in chosen:
+    for language in languages:
         repeated = sentences - len(set(texts[language]))
         result.sizes[language] = {"captions": sentences, "repeated_captions": repeated}
     for suffix, head in request.text_heads().items():
-        vectors = {language: request.encode_texts(texts[language], head) for language in chosen}
+        vectors = {language: request.encode_texts(texts[language], head) for language in languages}
         for language, metrics in _measure(vectors).items():
             for key, values in metrics.items():
                 result.metrics[f"xtd_texts/{language}/{key}{suffix}"] = float(np.mean(values))
@@ -46,7 +48,7 @@ def xtd_texts(request: Request) -> list[Evaluation]:
 
 
 def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]]:
-    """Returns language -> metric -> its value with each other language; `vectors`: language -> float32 [N, D]."""
+    """Returns {language: {metric: its value with each other language}}; `vectors`: {language: float32 [N, D]}."""
     metrics = {language: collections.defaultdict(list) for language in vectors}
     for left, right in itertools.combinations(vectors, 2):
         same = np.arange(len(vectors[left]))
@@ -60,7 +62,7 @@ def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]
 
 
 def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns language -> captions, all lists aligned, and notes; a photograph without a caption leaves all lists."""
+    """Returns {language: captions}, all lists aligned, and notes; a photograph without a caption leaves all lists."""
     names = request.folder / "XTD10" / "test_image_names.txt"
     photographs = sum(1 for _ in read_lines(names))
     lines = {}
@@ -72,12 +74,14 @@ def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
                 "Fetch them again."
             )
         lines[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = captions
-    kept = []
+    complete_rows = []
     for row in range(photographs):
         missing = [language for language, captions in lines.items() if not captions[row]]
         if missing:
             request.on_problem(f"photograph without a caption in {', '.join(missing)}", f"{names}:{row + 1}")
         else:
-            kept.append(row)
-    texts = {language: [captions[row] for row in kept] for language, captions in sorted(lines.items())}
-    return texts, request.take_problems(len(kept))
+            complete_rows.append(row)
+    texts = {}
+    for language, captions in sorted(lines.items()):
+        texts[language] = [captions[row] for row in complete_rows]
+    return texts, request.take_problems(len(complete_rows))

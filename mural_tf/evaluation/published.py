@@ -35,7 +35,7 @@ COLUMNS_PER_BLOCK = 8  # so that a line fits a wide terminal
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One printed number. `value`: None for an empty cell; `footnote`: marked with †."""
+    """One printed number. `value`: None for an empty cell; `footnote`: whether † marks it."""
 
     setting: str
     row: str
@@ -58,29 +58,31 @@ class Table:
     @property
     def name(self) -> str:
         """Where it is printed."""
-        return f"{self.paper} Table {self.place}" if self.place.isdigit() else f"{self.paper}, {self.place}"
+        if self.place.isdigit():
+            return f"{self.paper} Table {self.place}"
+        return f"{self.paper}, {self.place}"
 
     def choices(self, metric: str) -> dict[str, str]:
-        """Returns the choices that matter to a column."""
-        benchmark = metric.split("/")[0]
-        wanted = {name: value for name, value in self.protocol.items() if benchmark.startswith(name.split(".")[0])}
+        """Returns {dotted name: value} of the choices that matter to a column."""
+        benchmark, _, _ = metric.partition("/")
+        choices = {name: value for name, value in self.protocol.items() if benchmark.startswith(name.split(".")[0])}
         if benchmark != "coco_1k":
-            wanted.pop("coco.one_k", None)
+            choices.pop("coco.one_k", None)
         if "/ja/" not in metric:
-            wanted.pop("coco.japanese", None)
-        return wanted
+            choices.pop("coco.japanese", None)
+        return choices
 
 
 @functools.cache
 def published_tables() -> dict[tuple[str, str], Table]:
-    """Returns (paper, place) -> table, in the order of print; raises `ValueError` for a row of the wrong length."""
+    """Returns {(paper, place): table}, in the order of print; raises `ValueError` for a row of the wrong length."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     tables = map(_read_table, text.split("\n\n"))
     return {(table.paper, table.place): table for table in tables}
 
 
 def _read_table(block: str) -> Table:
-    """Reads a block of lines: the paper, table, title and choices; the metrics; and a line for each row."""
+    """Returns the table of a block of lines: the paper, table, title and choices; the metrics; a line for each row."""
     head, names, *rows = (line.split("\t") for line in block.splitlines())
     paper, table_name, title, *choices = head
     columns = tuple(names[2:])
@@ -95,7 +97,7 @@ def _read_table(block: str) -> Table:
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
-    """Returns benchmark -> the languages of a published mean whose table has no columns of single languages."""
+    """Returns {benchmark: languages of a published mean whose table has no columns of single languages}."""
     languages = collections.defaultdict(set)
     for table in published_tables().values():
         if table.paper == "open_clip":
@@ -106,10 +108,10 @@ def languages_of_means() -> dict[str, frozenset[str]]:
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
-    """Returns tables of the published numbers of these `metrics`, each with ours minus it in brackets.
+    """Returns tables of the published numbers of these `metrics`, as text: each number with ours minus it in brackets.
 
-    Where `protocol`, with which ours were made (None: the defaults), is not the table's, nothing is subtracted, and a
-    line says which choice differs. Empty if no paper prints any of these metrics.
+    `protocol`: the protocol of our numbers; None: the defaults. Where a table has another protocol, nothing is
+    subtracted, and a line says which choice differs. Returns "" if no paper prints any of these metrics.
     """
     protocol = protocol or default_protocol()
     metrics = {**metrics, **_means(metrics)}
@@ -122,6 +124,7 @@ def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) ->
 
 
 def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float], protocol: ConfigDict) -> str:
+    """Returns some columns of a table below its title and the reasons for which columns are not subtracted."""
     reasons = {metric: _differences(table, metric, protocol) for metric in columns}
     notes = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
     title = f"{table.name}: {table.title}"
@@ -132,7 +135,7 @@ def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float]
 
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The means of single metrics over all measured languages; evaluations have only the mean of the mean recall."""
+    """Returns {key of "all": mean over all measured languages} of recall@K; evaluations have it of mean recall."""
     values = collections.defaultdict(list)
     for key, value in metrics.items():
         benchmark, _, metric = key.partition("/")
@@ -165,7 +168,9 @@ def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, flo
     if not members:
         members = {f"{benchmark}/{language}/{rest}" for language in languages_of_means().get(benchmark, ())}
     measured = _same_metric(metrics, benchmark, rest)
-    return measured - {metric} == members if row == "all" else members <= measured
+    if row == "all":
+        return measured - {metric} == members
+    return members <= measured
 
 
 def _same_metric(keys: Iterable[str], benchmark: str, metric: str) -> set[str]:
@@ -174,12 +179,13 @@ def _same_metric(keys: Iterable[str], benchmark: str, metric: str) -> set[str]:
 
 
 def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
-    """The lines of some columns; with the difference where a column is True."""
+    """Returns the lines of `columns`, {metric: whether cells show the difference from ours}."""
     rows = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
     for cell in cells:
         if cell.metric in columns:
+            ours = metrics[cell.metric] if columns[cell.metric] else None
             row = rows.setdefault(f"{cell.setting}, {cell.row}", {})
-            row[cell.metric] = _cell_text(cell, metrics[cell.metric] if columns[cell.metric] else None)
+            row[cell.metric] = _cell_text(cell, ours)
     width = max(map(len, rows))
     heads = {metric: _short(metric) for metric in columns}
     lines = []
@@ -192,7 +198,7 @@ def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mappin
 
 
 def _cell_text(cell: Cell, ours: float | None) -> str:
-    """For example "54.0† (-1.2)"; without our number only the published one."""
+    """Returns, for example, "54.0† (-1.2)"; without our number only the published number."""
     if cell.value is None:
         return "-"
     text = f"{cell.value:.1f}"
@@ -204,7 +210,7 @@ def _cell_text(cell: Cell, ours: float | None) -> str:
 
 
 def _short(metric: str) -> str:
-    """ "multi30k/de/mean_recall" -> "multi30k/de"; other metrics keep their names without the benchmark's."""
+    """Returns "multi30k/de" for "multi30k/de/mean_recall"; other metrics lose only the benchmark's name."""
     parts = metric.split("/")
     short = parts[:2] if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else parts[1:]
     return "/".join(short)

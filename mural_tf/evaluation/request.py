@@ -38,12 +38,12 @@ class Request(Retrieval):
         self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:
-        """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
+        """Returns a note on the rows left out so far, or []; raises `UserError` if there were too many."""
         if not self.problems:
             return []
         counts = collections.Counter(problem for problem, _ in self.problems)
-        first = dict(reversed(self.problems))
-        listed = "; ".join(f"{count} x {name}, first at {first[name]}" for name, count in sorted(counts.items()))
+        first_places = dict(reversed(self.problems))  # the first place of a problem comes last, and stays
+        listed = "; ".join(f"{count} x {name}, first at {first_places[name]}" for name, count in sorted(counts.items()))
         left_out = len(self.problems)
         rows = used + left_out
         self.problems.clear()
@@ -61,18 +61,18 @@ class Request(Retrieval):
         """
         captions = list(captions)
         problems = self.take_problems(len(captions))
-        files: dict[str, pathlib.Path] = {}  # image_id -> file, in the order of the image numbers
+        files: dict[str, pathlib.Path] = {}  # {image_id: file}, in the order of the image numbers
         for image_file, image_id, *_ in captions:
             if image_id not in files:
                 files[image_id] = self.image_path(image_file)
         subset = ""
         if self.protocol.subset:
-            listed = files
-            files = {image_id: path for image_id, path in listed.items() if path.is_file()}
+            all_files = files
+            files = {image_id: path for image_id, path in all_files.items() if path.is_file()}
             if not files:
-                first = next(iter(listed.values()), self.folder)
+                first = next(iter(all_files.values()), self.folder)
                 raise UserError(f"{first} and the other images of {where} are missing: name --protocol.images=FOLDER.")
-            subset = f"only the {len(files):,} of {len(listed):,} images that are in the folder, "
+            subset = f"only the {len(files):,} of {len(all_files):,} images that are in the folder, "
         ids = list(files)
         pool = CaptionedImages(where, lambda numbers: [files[ids[number]] for number in numbers], subset=subset)
         pool.notes += problems
@@ -82,7 +82,7 @@ class Request(Retrieval):
         return pool
 
     def measure(self, pool: CaptionedImages, *arguments, **options) -> list[Evaluation]:
-        """`Retrieval.measure`; captions are translated first if the protocol names translations."""
+        """Returns the evaluations of `Retrieval.measure`, of translated captions if the protocol names translations."""
         if self.protocol.translations:
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
         return super().measure(pool, *arguments, **options)
@@ -92,9 +92,9 @@ class Request(Retrieval):
 
         Returns embeddings [K, D], the int [K] indices of the readable images, and notes.
         """
-        embeddings, kept = self.encode(images)
-        missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
-        return embeddings, kept, check_missing(missing, len(images), where, self.protocol.max_missing)
+        embeddings, readable = self.encode(images)
+        missing = [str(images[i]) for i in np.delete(np.arange(len(images)), readable)]
+        return embeddings, readable, check_missing(missing, len(images), where, self.protocol.max_missing)
 
     def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
         """Returns embeddings [N, D] of the image-text head, or of another one."""
@@ -103,7 +103,7 @@ class Request(Retrieval):
         return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
 
     def text_heads(self) -> dict[str, str]:
-        """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
+        """Returns {suffix of a row's name: head}: "" for the image-text head, then the model's other heads."""
         heads = {"": ""}
         for head in getattr(self.embedder, "text_heads", ()):
             heads[f"_{head}_head"] = head
@@ -117,12 +117,14 @@ class Request(Retrieval):
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
         options = itertools.product(names, self._image_folders)
         candidates = [folder / file_name for file_name, folder in options]
-        there = next((path for path in candidates if path.is_file()), None)
-        return there or self._flickr_files.get(pathlib.PurePosixPath(name).stem) or candidates[0]
+        for path in candidates:
+            if path.is_file():
+                return path
+        return self._flickr_files.get(pathlib.PurePosixPath(name).stem, candidates[0])
 
     @functools.cached_property
     def _image_folders(self) -> list[pathlib.Path]:
-        """The folders that are there, below `--protocol.images` and the benchmark's own folder."""
+        """The image folders that exist below `--protocol.images` and the benchmark's own folder."""
         roots = [self.folder]
         if self.protocol.images:
             roots.insert(0, as_path(self.protocol.images))
@@ -131,9 +133,10 @@ class Request(Retrieval):
 
     @functools.cached_property
     def _flickr_files(self) -> dict[str, pathlib.Path]:
-        """Flickr's number -> the file of the photograph, named as Flickr8k names it."""
+        """{Flickr's number: file of the photograph, named as Flickr8k names it}."""
         files = {}
         for folder in self._image_folders:
             for path in sorted(folder.glob("[0-9]*_*.jpg")):
-                files.setdefault(path.name.partition("_")[0], path)
+                number, _, _ = path.name.partition("_")
+                files.setdefault(number, path)
         return files

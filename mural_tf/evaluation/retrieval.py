@@ -2,9 +2,9 @@
 
 For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
 searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
-image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
-and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
-languages that were evaluated, and `all` is the mean over all of them.
+image's word for word is not a positive, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1,
+R@5 and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
+languages that were evaluated, and `all` is the mean over all evaluated languages.
 
 Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
 counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
@@ -35,12 +35,12 @@ from mural_tf.metrics import ranking
 class Evaluation:
     """Numbers of one benchmark and the data that they were measured on.
 
-    `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
-    `sizes`: row -> counts, for example {"images": 1000, "captions": 5000}. `groups`: group -> its languages
-    that were evaluated, without "all". `notes`: sentences that a reader needs to judge the numbers.
+    `metrics`: {`<name>/<row>/<metric>`: number}, where the row is a language, a group, a task or a pair of languages.
+    `sizes`: {row: counts}, for example {"images": 1000, "captions": 5000}. `groups`: {group: its languages that were
+    evaluated}, without "all". `notes`: sentences that a reader needs to judge the numbers.
     `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
     the images again.
-    `published`: row -> model -> its published number, which is shown next to ours.
+    `published`: {row: {model: its published number}}, shown next to ours.
     """
 
     name: str
@@ -65,14 +65,16 @@ UNDETERMINED = "und"  # BCP 47's code for captions whose records name no languag
 class CaptionedImages:
     """Images, numbered from 0 in file order, and their captions.
 
-    `read`: increasing image numbers -> an iterable of images for `encode_image`. `where`: names the data in messages.
-    `texts` and `owners`: per language parallel lists of captions and image numbers. `empty`: captions left out.
+    `read`: a function from increasing image numbers to an iterable of images for `encode_image`. `where`: names the
+    data in messages.
+    `texts` and `owners`: per language, parallel lists of captions and image numbers. `empty`: how many captions were
+    empty and left out.
     `subset`: a part of the protocol line, where only the images in the folder were taken; otherwise empty.
     """
 
     where: str
     read: Callable[[Sequence[int]], Iterable]
-    image_numbers: dict[str, int] = dataclasses.field(default_factory=dict)  # image_id -> number
+    image_numbers: dict[str, int] = dataclasses.field(default_factory=dict)  # {image_id: number}
     empty: int = 0
     subset: str = ""
     texts: dict[str, list[str]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
@@ -103,8 +105,8 @@ class CaptionedImages:
 class Retrieval:
     """One measurement of a model; `request.Request` measures the published benchmarks, from their own files.
 
-    `embedder`: anything with `Embedder`'s methods. `folder`: of the data. `languages`: only these; empty:
-    all. `batch_size`: images, or texts, per call of the model.
+    `embedder`: anything with `Embedder`'s methods. `folder`: the data's folder. `languages`: the languages to measure;
+    empty: all. `batch_size`: images, or texts, per call of the model.
     """
 
     embedder: Embedder
@@ -128,9 +130,9 @@ class Retrieval:
         Args:
           pool: images and captions.
           name: first part of the keys, if there are no views.
-          groups: group -> languages, for group means.
-          views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
-            For example, MS-COCO 1K is a view of five parts.
+          groups: {group: languages}, for group means.
+          views: {name: parts}; each part is the image numbers of a smaller pool, and a view's numbers are means over
+            its parts. For example, MS-COCO 1K is a view of five parts.
           held_out: ids of images whose captions are also measured separately: see `HELD_OUT`.
 
         Returns:
@@ -141,12 +143,12 @@ class Retrieval:
             can be read, or a larger share missing than the protocol's `max_missing`.
         """
         languages = choose_languages(pool, self.languages)
-        wanted = np.unique(np.concatenate([pool.owners[language] for language in languages]))
-        images, indices = self.encode(pool.read(wanted.tolist()))
-        readable = wanted[indices]
+        captioned = np.unique(np.concatenate([pool.owners[language] for language in languages]))  # image numbers
+        images, indices = self.encode(pool.read(captioned.tolist()))
+        readable = captioned[indices]
         ids = list(pool.image_numbers)
-        missing = [ids[number] for number in np.setdiff1d(wanted, readable)]
-        missing_notes = check_missing(missing, len(wanted), pool.where, self.protocol.max_missing)
+        missing = [ids[number] for number in np.setdiff1d(captioned, readable)]
+        missing_notes = check_missing(missing, len(captioned), pool.where, self.protocol.max_missing)
         held_out = set(held_out)
         held_out_images = np.array([ids[number] in held_out for number in readable])
 
@@ -157,12 +159,14 @@ class Retrieval:
             texts, owners = pool.readable_captions(language, readable)
             if not texts:  # its only images cannot be read
                 continue
-            captions = _Captions(texts, encode_captions(self.embedder, texts, language, self.batch_size), owners)
+            embeddings = encode_captions(self.embedder, texts, language, self.batch_size)
+            captions = _Captions(texts, embeddings, owners)
             if self.protocol.mixed_pool:
                 encoded[language] = captions
             is_held_out = held_out_images[owners]
             for view, parts in views.items():
-                _measure_view(results[view], language, images, captions, [np.isin(readable, part) for part in parts])
+                readable_parts = [np.isin(readable, part) for part in parts]
+                _measure_view(results[view], language, images, captions, readable_parts)
                 if is_held_out.any():
                     recall = _text_to_image_recall(images, captions, is_held_out)
                     results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
@@ -173,7 +177,7 @@ class Retrieval:
             if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
                 add_groups(result, groups or {}, HELD_OUT)
             result.notes = [*missing_notes, *pool.notes, *result.notes]
-            result.protocol = _protocol(len(readable), len(wanted), pool, result.sizes, len(views[view]))
+            result.protocol = _protocol(len(readable), len(captioned), pool, result.sizes, len(views[view]))
         return list(results.values())
 
     def measure_records(self, name: str) -> list[Evaluation]:
@@ -194,21 +198,22 @@ def measure_retrieval(
     batch_size: int = 128,
     name: str = "retrieval",
 ) -> Evaluation:
-    """Measures one split of a folder of records, for any share of images that decode.
+    """Measures image-text retrieval on one split of a folder of records, and returns the evaluation.
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
-    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. Arguments are as in `Retrieval`; `name` is the
-    first part of the keys. Raises as `Retrieval.measure`.
+    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. `name` is the first part of the keys, other arguments
+    are as in `Retrieval`. Raises as `Retrieval.measure`, but allows any share of images that do not decode.
     """
     protocol = default_protocol()
     protocol.max_missing = 1.0
-    request = Retrieval(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
-    return request.measure_records(name)[0]
+    retrieval = Retrieval(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
+    (evaluation,) = retrieval.measure_records(name)
+    return evaluation
 
 
 def encode_captions(embedder: Embedder, texts: Sequence[str], language: str, batch_size: int = 128) -> np.ndarray:
-    """Returns float32 [C, D]; a model with word vectors per language gets the language."""
+    """Returns the captions' embeddings, float32 [C, D]; a model with word vectors per language gets the language."""
     options = {"batch_size": batch_size, "progress": False}
     if getattr(embedder, "takes_languages", False):
         options["language"] = language
@@ -220,7 +225,9 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
     existing = sorted(pool.texts)
     unknown = sorted(set(languages or ()) - set(existing))
     if unknown or not existing:
-        problem = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
+        problem = "No captions"
+        if unknown:
+            problem += f" in {', '.join(unknown)}"
         raise UserError(f"{problem} in {pool.where}; its languages: {', '.join(existing) or 'none'}.")
     return list(dict.fromkeys(languages or existing))
 
@@ -244,9 +251,9 @@ def check_missing(missing: Sequence[str], total: int, where: str, max_missing: f
     """Returns a note on images that could not be read; raises `UserError` if there are too many.
 
     Args:
-      missing: their names.
+      missing: the names of these images.
       total: how many images the benchmark has.
-      where: names the benchmark.
+      where: the benchmark's name.
       max_missing: the largest share that may be missing, 0..1.
     """
     if not missing:
@@ -268,10 +275,11 @@ class _Captions:
     embeddings: np.ndarray
     owners: np.ndarray
 
-    def of_images(self, wanted: np.ndarray) -> _Captions:
-        """Returns the captions of the images for which `wanted`, bool [I], is true."""
-        chosen = wanted[self.owners]
-        return _Captions(list(itertools.compress(self.texts, chosen)), self.embeddings[chosen], self.owners[chosen])
+    def of_images(self, is_wanted: np.ndarray) -> _Captions:
+        """Returns the captions of the images for which `is_wanted`, bool [I], is true."""
+        is_chosen = is_wanted[self.owners]
+        texts = list(itertools.compress(self.texts, is_chosen))
+        return _Captions(texts, self.embeddings[is_chosen], self.owners[is_chosen])
 
 
 def _measure_view(
@@ -286,7 +294,8 @@ def _measure_view(
             continue
         numbers, owners = np.unique(pool.owners, return_inverse=True)  # only images with a caption in this language
         pairs = owners, np.arange(len(owners))
-        rows.append(ranking.summarize(*ranking.ranks_both_ways(images[numbers], pool.embeddings, pairs)))
+        to_text, to_image = ranking.ranks_both_ways(images[numbers], pool.embeddings, pairs)
+        rows.append(ranking.summarize(to_text, to_image))
         sizes["images"] += len(numbers)
         sizes["captions"] += len(owners)
         sizes["repeated_captions"] += _count_repeated(pool)
@@ -302,7 +311,7 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mappin
     Per language: the percentage of the first five captions that are in it. Over all languages: the percentage of the
     first five that are the image's own. A view's parts are one pool here.
     """
-    texts = np.concatenate([pool.embeddings for pool in captions.values()])
+    texts = np.concatenate([pool.embeddings for pool in captions.values()])  # [C, D]
     owners = np.concatenate([pool.owners for pool in captions.values()])
     language_of = np.repeat(np.arange(len(captions)), [len(pool.owners) for pool in captions.values()])
     queries = np.unique(owners)
@@ -314,18 +323,24 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mappin
         result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
     result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = precision
     largest = sorted(zip(shares, captions), reverse=True)[:5]
-    most = ", ".join(f"{share:.1f}% in {language}" for share, language in largest)
-    result.notes.append(f"Of the first {MIXED} captions of all languages {precision:.1f}% are the image's own; {most}.")
+    listed = ", ".join(f"{share:.1f}% in {language}" for share, language in largest)
+    result.notes.append(
+        f"Of the first {MIXED} captions of all languages {precision:.1f}% are the image's own; {listed}."
+    )
 
 
 def _text_to_image_recall(images: np.ndarray, captions: _Captions, queries: np.ndarray) -> float:
-    """The mean of R@1, R@5 and R@10 of the captions `queries`, bool [C], among the images [I, D] with a caption."""
+    """Returns the mean of R@1, R@5 and R@10 of some captions, among the images [I, D] with a caption, in percent.
+
+    `queries`: bool [C], which captions search.
+    """
     numbers, owners = np.unique(captions.owners, return_inverse=True)
-    return ranking.mean_recall(ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries]))
+    ranks = ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries])
+    return ranking.mean_recall(ranks)
 
 
 def _count_repeated(captions: _Captions) -> int:
-    """Counts captions whose text is also a caption of another image."""
+    """Returns the number of captions whose text is also a caption of another image."""
     images_of = collections.defaultdict(set)
     for text, owner in zip(captions.texts, captions.owners):
         images_of[text].add(owner)
@@ -333,6 +348,7 @@ def _count_repeated(captions: _Captions) -> int:
 
 
 def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, parts: int) -> str:
+    """Returns the protocol line of a view of `parts` parts; `decoded`: how many of the `images` could be read."""
     captions = sum(size["captions"] for size in sizes.values())
     repeated = sum(size["repeated_captions"] for size in sizes.values())
     means = f"means over {parts} parts, " if parts > 1 else ""
@@ -343,11 +359,13 @@ def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, 
     )
     if pool.empty:
         text += f", {pool.empty:,} empty captions left out"
-    return f"NOT COMPLETE: {text}" if decoded < images else text
+    if decoded < images:
+        text = f"NOT COMPLETE: {text}"
+    return text
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
-    """Reads the captions of one split; the images are read again when they are encoded, so that they need no memory."""
+    """Returns the captions of one split; images are read again when they are encoded, so that they need no memory."""
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):
@@ -384,5 +402,6 @@ def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
 def _dataset_field(data_dir: str | pathlib.Path, name: str, form: type, default):
     """Returns a field of the data set's dataset.json, or the default without this file or field."""
     path = as_path(data_dir) / "dataset.json"
-    description = read_json(path) if path.exists() else {}
-    return json_field(description, name, form, path, default)
+    if not path.exists():
+        return default
+    return json_field(read_json(path), name, form, path, default)

@@ -26,8 +26,8 @@ XTREME_36 = tuple(
     """ara heb vie ind jav tgl eus mal tam tel afr nld deu ell ben hin mar urd pes fra ita por spa bul rus jpn kat kor
     tha swh cmn kaz tur est fin hun""".split()
 )
-# The languages LASER was trained on, as its README lists them, that are in the set. Papers speak of 82; which of these
-# 83 they leave out is not written anywhere.
+# The languages of the set that LASER was trained on, as its README lists them. Papers speak of 82; which of these 83
+# they leave out is not written anywhere.
 LASER_83 = tuple(
     """afr sqi amh ara hye aze eus bel ben ber bos bre bul cat dtp khm cbk cmn kzj cor hrv ces dan nld mhr epo est fin
     fra glg kat deu ell heb hin hun isl ido ind ina ile gle ita jpn kab kaz kor kur lvs lat lfn lit nds mkd zsm mal mar
@@ -43,15 +43,15 @@ STS_GROUPS = {
 
 
 def sts2017(request: Request) -> list[Evaluation]:
-    """STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each pair of languages.
+    """Measures STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each language pair.
 
     A pair with English is named "en-xx" in both orders of its file.
     """
     result = Evaluation("sts2017", request.split, "Spearman's r of cosine and human score, x 100", {}, {})
     files = {_pair_name(path): path for path in sorted(request.folder.rglob("STS.*-*.txt"))}
-    for pair in _chosen(files, request, "pairs"):
+    for pair in _keys_to_evaluate(files, request, "pairs"):
         rows = _read_sts(files[pair], request)
-        first, second, scores = (list(column) for column in zip(*rows))
+        first, second, scores = zip(*rows)
         result.sizes[pair] = {"pairs": len(rows)}
         for suffix, head in request.text_heads().items():
             left = request.encode_texts(first, head)
@@ -65,12 +65,15 @@ def sts2017(request: Request) -> list[Evaluation]:
 
 
 def _pair_name(path: pathlib.Path) -> str:
+    """Returns the name of a file's pair of languages; English comes first."""
     first, second = re.fullmatch(r"STS\.(\w+)-(\w+)", path.stem).groups()
-    return f"en-{first}" if second == "en" and first != "en" else f"{first}-{second}"
+    if second == "en":
+        first, second = second, first
+    return f"{first}-{second}"
 
 
 def _read_sts(path: pathlib.Path, request: Request) -> list[tuple[str, str, float]]:
-    """Reads `sentence<TAB>sentence<TAB>score` lines; there is no header."""
+    """Returns the (sentence, sentence, score) of lines with tabs between the three; there is no header."""
     rows = []
     for number, line in read_lines(path, request.on_problem):
         columns = line.split("\t") if line else []
@@ -86,7 +89,7 @@ def _read_sts(path: pathlib.Path, request: Request) -> list[tuple[str, str, floa
 
 
 def tatoeba(request: Request) -> list[Evaluation]:
-    """Tatoeba: the share of sentences whose nearest neighbour in the other language is their translation.
+    """Measures Tatoeba: the share of sentences whose nearest neighbour in the other language is their translation.
 
     Both directions and their mean, as sources differ: LASER measures both, XTREME searches with English
     (`from_english`), and ETCL does not say. A tie for the first place counts as a miss (see `metrics/ranking.py`).
@@ -94,7 +97,7 @@ def tatoeba(request: Request) -> list[Evaluation]:
     protocol = "accuracy of the nearest neighbour by cosine, both directions and their mean, ties missed"
     result = Evaluation("tatoeba", request.split, protocol, {}, {})
     files = {path.suffix[1:]: path for path in sorted(request.folder.rglob("tatoeba.*-eng.*")) if path.suffix != ".eng"}
-    for language in _chosen(files, request, "languages"):
+    for language in _keys_to_evaluate(files, request, "languages"):
         foreign, english = _read_tatoeba(files[language])
         result.sizes[language] = {"sentences": len(foreign)}
         same = np.arange(len(foreign))
@@ -126,8 +129,8 @@ def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
     return foreign, english
 
 
-def _chosen(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
-    """Returns the keys to evaluate; raises `UserError` for a missing one."""
+def _keys_to_evaluate(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
+    """Returns the keys of `files` to evaluate; raises `UserError` for a missing key; messages call keys `what`."""
     unknown = sorted(set(request.languages) - set(files))
     if unknown:
         raise UserError(f"No {', '.join(unknown)} in {request.folder}; its {what}: {', '.join(files)}.")

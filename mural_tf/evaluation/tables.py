@@ -18,7 +18,7 @@ DIRECTIONS = ("image_to_text", "text_to_image")
 
 
 def table(evaluation: Evaluation) -> str:
-    """Returns the protocol, the notes, and the numbers: a row for each language (or task), one for each group."""
+    """Returns text: the protocol, the notes, and the numbers, with a row for each language (or task) and each group."""
     head = [f"{evaluation.name}, split {evaluation.split}: {evaluation.protocol}", *evaluation.notes, ""]
     if all("images" in size and "captions" in size for size in evaluation.sizes.values()):
         groups = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
@@ -30,6 +30,7 @@ def table(evaluation: Evaluation) -> str:
 
 
 def _retrieval_rows(evaluation: Evaluation) -> list[str]:
+    """Returns the lines of a table of recalls: two of heads and a line for each language."""
     names = [*evaluation.sizes, *evaluation.groups, "all", "language"]
     width = max(len(name) for name in names)
     cutoffs = " ".join(f"{f'R@{k}':>6}" for k in CUTOFFS)
@@ -50,7 +51,7 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
 def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], language_count: int) -> str:
     """Returns plain text: the mean recall of each group and of all languages, with their numbers of languages.
 
-    A group that was not measured, as none of its languages is in the data, has "–".
+    A group that was not measured, because the data has no language of it, has "–".
     """
     rows = [(group, len(members)) for group, members in groups.items()] + [("all", language_count)]
     titles = {"mean recall": "mean_recall"}
@@ -69,7 +70,7 @@ def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence
 
 
 def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Returns tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share one table."""
+    """Returns the lines of tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share a table."""
     values = collections.defaultdict(dict)
     for key, value in metrics.items():
         _, row, metric = key.split("/", 2)
@@ -92,7 +93,7 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
 
 
 def metrics_row(evaluations: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
-    """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
+    """Returns the row of metrics.jsonl, {name: value}, for evaluations of one step on a folder of data."""
     evaluated = {evaluation.name: {"data": data, "split": evaluation.split} for evaluation in evaluations}
     row = {"step": step, EVALUATED: evaluated}
     for evaluation in evaluations:
@@ -101,7 +102,10 @@ def metrics_row(evaluations: Sequence[Evaluation], step: int | None, data: str) 
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:
-    """Writes the evaluation with `origin` (model, data_dir, step) to <folder>/evaluation/<name>-<split>.json."""
+    """Writes the evaluation with `origin` (model, data_dir, step) and returns its path.
+
+    The path is <folder>/evaluation/<name>-<split>.json.
+    """
     path = as_path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {**origin, **dataclasses.asdict(dataclasses.replace(evaluation, pictures=None))}

@@ -9,7 +9,7 @@ from mural_lite.text_files import clean, read_lines
 
 
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
-    """Returns (language, caption) -> English translation, from a TSV in UTF-8 with these three columns.
+    """Returns {(language, caption): English translation}, from a TSV in UTF-8 with these three columns.
 
     The caption is exactly as in the benchmark; English captions stay as they are. Nothing here calls a translation
     service. Raises `UserError` for a row without three columns.
@@ -23,7 +23,8 @@ def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
             raise UserError(
                 f"{path}:{number}: expected three columns (language, caption, translation), got {len(columns)}."
             )
-        translations[columns[0], clean(columns[1])] = columns[2]
+        language, caption, translation = columns
+        translations[language, clean(caption)] = translation
     if not translations:
         raise UserError(f"The file of translations {path} is empty.")
     return translations
@@ -32,13 +33,14 @@ def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
 def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
     """Replaces the captions of a `retrieval.CaptionedImages` by their translations, for an English model.
 
-    A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without one
-    is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
+    A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without a
+    translation is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
     language's captions lacks a translation, or if there is no translation at all.
     """
     translations = read_translations(path)
-    translated = []
-    for language in [language for language in pool.texts if language != "en"]:
+    foreign_languages = [language for language in pool.texts if language != "en"]
+    translated_languages = []
+    for language in foreign_languages:  # a list of its own, because languages leave the pool meanwhile
         texts = pool.texts[language]
         missing = [text for text in texts if (language, clean(text)) not in translations]
         if len(missing) == len(texts):
@@ -53,7 +55,8 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
         if missing:
             pool.notes.append(f"{len(missing)} captions in {language} have no translation and stay as they are.")
         pool.texts[language] = [translations.get((language, clean(text)), text) for text in texts]
-        translated.append(language)
-    if not translated:
+        translated_languages.append(language)
+    if not translated_languages:
         raise UserError(f"{path} translates none of the captions of {pool.where}.")
-    pool.notes.append(f"Translate-test: the captions in {', '.join(sorted(translated))} are translations from {path}.")
+    listed = ", ".join(sorted(translated_languages))
+    pool.notes.append(f"Translate-test: the captions in {listed} are translations from {path}.")

@@ -37,18 +37,18 @@ NLLB = "nllb_dist13b_prompts.json"
 
 @dataclasses.dataclass
 class Prompts:
-    """One language: class number -> name, and templates with {} or {c} for the name."""
+    """One language: {class number: name}, and templates with {} or {c} for the name."""
 
     names: dict[int, str]
     templates: list[str]
 
 
 def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) -> dict[str, Prompts]:
-    """Returns language -> prompts.
+    """Returns {language: prompts}.
 
     Args:
-      folder: of the files above.
-      classes: how many there are.
+      folder: the folder of the files above.
+      classes: the number of classes.
       english: the data set's own names, used where there is no class_names.en.txt.
 
     Raises:
@@ -72,6 +72,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
 
 
 def names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
+    """Returns {class number: name} of a language's entry in babel_imagenet.json; raises `UserError` for other JSON."""
     if len(check_json(lists, list[list], code, path)) != 2:
         raise UserError(f"{path}: {code} has {len(lists)} lists, expected the classes' numbers and their names.")
     numbers = check_json(lists[0], list[int], code, path)
@@ -80,6 +81,7 @@ def names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, s
 
 
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
+    """Returns {language: templates}; raises `UserError` for a template without a place for the name."""
     templates = {}
     if (folder / NLLB).is_file():
         for code, lines in read_json(folder / NLLB).items():
@@ -88,13 +90,14 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if not any(map(line.__contains__, PLACES))]
-        if without or not lines:
-            raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
+        without_place = [line for line in lines if not any(place in line for place in PLACES)]
+        if without_place or not lines:
+            raise UserError(f"A template in {language} has no {{}} for the name: {without_place[:1] or 'no line'}.")
     return templates
 
 
 def _language(path: pathlib.Path) -> str:
+    """Returns the language in a file's name, "de" of class_names.de.txt."""
     return canonical_language(path.name.split(".")[1])
 
 
@@ -106,15 +109,16 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     whether its embedding is projected; ours is the embedding that is searched and exported.
     """
     queries, query_classes, notes = _encode(request, request.split)
-    candidates, candidate_classes, more = _encode(request, "train")
+    candidates, candidate_classes, train_notes = _encode(request, "train")
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    hits = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]] == query_classes[:, None]  # [Q, K]
+    _, nearest = top_k(queries, candidates, max(CUTOFFS))  # [Q, K]
+    hits = candidate_classes[nearest] == query_classes[:, None]
     protocol = (
         f"class of the nearest training images by cosine; {len(queries):,} queries, {len(candidates):,} candidates"
     )
-    result = _result("imagenet_knn", request, protocol, notes + more)
+    result = _result("imagenet_knn", request, protocol, notes + train_notes)
     for k in CUTOFFS:
         result.metrics[f"imagenet_knn/image_to_image/recall@{k}"] = 100.0 * float(hits[:, :k].any(axis=1).mean())
     classes = np.union1d(query_classes, candidate_classes)
@@ -130,13 +134,14 @@ def _result(name: str, request: Request, protocol: str, notes: list[str]) -> Eva
 
 
 def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Returns a split's embeddings [N, D], the class folder of each, string [N], and notes."""
     paths, classes = list_class_folders(request.folder / split)
     embeddings, kept, notes = request.encode_images(paths, f"ImageNet {split}")
     return embeddings, np.array(classes)[kept], notes
 
 
 def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """Returns the files of <folder>/<class>/ in order, and the class of each."""
+    """Returns the files of <folder>/<class>/ in order, and the class of each; raises `UserError` without files."""
     paths = []
     for class_folder in sorted(folder.iterdir()):
         if class_folder.is_dir():
@@ -156,7 +161,7 @@ GROUPS = {  # [ETCL] §4.1
 def imagenet(request: Request) -> list[Evaluation]:
     """ImageNet's 50,000 validation images; labels are the class folders in alphabetical order."""
     paths, folders = list_class_folders(request.folder / request.split)
-    labels = np.unique(folders, return_inverse=True)[1]
+    _, labels = np.unique(folders, return_inverse=True)
     return _classify(request, "imagenet", paths, labels, None, expected=50_000)
 
 
@@ -169,11 +174,12 @@ def cifar100(request: Request) -> list[Evaluation]:
     names = [line.replace("_", " ") for _, line in read_lines(folder / "fine_label_names.txt") if line]
     path = folder / f"{request.split}.bin"
     content = np.frombuffer(path.read_bytes(), np.uint8)
-    if not content.size or content.size % _CIFAR_ROW or content.reshape(-1, _CIFAR_ROW)[:, 1].max() >= len(names):
+    if not content.size or content.size % _CIFAR_ROW or content[1::_CIFAR_ROW].max() >= len(names):
         raise UserError(f"{path} is not a file of CIFAR-100's binary version with {len(names)} classes.")
     rows = content.reshape(-1, _CIFAR_ROW)
+    fine_labels = rows[:, 1]
     images = rows[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # [N, 32, 32, 3]
-    return _classify(request, "cifar100", list(images), rows[:, 1], names, expected=10_000)
+    return _classify(request, "cifar100", list(images), fine_labels, names, expected=10_000)
 
 
 def sun397(request: Request) -> list[Evaluation]:
@@ -185,7 +191,10 @@ def sun397(request: Request) -> list[Evaluation]:
     if not paths:
         raise UserError(f"{folder} has no images: expected {folder / classes[0]}/sun_….jpg.")
     labels = np.repeat(np.arange(len(classes)), list(map(len, images)))
-    names = [name.split("/", 1)[1].replace("_", " ").replace("/", " ") for name in classes]
+    names = []
+    for class_name in classes:
+        _, name = class_name.split("/", 1)  # without its first letter
+        names.append(name.replace("_", " ").replace("/", " "))
     return _classify(request, "sun397", paths, labels, names, expected=108_754)
 
 
@@ -193,23 +202,25 @@ def food101(request: Request) -> list[Evaluation]:
     """Food-101's test split: 250 images of each of 101 dishes."""
     folder = request.folder / "food-101"
     path = folder / "meta" / f"{request.split}.json"
-    listed = read_json(path)
+    images_of_dishes = read_json(path)
+    dishes = sorted(images_of_dishes)
     paths = []
     labels = []
-    for label, dish in enumerate(sorted(listed)):
-        for name in check_json(listed[dish], list[str], dish, path):
+    for label, dish in enumerate(dishes):
+        for name in check_json(images_of_dishes[dish], list[str], dish, path):
             paths.append(folder / "images" / f"{name}.jpg")
             labels.append(label)
-    names = [dish.replace("_", " ") for dish in sorted(listed)]
+    names = [dish.replace("_", " ") for dish in dishes]
     return _classify(request, "food101", paths, np.array(labels), names, expected=25_250)
 
 
 def _classify(
     request: Request, name: str, images: Sequence, labels: np.ndarray, english: list[str] | None, expected: int
 ) -> list[Evaluation]:
-    """Measures the accuracy in every language.
+    """Measures the accuracy in every language; returns one evaluation.
 
-    `labels`: int [N]; `english`: the classes' names, None where only files have names; `expected`: images.
+    `labels`: int [N]; `english`: the classes' names, None where only files have names; `expected`: the number of images
+    in the whole benchmark.
     """
     classes = len(english or np.unique(labels))
     prompts = read_prompts(request.folder, classes, english)
@@ -229,18 +240,24 @@ def _classify(
     return [result]
 
 
-def measure_language(request, result, language: str, prompts: Prompts, images, labels, classes: int) -> None:
+def measure_language(
+    request: Request, result: Evaluation, language: str, prompts: Prompts, images, labels, classes: int
+) -> None:
+    """Adds a language's accuracies to `result`, over the images of the classes that the language names.
+
+    `images`: embeddings [N, D]; `labels`: int [N]; `classes`: the number of all classes.
+    """
     numbers = np.array(sorted(prompts.names))
-    inside = np.isin(labels, numbers)
-    if not inside.any():
+    has_name = np.isin(labels, numbers)
+    if not has_name.any():
         raise UserError(f"The class names in {language} name no class of any image.")
     texts = fill_templates([prompts.names[number] for number in numbers], prompts.templates)
     prototypes = class_embeddings(request.encode_texts(texts), len(prompts.templates))
-    ranks = ranking.ranks(images[inside], prototypes, np.searchsorted(numbers, labels[inside]))
+    ranks = ranking.ranks(images[has_name], prototypes, np.searchsorted(numbers, labels[has_name]))
     for k in ACCURACIES:
         result.metrics[f"{result.name}/{language}/accuracy@{k}"] = ranking.recall_at(ranks, k)
     result.sizes[language] = {
-        "pictures": int(inside.sum()),
+        "pictures": int(has_name.sum()),
         "classes": len(numbers),
         "templates": len(prompts.templates),
     }
