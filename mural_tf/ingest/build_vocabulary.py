@@ -113,7 +113,7 @@ class WordCounts:
 
         Args:
           temperature: at least 1; 1 leaves the counts as they are, infinity gives every language the same share.
-          most: words that are returned; equal counts are decided by the alphabet.
+          most: the most words that are returned; equal counts are decided by the alphabet.
         """
         with rows.write(self._folder, "factors", 0, FACTORS) as add:
             for factor in temperature_factors(self.totals, temperature).items():
@@ -123,10 +123,10 @@ class WordCounts:
             JOIN {rows.files(self._folder, "factors")} USING (language) GROUP BY word"""
         ((distinct,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
         answer = rows.ask(self._folder, f"{words} ORDER BY count DESC, word LIMIT {most}")
-        kept: collections.Counter[str] = collections.Counter()
+        frequent: collections.Counter[str] = collections.Counter()
         while block := answer.fetchmany(100_000):
-            kept.update(dict(block))
-        return kept, distinct - len(kept)
+            frequent.update(dict(block))
+        return frequent, distinct - len(frequent)
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
@@ -147,9 +147,9 @@ def count_sources(
     """Counts the words of all sources.
 
     Args:
-      sources: not checked; their images are not looked at.
+      sources: the sources; they are not checked, and their images are not looked at.
       settings: `workers`, `beam`, `unit_bytes` and `max_skipped_fraction` are used.
-      folder: for the counts; seen by all workers.
+      folder: the folder of the counts, which all workers see.
       lower_case, strip_accents: as for the tokenizer.
       progress: whether to show a bar.
 
@@ -193,7 +193,7 @@ def build_vocabulary(
 
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
-      size: word pieces with the reserved pieces, at most.
+      size: the most word pieces, with the reserved pieces.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
     Raises:

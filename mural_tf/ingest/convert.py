@@ -42,7 +42,7 @@ from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, So
 
 FORMAT = 4  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
-KINDS = Kinds({  # by the name that the command line knows
+KINDS = Kinds({  # {name on the command line: "file of sources/:class"}
     "cc3m": "web_captions:Cc3m", "cc12m": "web_captions:Cc12m", "uc2": "web_captions:Uc2",
     "captions": "web_captions:CaptionsTsv", "img2dataset": "img2dataset:Img2dataset", "wit": "wit:Wit",
     "coco": "captioned_sets:Coco", "karpathy": "captioned_sets:Karpathy", "coco_cn": "captioned_sets:CocoCn",
@@ -107,15 +107,15 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings."""
-    described = []
+    descriptions = []
     for source in sources:
         files = []
         for path in source.input_files():
             size = path.stat().st_size if path.is_file() else 0
             files.append([str(path), size])
-        described.append({"kind": source.KIND, **_options(source), "files": files})
-    identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
-    return json.loads(json.dumps(identity))
+        descriptions.append({"kind": source.KIND, **_options(source), "files": files})
+    identity = {"name": "converted", "format": FORMAT, "sources": descriptions, "settings": settings.identity()}
+    return json.loads(json.dumps(identity))  # tuples become lists, as they are read from a file
 
 
 def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
@@ -135,8 +135,8 @@ class Plan:
 
     Attributes:
       request: sources, units, settings and the folder of decisions.
-      shards: the units of each shard, by number.
-      folder: of the work.
+      shards: the numbers of each shard's units.
+      folder: the folder of the work.
     """
 
     request: Request
@@ -150,7 +150,11 @@ class Plan:
 
     def units_of(self, shard: int) -> list[Unit]:
         """Returns the units of a shard."""
-        return [self.request.units[number][1] for number in self.shards[shard]]
+        units = []
+        for number in self.shards[shard]:
+            _, unit = self.request.units[number]
+            units.append(unit)
+        return units
 
     def size_of(self, shard: int) -> int:
         """Returns the bytes that a shard reads."""
@@ -175,9 +179,14 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
 
 
 def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
-    """Orders units by how far they are in their source, or by a hash of their names."""
+    """Returns the numbers of units in order of how far they are in their source, or of a hash of number and path."""
+
+    def shuffle_key(number: int) -> int:
+        _, unit = units[number]
+        return text_hash(f"{number}\t{unit.path}")
+
     if shuffle:
-        return sorted(numbers, key=lambda n: text_hash(f"{n}\t{units[n][1].path}"))
+        return sorted(numbers, key=shuffle_key)
     total: collections.Counter[int] = collections.Counter()  # weight by source
     for number in numbers:
         index, unit = units[number]
@@ -242,7 +251,7 @@ class WriteShard:
         self.duplicates = plan.request.duplicates()
 
     def __call__(self, number: int) -> None:
-        """Writes the parts and, last, the manifest."""
+        """Writes the parts of a shard and, last, its manifest."""
         tally = Tally()
         parts: list[Part] = []
         writers: dict[tuple[str, str], PartWriter] = {}
@@ -275,7 +284,7 @@ class WriteShard:
                     yield IMAGE_TEXT, accepted.split, serialize(record), len(captions), collections.Counter(languages)
 
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an image with the captions that pass all filters, `None` if the image or all captions fail."""
+        """Returns an image for a record, with the captions that pass all filters, `None` if it or all of them fail."""
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None:
             return None
@@ -316,7 +325,7 @@ class WriteShard:
                     break
 
 
-SIDE_BY_SIDE = 100  # items that are taken from a unit at a time
+SIDE_BY_SIDE = 100  # items taken from a unit at a time
 
 
 class PartWriter:
@@ -363,6 +372,7 @@ class PartWriter:
             self._close()
 
     def _open(self) -> None:
+        """Begins the next file."""
         name = f"{self._name}.{self._index:04d}.tfrecord"
         self._part = Part(self._record_type, self._split, name, 0, "", 0, 0, {})
         self._index += 1
@@ -376,6 +386,7 @@ class PartWriter:
         self._checksum.update(data)
 
     def _close(self) -> None:
+        """Writes the kept records in the order of their hashes, and adds the file to the finished parts."""
         for data in sorted(self._kept, key=bytes_hash):
             self._write(data)
         self._stack.close()

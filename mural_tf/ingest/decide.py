@@ -55,7 +55,7 @@ class Job(NamedTuple):
 
     Attributes:
       kind: UNIT, LOCATIONS or TRANSLATIONS.
-      source: the number of the source; for a file of translations, of the file.
+      source: the number of the source; for a file of translations the number of the file.
       number: the number of the unit, shard or file.
     """
 
@@ -74,10 +74,10 @@ class Request:
     """Everything that a conversion reads and decides; travels to workers.
 
     Attributes:
-      sources: in their canonical order.
+      sources: the sources in their canonical order.
       units: (source's number, unit), numbered in the order in which earlier units win over later units.
-      settings: of the conversion.
-      folder: keeps rows and decisions.
+      settings: the conversion's settings.
+      folder: the folder of rows and decisions.
     """
 
     sources: Sequence[Source]
@@ -88,15 +88,15 @@ class Request:
     def stages(self) -> list[list[str]]:
         """Returns the kinds of decisions; a stage depends on the decisions of the stages before."""
         filters = self.settings.filters
-        is_needed = {
+        reasons = {  # {kind of decision: a value that is true if it is needed}
             TEXTS: filters.max_images_per_text,
             IMAGES: filters.max_texts_per_image,
             LOCATIONS: any(source.downloads() for source in self.sources),
             TRANSLATIONS: self.settings.translations,
             HELD_OUT: any(source.is_divided for source in self.sources),
         }
-        first = [task for task, needed in is_needed.items() if needed]
-        return [stage for stage in (first, self.duplicates()) if stage]
+        first_stage = [task for task, reason in reasons.items() if reason]
+        return [stage for stage in (first_stage, self.duplicates()) if stage]
 
     def duplicates(self) -> list[str]:
         """Returns the kinds of duplicates that are dropped, in the order in which they are decided."""
@@ -127,6 +127,7 @@ class Request:
         return [job for job in jobs if not self._is_done(job, stage, names)]
 
     def _is_done(self, job: Job, stage: Sequence[str], names: Collection[str]) -> bool:
+        """Whether all files of rows that the job writes are among `names`."""
         paths = [rows.path_of(self.folder, table, job.name) for table in self.tables(stage, job)]
         return all(path.name in names for path in paths)
 
@@ -149,7 +150,8 @@ class Request:
 
     def decided(self, number: int, names: Collection[str]) -> Decided:
         """Returns the decisions about a unit, of the stages whose files are among `names`."""
-        return Decided(self.folder, number, self.units[number][0], names)
+        source, _ = self.units[number]
+        return Decided(self.folder, number, source, names)
 
 
 # Looking.
@@ -235,12 +237,15 @@ def key_of_text(text: Text) -> int:
 
 def key_of_pair(pair: Pair) -> int:
     """Returns a hash that equal pairs share, in either direction."""
-    sides = sorted([(pair.language_a, pair.text_a), (pair.language_b, pair.text_b)])
-    return text_hash("\t".join(["pair", *sides[0], *sides[1]]))
+    first_side, second_side = sorted([(pair.language_a, pair.text_a), (pair.language_b, pair.text_b)])
+    return text_hash("\t".join(["pair", *first_side, *second_side]))
 
 
 def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
-    """Returns the keys of an image with its captions: of the image, of each text, or of each text with the image."""
+    """Returns the keys that decide whether an image with captions is a duplicate.
+
+    For SAME_IMAGE it is one key, the image's; otherwise there is a key for each text, or each text with the image.
+    """
     if decision == SAME_TEXT:
         return [key_of_text(text) for text in captioned.texts]
     image = bytes_hash(b"image\t" + captioned.image)
@@ -350,6 +355,7 @@ class Decided:
         return rows.ask(self._folder, query, [self._number]).fetchnumpy()
 
     def _keys_of_unit(self, path: pathlib.Path) -> np.ndarray:
+        """Returns the keys of the unit's rows of a file, sorted, uint64 [N]."""
         return self._rows_of_unit(path)["key"]
 
     @property
@@ -363,7 +369,7 @@ class Decided:
         return self._get(IMAGES, read_array, np.empty(0, np.uint64))
 
     def location(self, address: str) -> tuple[int, int, int] | None:
-        """Returns (shard, offset, size) of a downloaded image."""
+        """Returns (shard, offset, size) of a downloaded image, `None` if no shard has it."""
         locations = self._get(LOCATIONS, self._rows_of_unit, None)
         if not locations:
             return None
@@ -372,13 +378,14 @@ class Decided:
         index = int(np.searchsorted(keys, value))
         if index == len(keys) or keys[index] != value:
             return None
-        return tuple(int(locations[name][index]) for name in ("shard", "start", "size"))
+        return int(locations["shard"][index]), int(locations["start"][index]), int(locations["size"][index])
 
     def translations(self, key: str) -> list[tuple[str, str]]:
         """Returns (language, translation) of a caption's key."""
         return self._get(TRANSLATIONS, self._translations, {}).get(text_hash(key), [])
 
     def _translations(self, path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
+        """Returns {hash of a caption's key: its (language, translation)}."""
         by_key: dict[int, list[tuple[str, str]]] = {}
         columns = self._rows_of_unit(path)
         for key, language, text in zip(columns["key"].tolist(), columns["language"], columns["text"]):
@@ -390,17 +397,19 @@ class Decided:
         from mural_tf.ingest.sources.wit import HeldOut  # the only family that divides
 
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
-        return held_out.split_of(language, image_id) if held_out else "train"
+        if held_out is None:
+            return "train"
+        return held_out.split_of(language, image_id)
 
     def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
         """Returns the image without captions that earlier units, or earlier records of this unit, have."""
         for decision in kinds:
-            is_duplicate = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
-            if decision == SAME_IMAGE:
-                is_duplicate *= len(captioned.texts)
+            are_duplicates = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
+            if decision == SAME_IMAGE:  # one key, which decides about all texts
+                are_duplicates *= len(captioned.texts)
             texts = []
-            for text, dropped in zip(captioned.texts, is_duplicate):
-                if dropped:
+            for text, is_duplicate in zip(captioned.texts, are_duplicates):
+                if is_duplicate:
                     reading.tally.leave_out(decision, text.place)
                 else:
                     texts.append(text)

@@ -47,8 +47,8 @@ def cache_features(
       data_dir: folder of image-text records.
       output: a folder that does not exist, or holds this very data set.
       encoder: folder or handle of the SavedModel.
-      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation. For an
-        encoder of our exports, images are prepared as the export says.
+      resize, image_size: sides in pixels: images are resized to a square, whose centre is taken, as in evaluation. For
+        an encoder of our exports, images are prepared as the export says.
       batch_size: images encoded at a time.
       max_skipped_fraction: share of images that may fail to decode.
 
@@ -97,7 +97,7 @@ def cache_features(
             "feature_size": feature_size,
             "images": images,
             "skipped": {problem: count for problem, (count, _) in skipped.items()},
-            **_kept(source),
+            **_kept_fields(source),
         }
 
     return build_folder(output, identity, write)
@@ -111,9 +111,9 @@ def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) ->
     size = 0
     count = 0
     with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
-        for batch, read in _decoded_batches(file, tower, batch_size, skipped):
-            count += read
-            bar.update(read)
+        for batch, records_read in _decoded_batches(file, tower, batch_size, skipped):
+            count += records_read
+            bar.update(records_read)
             if not batch:
                 continue
             features = encode(np.stack([image for _, image in batch]))
@@ -125,7 +125,7 @@ def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) ->
 
 
 def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, int]]:
-    """Yields lists of (example, uint8 [S, S, 3]) of the images that decode, and how many records were read."""
+    """Yields (list of (example, uint8 [S, S, 3]) for images that decode, how many records were read for it)."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
@@ -171,12 +171,12 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
     return lambda images: call(tf.constant(images)).numpy()
 
 
-def _kept(source: pathlib.Path) -> dict:
+def _kept_fields(source: pathlib.Path) -> dict:
     """Returns the fields of the source's description that also hold for its features."""
     try:
         description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # other people's records come without one
+        return {}  # other people's records come without a description
     return {key: description[key] for key in KEPT if key in description}
 
 

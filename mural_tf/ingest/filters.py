@@ -53,7 +53,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
     Args:
       image: the file's content.
       opened: the same image by `open_image`.
-      image_size: an image whose shorter side is longer is shrunk to it, in pixels; 0 leaves the size.
+      image_size: pixels; an image whose shorter side is longer is shrunk to this side. 0 leaves the size.
 
     Raises:
       BadImage: the file is cut off, or does not decode where decoding is needed.
@@ -80,7 +80,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
 # Images that look like evaluation images.
 
 HASHES = "evaluation_hashes.npy"
-_ENOUGH = 256  # a JPEG is decoded to at least as many pixels a side: the hash looks at 32
+_ENOUGH = 256  # a JPEG is decoded to at least as many pixels per side: the hash looks at 32
 _SIDE = 32
 _COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 * _SIDE))  # [8, 32]
 
@@ -148,7 +148,7 @@ _UNIGRAM = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def count_unigrams(text: str) -> int:
-    """Counts words, and in scripts without spaces between words every character."""
+    """Returns the number of words; in scripts without spaces between words every character counts."""
     return len(_UNIGRAM.findall(text))
 
 
@@ -166,14 +166,14 @@ class Screen:
         self.evaluation_hashes = _load_hashes(folder / HASHES)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
-        """Whether a text pair is wanted."""
-        excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
-        if excluded:
+        """Whether a text pair is wanted; `tally` counts a pair that is not."""
+        is_excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
+        if is_excluded:
             tally.leave_out(EXCLUDED, pair.place)
-        return not excluded
+        return not is_excluded
 
     def accepted_texts(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns the image with its wanted captions, `None` if none is left; the image is not looked at."""
+        """Returns the image with its wanted captions, `None` if no caption is left; the image is not looked at."""
         texts = []
         for text in captioned.texts:
             reason = self.reason_against(text.text, reading.decided)
@@ -181,7 +181,9 @@ class Screen:
                 reading.tally.leave_out(reason, text.place)
             else:
                 texts.append(text)
-        return captioned._replace(texts=texts) if texts else None
+        if not texts:
+            return None
+        return captioned._replace(texts=texts)
 
     def accepted_image(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns the image for a record, with its captions and their translations, `None` if unusable or unwanted."""
@@ -253,4 +255,7 @@ def hash_excluded(patterns: tuple[str, ...], folder: pathlib.Path) -> None:
 
 
 def _load_hashes(path: pathlib.Path) -> np.ndarray:
-    return read_array(path) if path.exists() else np.empty(0, np.uint64)
+    """Returns the hashes of a file, uint64 [N]; [0] without this file."""
+    if not path.exists():
+        return np.empty(0, np.uint64)
+    return read_array(path)

@@ -20,12 +20,13 @@ from mural_lite.errors import UserError, install_extra
 from mural_lite.files import atomic_file
 from mural_lite.paths import RemotePath
 
-MEMORY = "1GB"  # that DuckDB takes before it goes on in files
+MEMORY = "1GB"  # the most memory that DuckDB takes; it goes on in files
 AT_ONCE = 50_000  # rows that are held until they are written
 
 
 @functools.cache
 def _packages() -> tuple:
+    """Returns the modules duckdb and pyarrow; raises `UserError` if one is missing."""
     try:
         import duckdb
         import pyarrow
@@ -78,6 +79,7 @@ def file(path: pathlib.Path) -> str:
 
 
 def _quoted(path: pathlib.Path) -> str:
+    """Returns a path for SQL's quotation marks, in which DuckDB sees no wildcards."""
     return glob.escape(str(path)).replace("'", "''")
 
 

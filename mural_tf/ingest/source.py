@@ -173,7 +173,9 @@ def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, 
 def column_of(option: str) -> str | None:
     """Returns the column in "column 2" or "column lang", `None` for a language's code."""
     word, _, column = option.partition(" ")
-    return column if word == "column" and column else None
+    if word != "column" or not column:
+        return None
+    return column
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
@@ -191,7 +193,7 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
 
 class Kinds(Mapping):
-    """{prefix: class of its sources}, imported on first use; made of {prefix: "file of sources/:class"}."""
+    """{prefix: class of its sources}, imported on first use. It is made from {prefix: "file of sources/:class"}."""
 
     def __init__(self, modules: dict[str, str]):
         self._modules = modules
@@ -221,8 +223,9 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
     if not colon or prefix not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
         folder = as_path(text.partition(",")[0])
-        is_data_set = (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir()
-        hint = f" Did you mean records:{text}?" if is_data_set else _did_you_mean(prefix, kinds)
+        hint = _did_you_mean(prefix, kinds)
+        if (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir():  # a data set
+            hint = f" Did you mean records:{text}?"
         raise UserError(f"Unknown source {text!r}: expected {expected}.{hint}")
     path, *options = rest.split(",")
     if not path:
@@ -240,23 +243,28 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
 
 
 def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
-    """Returns every kind of source with its options and its docstring."""
+    """Returns text: every kind of source with its options and its docstring."""
     parts = []
     for prefix, cls in kinds.items():
         options = []
         for name, field in options_of(cls).items():
-            default = "+".join(field.default) if isinstance(field.default, tuple) else field.default
+            default = field.default
+            if isinstance(default, tuple):
+                default = "+".join(default)
             options.append(f"{name}={default}")
         parts.append(f"{prefix}:PATH  {', '.join(options)}\n{textwrap.indent(inspect.getdoc(cls), '    ')}")
     return "\n\n".join(parts)
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, names, 1)
-    return f" Did you mean {near[0]}?" if near else ""
+    """Returns a question with the nearest of `names`, "" if no name is near."""
+    for nearest in difflib.get_close_matches(name, names, 1):
+        return f" Did you mean {nearest}?"
+    return ""
 
 
 def _to_bool(text: str) -> bool:
+    """Raises `ValueError` for a text that is neither true nor false."""
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in values:
         raise ValueError
@@ -287,7 +295,7 @@ def _parse_option(prefix: str, name: str, value: str, type_name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """Filters of web data; 0 means no such filter.
+    """Filters of web data; 0 turns a filter off.
 
     Attributes:
       above_shorter_side: keep images whose shorter side is longer than this, in pixels.

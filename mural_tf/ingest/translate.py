@@ -60,14 +60,18 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
             copy = folder / path.parent.name / path.name
             copy.parent.mkdir(exist_ok=True)
             copy_file(path, copy)
+    description = {"counts": dict(counts)}
     path = data_dir / DESCRIPTION
-    source = read_json(path) if path.exists() else {}
-    evaluation_fields = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
-    return {"counts": dict(counts), **evaluation_fields}
+    if path.exists():
+        source = read_json(path)
+        for name in ("language_groups", "held_out_names"):  # fields of evaluation
+            if name in source:
+                description[name] = source[name]
+    return description
 
 
 def _read_translations(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
-    """Returns {key of a caption: its (language, translation)} of the data set's captions, which fit into memory."""
+    """Returns {key of a caption: its (language, translation)} for the data set's captions, which fit into memory."""
     from mural_tf.data import records
 
     translations_of: dict[str, list[tuple[str, str]]] = {}
@@ -85,7 +89,7 @@ def _read_translations(data_dir: pathlib.Path, translations: pathlib.Path) -> di
 def _translated(
     data_dir: pathlib.Path, translations_of: dict[str, list[tuple[str, str]]], counts: collections.Counter
 ) -> Iterator[ImageTextRecord]:
-    """Yields the records of train with their translations, and counts these."""
+    """Yields the records of train with their translations, and adds images, captions and translations to `counts`."""
     from mural_tf.data import records
 
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):

@@ -25,7 +25,7 @@ _DIGITS = re.compile(r"[0-9#]+")
 
 
 class Translation(NamedTuple):
-    """A caption and its translation by Google; `identity` identifies caption and image."""
+    """A caption and its translation by Google; `identity` tells which caption of which image it is."""
 
     source: str
     source_language: str
@@ -89,17 +89,18 @@ def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[
       UserError: an unusable line; a translation that is lost would go unnoticed otherwise.
     """
     if path.is_dir():
-        translations = _from_records(path)
+        translations = _read_records(path)
     elif ".jsonl" in path.name:
-        translations = _from_google(path)
+        translations = _read_google(path)
     else:
-        translations = _from_tsv(path)
+        translations = _read_tsv(path)
     for key, language, translation in translations:
         if not languages or language in languages:
             yield key, language, translation
 
 
-def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+def _read_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+    """Yields (key, language, translation) of the text pairs of a data folder, in both directions."""
     for shard in OwnRecords(str(path)).files():
         if shard.parent.name == TEXT_PAIRS:
             for number, (_, serialized) in enumerate(tfrecord.read_all(shard, _refuse, open_path)):
@@ -108,7 +109,8 @@ def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
                 yield exact_key(pair.text_b), pair.language_a, pair.text_a
 
 
-def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+def _read_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+    """Yields (key, language, translation) of a file of Google's translations."""
     for number, line in read_lines(path, _refuse):
         if line:
             try:
@@ -118,15 +120,18 @@ def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
             yield translation_key(translation.source), translation.target_language, translation.target
 
 
-def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+def _read_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+    """Yields (key, language, translation) of lines with an English caption, a language and a translation."""
     for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != 3 or not all(map(clean, fields)):
             _refuse("expected English caption, language and translation with tabs between", f"{path}:{number}")
-        yield translation_key(clean(fields[0])), canonical_language(fields[1]), clean(fields[2])
+        caption, language, translation = fields
+        yield translation_key(clean(caption)), canonical_language(language), clean(translation)
 
 
 def _refuse(problem: str, location: str, count: int = 1) -> None:
+    """Raises `UserError` for a problem; the signature is that of the `on_problem` of readers."""
     del count
     raise UserError(f"{location}: {problem}. Repair the file of translations or leave it out.")
 
@@ -147,16 +152,17 @@ def add_translations(
     repeated; if it has no group, it joins the caption's group.
 
     Args:
-      image_id: of the image.
-      texts: its captions.
-      translations: returns the (language, translation) of a key of `keys_of`, in the order of the files.
+      image_id: the image's id.
+      texts: the image's captions.
+      translations: a function from a key of `keys_of` to its (language, translation), in the order of the files.
     """
     group_of = {(text.language, text.text): text.group for text in texts}
     added_to = []  # for each caption, the (language, translation) that are added
     for index, text in enumerate(texts):
         caption = (text.language, text.text)
         candidates = itertools.chain.from_iterable(map(translations, keys_of(text)))
-        without_group = [pair for pair in dict.fromkeys(candidates) if pair != caption and not group_of.get(pair)]
+        different_candidates = dict.fromkeys(candidates)  # each once, in their order
+        without_group = [pair for pair in different_candidates if pair != caption and not group_of.get(pair)]
         if without_group:
             group_of[caption] = text.group or group_of[caption] or f"{image_id}:{index}"
         added_to.append([pair for pair in without_group if pair not in group_of])

@@ -21,7 +21,7 @@ from mural_tf.data.caption_files import Caption
 from mural_tf.ingest.source import Reading, Text, find_files
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 
-RECORD_SPLITS = {"val": "dev", "restval": "train"}  # a set's split -> the records' split; others keep their names
+RECORD_SPLITS = {"val": "dev", "restval": "train"}  # {a set's split: the records' split}; other splits keep their names
 BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all captions of an image
 
 
@@ -43,7 +43,7 @@ class CaptionedSet(CaptionedImages):
         return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item per image, in the order of its first caption; the same text and language only once."""
+        """Yields an item for each image, in the order of first captions; the same text and language only once."""
         items, tally = self._items_of_all_units
         if unit.number == 0:  # so that each problem is counted once
             reading.tally.add(tally)
@@ -78,9 +78,9 @@ class Coco(CaptionedSet):
 
     Attributes:
       images: folder of the images.
-      language: of the captions.
+      language: the captions' language.
       also: further files on the same images, as LANGUAGE@FILE joined by "+"; images that only these name are kept.
-      split: of the records.
+      split: the records' split.
     """
 
     KIND: ClassVar[str] = "coco"
@@ -99,7 +99,7 @@ class Coco(CaptionedSet):
         return own_files + further_files(self.also)
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Reads the files one after the other."""
+        """Yields the captions of one file after the other."""
         for language, path in self._captions_files():
             for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 yield caption, "", self.split
@@ -123,8 +123,8 @@ class Karpathy(CaptionedSet):
 
     Attributes:
       images: folder of the images; for COCO with the sub-folders train2014 and val2014, or all in one.
-      splits: joined by "+", of train, restval, val and test. restval goes to the records' train, val to dev. MURAL
-        and ETCL count 82K training images of COCO: train without restval.
+      splits: some of train, restval, val and test, joined by "+". restval goes to the records' train, val to dev.
+        MURAL and ETCL count 82K training images of COCO: train without restval.
       also: further files in COCO's schema on the same images (COCO only), as LANGUAGE@FILE joined by "+".
     """
 
@@ -175,7 +175,7 @@ class CocoCn(CaptionedSet):
         return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Reads both splits."""
+        """Yields the captions of both splits."""
         for split in ("train", "val"):
             for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.tally.skip):
                 yield caption, "", RECORD_SPLITS.get(split, split)
@@ -191,7 +191,7 @@ class Multi30k(CaptionedSet):
 
     Attributes:
       images: folder of Flickr30K's images.
-      splits: joined by "+": train, val (the records' dev), test_2016_flickr, ….
+      splits: train, val (the records' dev), test_2016_flickr, …, joined by "+".
     """
 
     KIND: ClassVar[str] = "multi30k"
@@ -205,7 +205,9 @@ class Multi30k(CaptionedSet):
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Yields the captions of task 1, then the captions of task 2."""
         for split in self.splits:
-            record_split = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
+            record_split = RECORD_SPLITS.get(split, split)
+            if split.startswith("test"):
+                record_split = "test"
             for language in ("en", "de", "fr", "cs"):
                 for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.tally.skip):
                     yield caption, f"flickr30k/{caption.image_id}:translations", record_split

@@ -26,7 +26,7 @@ class Img2dataset(ShardSource):
     """The output folder of img2dataset in any format: `img2dataset:downloads/cc12m,language=en`.
 
     Attributes:
-      language: of the captions.
+      language: the captions' language.
       language_column: the field of the saved metadata with each caption's language (LAION-2B-multi: LANGUAGE).
     """
 
@@ -55,7 +55,7 @@ class Img2dataset(ShardSource):
                 yield self._image_id(sample), text
 
     def _image_id(self, sample: Sample) -> str:
-        """The address, which identifies the same image in another data set, or else the key."""
+        """Returns the address, which identifies the same image in another data set, or else folder and key."""
         return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
@@ -131,7 +131,7 @@ class CaptionedImages(Source):
             )
         super().check()
         self._store = None
-        self.store()
+        self.store()  # raises for a download that cannot be read
 
     def store(self) -> ImageFolder | DownloadedImages:
         """Returns where the images are."""
@@ -143,7 +143,9 @@ class CaptionedImages(Source):
     def downloads(self) -> DownloadedImages | None:
         """Returns the images if they were downloaded by img2dataset."""
         store = self.store()
-        return store if isinstance(store, DownloadedImages) else None
+        if not isinstance(store, DownloadedImages):
+            return None
+        return store
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns bytes of records: a line has some 150 bytes, and names one image."""

@@ -29,7 +29,7 @@ class OwnRecords(ShardSource):
     """A data set in the project's format: `records:data/mine,splits=train`; images, captions and text pairs.
 
     Attributes:
-      splits: joined by "+".
+      splits: the splits to read, joined by "+".
     """
 
     KIND: ClassVar[str] = "records"

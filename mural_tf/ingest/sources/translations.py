@@ -81,7 +81,7 @@ class AlignedSource(Source):
         return [path for path in paths if path.exists()]
 
     def weight(self, path: pathlib.Path) -> int:
-        """The partner's lines are about as long."""
+        """Returns about how many bytes the records of both files will have: the partner's lines are about as long."""
         return 2 * super().weight(path)
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
@@ -110,7 +110,7 @@ class AlignedSource(Source):
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
         tally = reading.tally
-        line_a, line_b, *scores = item.lines  # no score, or one
+        line_a, line_b, *scores = item.lines  # at most one score
         if line_a is None or line_b is None:
             tally.skip(TOO_LONG, item.place)
             return
@@ -140,16 +140,16 @@ def _reading_of_file(unit: Unit, reading: Reading) -> Reading:
 def read_aligned_lines(
     files: dict[str, IO[bytes]], languages: tuple[str, str], reading: Reading, split: str, part: Part
 ) -> Iterator[LinePair]:
-    """Yields line i of two files, and of a third one with scores, in bounded memory.
+    """Yields line i of two files, and of a third file with scores, in bounded memory.
 
     A line ends only with \\n: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
     before another, the rest is a problem, because nothing says which lines are missing.
 
     Args:
       files: {name: file}, in the order of the lines of a `LinePair`.
-      languages: of the first two files.
+      languages: the languages of the first two files.
       reading: where problems are counted.
-      split: of the pairs.
+      split: the pairs' split.
       part: only lines that begin in this part of the first file; a problem before it is counted with an earlier part.
     """
     names = list(files)
@@ -253,11 +253,15 @@ class Opus(AlignedSource):
         languages = self.tags(codes, unit.path, file_reading)
         if languages is None:
             return
-        if scores is None and self.min_score:
-            raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
-        names = (*members, scores) if self.min_score else members
+        names = list(members)
+        if self.min_score:
+            if scores is None:
+                raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
+            names.append(scores)
         with contextlib.ExitStack() as stack:
-            files = {f"{unit.path}!{name}": stack.enter_context(archive.open(name)) for name in names}
+            files = {}
+            for name in names:
+                files[f"{unit.path}!{name}"] = stack.enter_context(archive.open(name))
             part = unit.part(archive.getinfo(members[0]).file_size)
             yield from read_aligned_lines(files, languages, reading, "train", part)
 
@@ -270,12 +274,14 @@ def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str
     """
     for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
-        pair = stem.replace("/", ".").rpartition(".")[2]
+        _, _, pair = stem.replace("/", ".").rpartition(".")
         for code_a, code_b in _divisions(pair):
             partner = f"{stem}.{code_b}"
             if suffix == code_a and partner in names:
                 scores = f"{stem}.scores"
-                return (name, partner), (code_a, code_b), scores if scores in names else None
+                if scores not in names:
+                    scores = None
+                return (name, partner), (code_a, code_b), scores
     return None
 
 
@@ -292,8 +298,8 @@ class Lines(AlignedSource):
 
     Attributes:
       partner: the other file.
-      language_a: of the first file.
-      language_b: of the partner.
+      language_a: the first file's language.
+      language_b: the partner's language.
     """
 
     KIND: ClassVar[str] = "lines"
@@ -341,7 +347,7 @@ class Pairs(Source):
       language_a, language_b: languages of the texts; or columns with the languages, as "column 2" or "column lang".
       group: column whose value is equal in pairs of one meaning; "": there is no such column.
       header: whether the first line of a TSV names the columns.
-      split: of the pairs.
+      split: the pairs' split.
     """
 
     KIND: ClassVar[str] = "pairs"
@@ -364,7 +370,7 @@ class Pairs(Source):
         return units
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
-        """Yields ({column that an option names: value}, place) of each row, `None` for a row that lacks one."""
+        """Yields ({column that an option names: value}, place) of each row, `None` for a row that lacks a column."""
         options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
         columns = [column for column in options if column]
         path = as_path(unit.path)
@@ -373,10 +379,10 @@ class Pairs(Source):
             return
         header = _first_line(path) if self.header else ""
         number_of = {column: _number_of(column, header.split("\t"), path) for column in columns}
-        last = max(number_of.values())
+        last_number = max(number_of.values())
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
-            if len(fields) > last:
+            if len(fields) > last_number:
                 yield {column: fields[number] for column, number in number_of.items()}, location
             else:
                 yield None, location
@@ -413,7 +419,7 @@ def _first_line(path: pathlib.Path) -> str:
 
 
 def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:
-    """Returns the number of a column that an option gives by its name or number; raises `UserError` for others."""
+    """Returns the number of a column that an option gives by name or number; raises `UserError` if it is missing."""
     if column in names:
         return names.index(column)
     if column.isdigit():
@@ -433,10 +439,12 @@ def _rows_of_parquet(
         return
     names = file.schema_arrow.names
     keys_of = {column: _keys_of(column, names) for column in columns}
-    for column, keys in keys_of.items():
-        if keys[0] not in names:
+    parquet_columns = set()
+    for column, (parquet_column, *_) in keys_of.items():
+        if parquet_column not in names:
             raise UserError(f"{path} lacks the column {column!r}; it has {', '.join(names)}.")
-    parquet_columns = sorted({keys[0] for keys in keys_of.values()})
+        parquet_columns.add(parquet_column)
+    parquet_columns = sorted(parquet_columns)
     for number, row in read_rows(path, parquet_columns, reading.tally.skip, unit.share(file.num_row_groups)):
         try:
             values = {column: functools.reduce(operator.getitem, keys, row) for column, keys in keys_of.items()}

@@ -49,9 +49,9 @@ class CaptionsTsv(TsvOfCaptions):
     Attributes:
       images: the output of img2dataset, or a folder of files; see docs/data.md.
       url, caption: numbers of the columns, from 0.
-      language: of the captions.
+      language: the captions' language.
       header: whether the first line names the columns.
-      split: of the records.
+      split: the records' split.
     """
 
     KIND: ClassVar[str] = "captions"

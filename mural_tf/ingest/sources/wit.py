@@ -49,14 +49,14 @@ class Wit(CaptionedImages):
 
     Attributes:
       images: the output of img2dataset, or a folder of files.
-      languages: joined by "+"; default all.
+      languages: the languages to read, joined by "+"; default all.
       scope: "all": an image held out in one language is in no language's training data; "language": each language by
         itself, as the paper says.
       split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
     """
 
     KIND: ClassVar[str] = "wit"
-    SIZES: ClassVar[tuple[int, ...]] = (5000, 3000, 1000)  # of dev and of test, see `choose`
+    SIZES: ClassVar[tuple[int, ...]] = (5000, 3000, 1000)  # pairs of dev, and as many of test, see `choose`
     languages: tuple[str, ...] = ()
     scope: str = "all"
     split: str = ""
@@ -80,7 +80,7 @@ class Wit(CaptionedImages):
             if not split:
                 reading.tally.leave_out("image that another language's dev or test holds", caption.location)
                 continue
-            text = Text(caption.caption, caption.language, "", caption.location)
+            text = Text(caption.caption, caption.language, group="", place=caption.location)
             yield ImageItem(caption.image_file, caption.image_id, [text], split)
 
     @property
@@ -96,7 +96,7 @@ class Wit(CaptionedImages):
         """Returns the images that are held out.
 
         Args:
-          hashes: language -> `image_hash`es of all its captions' images, with repeats, uint64.
+          hashes: {language: `image_hash`es of all its captions' images, with repeats, uint64}.
         """
         everywhere = self.scope == "all"
         return HeldOut(everywhere, choose(hashes, self.SIZES, everywhere))
@@ -107,16 +107,16 @@ def read_wit(
     languages: Sequence[str] = (),
     on_problem: Problem = refuse,
 ) -> Iterator[Caption]:
-    """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
+    """Yields the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
     Rows without a caption are left out without a count: most rows have no caption. File and id are the image's address.
 
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
-      languages: keep these only; default all. They are Wikipedia's editions: a caption may be in another language.
+      languages: the languages to keep; default all. They are Wikipedia's editions: a caption may be in another one.
       on_problem: see the module.
     """
-    wanted = {canonical_language(language) for language in languages}
+    wanted_languages = {canonical_language(language) for language in languages}
     caption_column = "caption_reference_description"
     columns = ("language", "image_url", caption_column)
     for row, location in _read_quoted_tsv(path, columns, on_problem):
@@ -125,7 +125,7 @@ def read_wit(
         language = known_language(row["language"])
         if not language:
             on_problem("unknown language", f"{location}: {row['language']!r}")
-        elif not wanted or language in wanted:
+        elif not wanted_languages or language in wanted_languages:
             address = row["image_url"].strip()
             yield from checked(address, address, row[caption_column], language, location, on_problem)
 
@@ -237,7 +237,7 @@ def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool
     """Returns {language: {split: hashes of the images that are held out}}: all test sets first, then all dev sets.
 
     Args:
-      hashes: language -> hashes of the images of all its captions, with repeats.
+      hashes: {language: hashes of the images of all its captions, with repeats}.
       sizes: sizes that dev and test may each have, in pairs, largest first; see `_split_size`.
       everywhere: an image of one language's test set is in no language's dev set.
     """
@@ -250,7 +250,8 @@ def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool
     for language, by_split in splits.items():
         images, counts = np.unique(hashes[language], return_counts=True)
         size = _split_size(int(counts.sum()), sizes)
-        is_free = np.isin(images, all_tests if everywhere else by_split[TEST], invert=True)
+        taken_images = all_tests if everywhere else by_split[TEST]
+        is_free = np.isin(images, taken_images, invert=True)
         by_split[DEV] = _first_pairs(images[is_free][::-1], counts[is_free][::-1], size)
     return splits
 
@@ -264,7 +265,10 @@ def _split_size(pairs: int, sizes: Sequence[int]) -> int:
 
 
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
-    """Takes images in order while their pairs fit into `size`; an image with too many pairs is passed over."""
+    """Returns the first images whose pairs fit into `size`, sorted, uint64 [N]; too large ones are passed over.
+
+    `images`: hashes, in the order in which they are taken; `counts`: the pairs of each.
+    """
     chosen = []
     total = 0
     for image, count in zip(images, counts):
