@@ -29,12 +29,12 @@ from mural_tf.text import build_tokenizer
 UNKNOWN = 0.1  # share of pieces
 CUT = 0.1  # share of texts
 BELOW = 0.75  # of the pivot's recall: a language at or above it works
-FEW_PAIRS = 0.1  # of the pairs of the language with most
-UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats a piece
+FEW_PAIRS = 0.1  # share of the pairs of the language with most
+UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats per piece
 SMOOTHING = 0.1  # added to the count of each piece
-MOST_RECORDS = 200_000  # of either kind that are read
+MOST_RECORDS = 200_000  # records of either kind that are read
 ROW = "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}"
-PROFILE_TEXTS = 2_000  # of a language's training texts whose pieces are counted
+PROFILE_TEXTS = 2_000  # training texts of a language whose pieces are counted
 
 WELL = "well"
 LABELS = "labels"
@@ -58,9 +58,9 @@ AFTER_STAGE = "{pairs:,} translation pairs and {distance:.2f} from {pivot} after
 class TextsByLanguage:
     """The texts of a data set by language.
 
-    split: language -> image -> its first caption.
-    training: language -> up to `PROFILE_TEXTS` texts of captions and pairs.
-    captions, pairs: language -> how many training has.
+    split: {language: {image: its first caption}}.
+    training: {language: up to `PROFILE_TEXTS` texts of captions and pairs}.
+    captions, pairs: {language: how many training has}.
     """
 
     split: dict[str, dict[str, str]]
@@ -89,7 +89,7 @@ class Language:
 
 
 def read_texts(data_dir: str, split: str) -> TextsByLanguage:
-    """Reads the split, and of training up to `MOST_RECORDS` of each kind; raises `UserError` without such a split."""
+    """Reads the split and up to `MOST_RECORDS` training records of each kind; raises `UserError` without the split."""
     texts: dict[str, dict[str, str]] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
@@ -106,12 +106,13 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
 
 
 def _training_texts(data_dir: str, record_type: str) -> Iterator[tuple[str, str]]:
+    """Yields (language, text) of the first `MOST_RECORDS` training records of a kind."""
     try:
         records.list_files(data_dir, record_type, "train")
     except UserError:
         return  # a data set without captions, or without pairs
-    read = records.read_records(data_dir, record_type, "train", skip_damaged=True)
-    for record in itertools.islice(read, MOST_RECORDS):
+    all_records = records.read_records(data_dir, record_type, "train", skip_damaged=True)
+    for record in itertools.islice(all_records, MOST_RECORDS):
         if record_type == records.IMAGE_TEXT:
             yield from zip(record.languages, record.captions)
         else:
@@ -125,8 +126,8 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     Args:
       embedder: anything with `encode_text`.
       tokenizer: the model's word pieces.
-      texts: of `read_texts`.
-      recalls: language -> mean recall, percent.
+      texts: the texts of `read_texts`.
+      recalls: {language: mean recall, percent}.
       pivot: the language to compare with.
 
     Raises `UserError` if the split lacks the pivot.
@@ -166,17 +167,19 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
 
 
 def _distance(vectors: Mapping[str, np.ndarray], pivot: Mapping[str, np.ndarray]) -> float:
-    """The mean of 1 - cosine over images, {image: its caption's vector} each; NaN if they share no image."""
+    """Returns the mean of 1 - cosine over images, {image: its caption's vector} each; NaN if they share no image."""
     cosines = [np.dot(vector, pivot[image]) for image, vector in vectors.items() if image in pivot]
-    return 1.0 - float(np.mean(cosines, dtype=np.float64)) if cosines else float("nan")
+    if not cosines:
+        return float("nan")
+    return 1.0 - float(np.mean(cosines, dtype=np.float64))
 
 
 def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
     """Returns the first of the possible causes of a low recall, the likeliest first; a key of `ADVICE`.
 
     Args:
-      language, pivot: with all measures.
-      most_pairs: translation pairs of the language with most, without the pivot.
+      language, pivot: two languages with all measures.
+      most_pairs: the translation pairs of the language that has most, the pivot left out.
     """
     if language.looks_like not in ("", language.name):
         return LABELS
@@ -198,21 +201,21 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
     if taught:
         advice[STAGE] = AFTER_STAGE
     rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
-    advised = []
+    advice_lines = []
     for language in sorted(languages, key=lambda language: language.recall):
         values = dataclasses.asdict(language)
         rows.append([*ROW.format(**values).split(" "), language.diagnosis])
         if language.diagnosis != WELL:
-            advised.append(f"{language.name}: {advice[language.diagnosis].format(**values, pivot=pivot)}.")
-    if not advised:
-        advised.append(f"Every language has {BELOW:.0%} of {pivot}'s recall or more.")
+            advice_lines.append(f"{language.name}: {advice[language.diagnosis].format(**values, pivot=pivot)}.")
+    if not advice_lines:
+        advice_lines.append(f"Every language has {BELOW:.0%} of {pivot}'s recall or more.")
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-    return "\n".join([*lines, "", *advised, "See docs/languages.md."])
+    return "\n".join([*lines, "", *advice_lines, "See docs/languages.md."])
 
 
 def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
-    """The ids of each text's pieces, however many they are, and the number of words of all texts."""
+    """Returns the ids of each text's pieces, however many they are, and the number of words of all texts."""
     words = tokenizer.tokenize(tf.constant(list(texts)))
     ids = words.merge_dims(1, 2)
     rows = np.split(ids.values.numpy().astype(np.int64), ids.row_splits.numpy()[1:-1])
@@ -220,7 +223,7 @@ def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
 
 
 def _log_shares(tokenizer, texts: Sequence[str]) -> np.ndarray:
-    """The logarithm of each piece's share of the texts' pieces, float64 [vocabulary], smoothed."""
+    """Returns the logarithm of each piece's share of the texts' pieces, float64 [vocabulary], smoothed."""
     ids, _ = _pieces(tokenizer, texts)
     counts = np.bincount(np.concatenate(ids), minlength=tokenizer.vocabulary_size)
     smoothed = counts + SMOOTHING
@@ -228,12 +231,17 @@ def _log_shares(tokenizer, texts: Sequence[str]) -> np.ndarray:
 
 
 def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) -> str:
-    """The language whose profile makes the pieces likeliest; `name` itself unless another one does by far."""
+    """Returns the language whose profile makes the pieces likeliest; `name` itself unless another does by far.
+
+    Returns "" if nothing can be compared.
+    """
     if name not in profiles or not len(pieces):
         return ""
-    likely = {other: float(np.mean(profile[pieces])) for other, profile in profiles.items()}
-    best = max(likely, key=likely.get)
-    return best if likely[best] > likely[name] + UNLIKE else name
+    log_likelihoods = {other: float(np.mean(profile[pieces])) for other, profile in profiles.items()}
+    best = max(log_likelihoods, key=log_likelihoods.get)
+    if log_likelihoods[best] > log_likelihoods[name] + UNLIKE:
+        return best
+    return name
 
 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
@@ -251,9 +259,8 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
     if not pivot:
         (pivot,) = pivot_languages("", lambda: texts.captions, lambda: texts.pairs)
     if languages:
-        texts.split = {name: of for name, of in texts.split.items() if name in (*languages, pivot)}
+        texts.split = {name: captions for name, captions in texts.split.items() if name in (*languages, pivot)}
     metrics = measure_retrieval(embedder, data_dir, split, list(texts.split), name="doctor").metrics
     recalls = {name: metrics[f"doctor/{name}/mean_recall"] for name in texts.split}
-    return describe(
-        examine(embedder, tokenizer, texts, recalls, pivot), pivot, config.model == "translation_distillation"
-    )
+    examined = examine(embedder, tokenizer, texts, recalls, pivot)
+    return describe(examined, pivot, taught=config.model == "translation_distillation")

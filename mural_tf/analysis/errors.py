@@ -42,18 +42,18 @@ def write_error_page(
     """Writes the page and returns its path.
 
     Args:
-      models: one or two, by the names to show.
-      data_dir, split: of image-text records.
-      languages: to search with; none: all that there are.
-      output: the page.
-      queries: of each language and direction, at most.
+      models: {name to show: model}, one or two.
+      data_dir, split: a data folder with image-text records, and one of its splits.
+      languages: the languages of the captions; empty: all.
+      output: the page's file.
+      queries: the most queries of each language and direction.
       show, seed: how queries are chosen, see `choose_queries`.
 
     Raises:
       UserError: no such records, a language they do not hold, or no image that decodes.
     """
     pool = read_pool(data_dir, split)
-    chosen = choose_languages(pool, languages)
+    chosen_languages = choose_languages(pool, languages)
     pictures = list(pool.read(range(len(pool.image_numbers))))
     encoded = [model.encode_image(pictures, on_error="skip", progress=False) for model in models.values()]
     images = [embeddings for embeddings, _ in encoded]
@@ -61,16 +61,16 @@ def write_error_page(
     if not len(readable):
         raise UserError(f"None of the {len(pictures)} images of {pool.where} decodes.")
     sections = []
-    for language in chosen:
+    for language in chosen_languages:
         texts, owners = pool.readable_captions(language, readable)
         if not texts:
             continue
         captions = [encode_captions(model, texts, language) for model in models.values()]
         for direction in DIRECTIONS:
             searched = find_queries(direction, list(zip(images, captions)), owners)
-            shown = choose_queries(searched, queries, show, seed)
-            by_text = direction == "text_to_image"
-            sections.append(dict(language=language, by_text=by_text, shown=shown, total=len(searched), texts=texts))
+            shown_queries = choose_queries(searched, queries, show, seed)
+            section = dict(language=language, by_text=direction == "text_to_image", shown=shown_queries)
+            sections.append(section | dict(total=len(searched), texts=texts))
 
     @functools.cache
     def thumbnail(number: int) -> str:
@@ -85,5 +85,5 @@ def write_error_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page)
     total = sum(len(section["shown"]) for section in sections)
-    print(f"Written: {path} ({total} queries in {len(chosen)} languages, both directions)")
+    print(f"Written: {path} ({total} queries in {len(chosen_languages)} languages, both directions)")
     return path

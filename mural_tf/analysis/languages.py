@@ -31,7 +31,7 @@ UNKNOWN = "other"
 
 @functools.cache
 def _families() -> dict[str, str]:
-    """Language -> family: branches of Indo-European, otherwise families, as Glottolog has them, at [MURAL]'s depth."""
+    """Returns {language: family}: Glottolog's families, of Indo-European the branches, at [MURAL]'s depth."""
     families = {}
     path = pathlib.Path(__file__).with_name("families.tsv")
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -43,7 +43,10 @@ def _families() -> dict[str, str]:
 def family_of(language: str) -> str:
     """Returns the family of a BCP 47 tag; a script or region is left out ("zh-Hant" is as "zh")."""
     families = _families()
-    return families.get(language) or families.get(language.split("-")[0], UNKNOWN)
+    if language in families:
+        return families[language]
+    without_script, _, _ = language.partition("-")
+    return families.get(without_script, UNKNOWN)
 
 
 def map_languages(
@@ -63,31 +66,32 @@ def map_languages(
       UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
     """
     texts, notes = read_parallel(data_dir, split, languages)
-    chosen = list(texts)
-    number = len(texts[chosen[0]])
+    text_languages = list(texts)
+    number = len(texts[text_languages[0]])  # of sentences, the same in every language
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
     try:
         matrix = svcca_matrix(embeddings)
     except ValueError as error:
         raise UserError(
-            f"The languages cannot be compared: {error} All {len(chosen)} languages share {number} sentences; fewer "
-            "--languages leave more."
+            f"The languages cannot be compared: {error} All {len(text_languages)} languages share {number} sentences; "
+            "fewer --languages leave more."
         ) from None
     points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    similarities = [["language", *chosen]]
+    similarities = [["language", *text_languages]]
     coordinates = [["language", "family", "x", "y"]]
-    for language, row, point in zip(chosen, matrix, points):
+    for language, row, point in zip(text_languages, matrix, points):
         similarities.append([language, *map("{:.6f}".format, row)])
         coordinates.append([language, family_of(language), *map("{:.6f}".format, point)])
     _write_csv(folder / "similarity.csv", similarities)
     _write_csv(folder / "map.csv", coordinates)
-    drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
-    for line in [*notes, *describe_neighbours(matrix, chosen)]:
+    title = f"{len(text_languages)} languages by SVCCA of {number:,} sentences"
+    drawings = draw_map(points, text_languages, title, folder)
+    for line in [*notes, *describe_neighbours(matrix, text_languages)]:
         print(line)
-    print(f"Written: {folder / 'similarity.csv'}, {folder / 'map.csv'}, {', '.join(map(str, drawn))}")
-    return chosen, matrix
+    print(f"Written: {folder / 'similarity.csv'}, {folder / 'map.csv'}, {', '.join(map(str, drawings))}")
+    return text_languages, matrix
 
 
 def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
@@ -113,7 +117,7 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
     K is the smallest number of singular directions whose squared singular values are at least `variance` of all.
 
     Raises:
-      ValueError: variance outside (0, 1], embeddings that are all equal, or fewer than two rows a direction: then any
+      ValueError: variance outside (0, 1], embeddings that are all equal, or fewer than two rows per direction: then any
         two languages would look similar.
     """
     if not 0 < variance <= 1:
@@ -124,20 +128,21 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
     if values[0] <= 1e-12 * max(1.0, np.abs(embeddings).max()):
         raise ValueError("All embeddings are equal: there is nothing to compare.")
     explained = np.cumsum(values**2) / np.sum(values**2)
-    needed = int(np.searchsorted(explained, variance - 1e-12)) + 1
-    kept = min(needed, int(np.count_nonzero(values > 1e-10 * values[0])))
-    if len(centred) < 2 * kept:
+    explaining = int(np.searchsorted(explained, variance - 1e-12)) + 1  # rounded sums may end below 1
+    nonzero = int(np.count_nonzero(values > 1e-10 * values[0]))
+    directions = min(explaining, nonzero)
+    if len(centred) < 2 * directions:
         raise ValueError(
-            f"{len(centred)} sentences are too few for the {kept} directions that explain {variance:.0%} of their "
-            f"variance: give at least {2 * kept}, or a smaller variance."
+            f"{len(centred)} sentences are too few for the {directions} directions that explain {variance:.0%} of "
+            f"their variance: give at least {2 * directions}, or a smaller variance."
         )
-    return left[:, :kept]
+    return left[:, :directions]
 
 
 def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np.ndarray:
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
-    It is the mean canonical correlation: of the singular values of two orthonormal bases' product.
+    It is the mean canonical correlation: the mean of the singular values of two orthonormal bases' product.
     All matrices must embed the same sentences: correlations found in fewer sentences are larger, so that languages with
     the same gaps would look similar.
     """
@@ -158,7 +163,7 @@ def laplacian_eigenmap(similarity: np.ndarray, seed: int = 0) -> np.ndarray:
 
     Args:
       similarity: [L, L], symmetric, not negative.
-      seed: of the solver's start.
+      seed: the seed of the solver's start.
 
     Raises:
       UserError: fewer than four languages, or scikit-learn is not installed.
@@ -183,7 +188,7 @@ FAR = 18  # a line leads to labels that are farther away
 
 
 def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws `languages` at `points` [L, 2], coloured by family, as languages.png and languages.svg."""
+    """Draws `languages` at `points` [L, 2], coloured by family, and returns the files, languages.png and .svg."""
     try:
         import matplotlib
     except ImportError:
@@ -227,7 +232,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
 def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
 
-    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
+    `centres`: the markers' centres, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
     result, [L, 2].
     """
     distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]

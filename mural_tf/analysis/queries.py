@@ -30,20 +30,25 @@ class Searched:
     found: list[Found]
 
 
-def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray) -> list[Searched]:
-    """Searches with every image that has a caption, or with every caption.
+def find_queries(
+    direction: str, embeddings: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray
+) -> list[Searched]:
+    """Searches with every image that has a caption, or with every caption, and returns these queries.
 
-    `shown`: for each model its images [I, D] and texts [C, D]; `owners` [C]: each caption's image. Image-to-text
-    searches all captions, text-to-image the images that have one, as the benchmark does.
+    `embeddings`: for each model its images [I, D] and texts [C, D]; `owners` [C]: each caption's image. Image-to-text
+    searches all captions, text-to-image the images that have a caption, as the benchmark does.
     """
-    pool, local = np.unique(owners, return_inverse=True)
+    pool, rows_in_pool = np.unique(owners, return_inverse=True)  # the images with a caption, and each caption's row
+    searched = []
     if direction == "text_to_image":
-        searched = [Searched(number, {int(owner)}, []) for number, owner in enumerate(owners)]
+        for number, owner in enumerate(owners):
+            searched.append(Searched(number, {int(owner)}, []))
     else:
-        right = [set(np.flatnonzero(local == i).tolist()) for i in range(len(pool))]
-        searched = [Searched(int(number), right[i], []) for i, number in enumerate(pool)]
-    for images, texts in shown:
-        to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
+        for row, number in enumerate(pool):
+            right = set(np.flatnonzero(rows_in_pool == row).tolist())
+            searched.append(Searched(int(number), right, []))
+    for images, texts in embeddings:
+        to_text, to_image = ranks_both_ways(images[pool], texts, (rows_in_pool, np.arange(len(texts))))
         if direction == "text_to_image":
             _, rows = top_k(texts, images[pool], TOP)
             top = pool[rows]
@@ -57,11 +62,14 @@ def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]],
 
 
 def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 0) -> list[Searched]:
-    """Returns at most `count`: "wrong": from near to far misses of the first model; "worse": where it falls behind the
-    second most; "all": any, chosen by `seed`."""
+    """Returns at most `count` queries.
+
+    `show` is "wrong", for queries from near to far misses of the first model; "worse", for the queries where it falls
+    behind the second model most; or "all", for any queries, chosen by `seed`.
+    """
     if show == "all":
-        order = np.random.default_rng(seed).permutation(len(searched))[:count]
-        return [searched[i] for i in sorted(order)]
+        chosen_numbers = np.random.default_rng(seed).permutation(len(searched))[:count]
+        return [searched[number] for number in sorted(chosen_numbers)]
     if show == "worse":
         behind = [query for query in searched if query.found[0].rank > query.found[1].rank]
         return sorted(behind, key=lambda query: query.found[1].rank / query.found[0].rank)[:count]

@@ -39,7 +39,7 @@ def check_data(config) -> None:
 
 
 def check_handle(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a value that is neither a model nor the address of a TF-Hub module."""
+    """Raises `UserError` for a value that is neither a model, the address of a TF-Hub module, nor "nothing"."""
     if value != "nothing" and not (value or "").startswith(("https://", "http://")):
         check_model(flag, value)
 
@@ -255,7 +255,9 @@ def export(model, output, lite, lite_kind, own_texts, data_dir, **options):
         return
     from mural_tf.export.versions import check_export_folder
 
-    folder = as_path(output) if output else as_path(model) / "export"
+    folder = as_path(model) / "export"
+    if output:
+        folder = as_path(output)
     check_export_folder(folder, options["overwrite"], options["version"])
     from mural_tf.export.workdir import export_workdir
 

@@ -19,7 +19,7 @@ from mural_lite.errors import UserError
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
-SHOWN = 10  # names in a message, where there are many
+SHOWN = 10  # the most names in a message
 
 
 def define_config(
@@ -81,11 +81,12 @@ def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
     all_fields = base_config().to_dict()
     for argument in arguments:
-        if "config." not in argument[:9]:
+        if "config." not in argument[:9]:  # "--config."
             continue
-        name = argument.lstrip("-").partition("=")[0]
+        name, _, _ = argument.lstrip("-").partition("=")
+        _, *parts = name.split(".")
         fields = all_fields
-        for part in name.split(".")[1:]:
+        for part in parts:
             if part == "method" or not isinstance(fields, Mapping) or not fields:
                 break
             if part not in fields:

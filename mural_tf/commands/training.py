@@ -47,7 +47,7 @@ class CatalogueTrainer:
     Args:
       output: folder of the table's index, next to which its data and workdirs are, here or in a store.
       source: the model to start from: as `finetune` takes it, or "nothing".
-      config: of training; data and evaluation are set here.
+      config: the configuration of training; data and evaluation are set here.
       translations: data folders with text pairs. The model learns these and the table's in a last stage, so that
         languages outside the table are found.
     """
@@ -132,11 +132,11 @@ class CatalogueTrainer:
         """Returns the commands that evaluate the model and show its errors."""
         data = self.folder / DATA
         split = "test" if list((data / "image_text").glob("test-*")) else "dev"
-        about = f"--model={shlex.quote(str(trained))} --data_dir={shlex.quote(str(data))}"
+        model_and_data = f"--model={shlex.quote(str(trained))} --data_dir={shlex.quote(str(data))}"
         output = shlex.quote(str(self.folder / "errors.html"))
         return [
-            f"python -m mural_tf evaluate {about} --split={split}",
-            f"python -m mural_tf analyse errors {about} --output={output}",
+            f"python -m mural_tf evaluate {model_and_data} --split={split}",
+            f"python -m mural_tf analyse errors {model_and_data} --output={output}",
         ]
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
@@ -149,7 +149,9 @@ class CatalogueTrainer:
         tokenizer = build_tokenizer(config, description / "vocabulary.txt")
         pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
         ids = pieces.values.numpy()
-        unknown = float((ids == tokenizer.unknown_id).mean()) if len(ids) else 0.0
+        unknown = 0.0
+        if len(ids):
+            unknown = float((ids == tokenizer.unknown_id).mean())
         cut = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
         return Reading(unknown, cut, tokenizer.room)
 
@@ -159,7 +161,7 @@ class CatalogueTrainer:
         from mural_tf.runs.pretrain import pretrain
 
         workdir = self.folder / WORKDIR
-        config = _for_data(self.config, self.folder / DATA, self.source)
+        config = _with_data(self.config, self.folder / DATA, self.source)
         if self.source == NOTHING:
             pretrain(config, workdir)
         else:
@@ -184,7 +186,7 @@ class CatalogueTrainer:
 
 
 def names_in(data: pathlib.Path, split: str) -> set[str]:
-    """Returns the ids of the pictures in a split of a data set, without such a split none."""
+    """Returns the ids of the pictures in a split of a data set; an empty set if there is no such split."""
     from mural_tf.data import records
 
     if not records.find_files(data, records.IMAGE_TEXT, split):
@@ -192,7 +194,7 @@ def names_in(data: pathlib.Path, split: str) -> set[str]:
     return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, split)}
 
 
-def _for_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
+def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
     """Returns the configuration with the data set, and with batches and losses that a small data set allows."""
     config = config.copy_and_resolve_references()
     config.data.source = "records"

@@ -156,7 +156,7 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
 
 
 LARGEST_SPLIT = 1000  # products in dev, and in test
-SHARE = 0.1  # of the products
+SHARE = 0.1  # share of the products in dev, and in test
 
 
 def held_out(count: int) -> int:
@@ -175,12 +175,13 @@ def make_data_set(
     """Makes the data set `output` of a table, unless it exists, and returns it.
 
     Args:
-      entries: of `products.read`.
+      entries: the entries of `products.read`.
       output: a folder; it appears when it is complete, and replaces the data set of an earlier state of the table.
       tally: counts of the rows; pictures that do not decode are added.
-      image_size: pictures whose shorter side is longer are shrunk to it, in pixels; 0 keeps them.
+      image_size: pixels; pictures whose shorter side is longer are shrunk to this side. 0 keeps them.
       progress: whether to show a bar.
-      trained_on: returns the ids of pictures that a model was trained on: their products stay in train.
+      trained_on: a function without arguments that returns the ids of pictures that a model was trained on: their
+        products stay in train.
 
     Raises:
       UserError: `output` holds something else, or the disk is full.
@@ -209,7 +210,7 @@ def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size
 
     by_split = _split(pictures, seen)
     for split, split_pictures in by_split.items():
-        shards = 1 + len(split_pictures) // 1000  # of some 64 MB
+        shards = 1 + len(split_pictures) // 1000  # a thousand pictures are some 64 MB
         write_records(folder, IMAGE_TEXT, split, _records(split_pictures, image_size), shards)
     train = by_split.get("train", [])
     if any(True for _ in _pairs(train, pictures)):
@@ -221,19 +222,20 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
 
     The first new products go to dev and test, the others and products with a seen picture to train.
     """
-    new = []
-    known = []
+    new_groups = []
+    seen_groups = []
     for group in find_groups(pictures):
         if any(_is_seen(picture, seen) for picture in group.pictures):
-            known.append(group)
+            seen_groups.append(group)
         else:
-            new.append(group)
-    held_out_count = min(2 * held_out(len(new) + len(known)), len(new))
+            new_groups.append(group)
+    product_count = len(new_groups) + len(seen_groups)
+    held_out_count = min(2 * held_out(product_count), len(new_groups))
     dev_count = (held_out_count + 1) // 2
     groups_of = {
-        "dev": new[:dev_count],
-        "test": new[dev_count:held_out_count],
-        "train": new[held_out_count:] + known,
+        "dev": new_groups[:dev_count],
+        "test": new_groups[dev_count:held_out_count],
+        "train": new_groups[held_out_count:] + seen_groups,
     }
     by_split: dict[str, list[Picture]] = {}
     for split, groups in groups_of.items():
@@ -250,7 +252,7 @@ def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
 
 
 def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageTextRecord]:
-    """Yields the record of each picture; `image_size` as of `make_data_set`."""
+    """Yields the record of each picture; `image_size` as in `make_data_set`."""
     for picture in pictures:
         data = read_file(picture.file)
         image = usable_bytes(data, open_image(data, MAX_SCAN), image_size)
@@ -262,7 +264,10 @@ def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageText
 
 
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
-    """Yields translations: each caption of a group with its English caption, else with the commonest language's."""
+    """Yields translations of `train`: each caption of a group with its English caption, else the commonest language's.
+
+    How common a language is, all `pictures` decide.
+    """
     counts: collections.Counter[str] = collections.Counter()
     for picture in pictures:
         counts.update(caption.language for caption in picture.captions())
@@ -280,7 +285,7 @@ def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[Te
 
 
 def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
-    """Returns the groups of several captions, or without any the first caption of each language as a group."""
+    """Returns the groups of several captions; without such a group, the first caption of each language as a group."""
     groups: dict[int, list[Caption]] = {}
     for caption in captions:
         groups.setdefault(caption.group, []).append(caption)

@@ -13,7 +13,7 @@ Field = type | Sequence[str]  # int, str, or the values to choose from
 
 
 def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:
-    """Reads "etcl,steps=300" as ("etcl", {"steps": 300}): a variant, then fields in any order.
+    """Returns ("etcl", {"steps": 300}) for "etcl,steps=300": a variant, then fields in any order.
 
     Args:
       text: the arguments; without a variant it is the first of `variants`.
@@ -41,6 +41,7 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
 
 
 def _takes(field: Field, value: str) -> bool:
+    """Whether a field may have this value."""
     if field is int:
         return value.isdecimal()
     if field is str:
@@ -49,6 +50,7 @@ def _takes(field: Field, value: str) -> bool:
 
 
 def _shown(field: tuple[str, Field]) -> str:
+    """Returns a field with its possible values for a message: "steps=NUMBER"."""
     name, values = field
     if values is int:
         return f"{name}=NUMBER"

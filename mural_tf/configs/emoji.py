@@ -49,7 +49,7 @@ VARIANTS = {
     "labse": PIECES,
     **dict.fromkeys(WITH_WORDS, WORDS),
 }
-METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # of variants with another name than their method's
+METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # {variant: its method}; others have their method's name
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -86,7 +86,7 @@ def get_config(arguments: str = "") -> ConfigDict:
 
 
 def _small(languages: str, steps: int) -> ConfigDict:
-    """What all share."""
+    """Returns the fields that all variants share."""
     config = base_config()
 
     config.data.source = "emoji"
@@ -159,11 +159,11 @@ def _globetrotter(config: ConfigDict, **given: str) -> None:
     config.augmentation.crop_area = (0.5, 1.0)  # our choice: a drawing fills its picture
     config.augmentation.greyscale = 0.1
     config.augmentation.blur = 0.5  # pixels, of 48
-    globetrotter_resnet18.change(config, **given)
+    globetrotter_resnet18.apply_arguments(config, **given)
 
 
 def _use_word_vectors(config: ConfigDict, variant: str) -> None:
-    """The methods with word vectors, which start at random and are trained, in LP too (unlike the paper's)."""
+    """Sets the fields of methods with word vectors, which start at random and are trained, in LP too (unlike MULE's)."""
     config.image_tower.branch_size = 320  # on the trained EfficientNet, twice its last block's width
     config.image_tower.projection = 160
     config.text_tower.name = "words"

@@ -34,13 +34,17 @@ def get_config(arguments: str = ""):
     if "adapt" in given:
         config.evaluation.groups = ConfigDict({"new": (given.pop("adapt"),)})
         config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions, §4, B.4
-    change(config, **given)
+    apply_arguments(config, **given)
     return config
 
 
-def change(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
-    """Sets α; with `images` "none" takes the image tower and every loss but the cloze task's out."""
-    config.method.alpha = alpha or config.method.alpha
+def apply_arguments(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
+    """Applies the arguments `alpha` and `images` to a configuration; an empty `alpha` leaves α as it is.
+
+    `images` "none" is the baseline "text only": no image tower, and no loss except the cloze task's.
+    """
+    if alpha:
+        config.method.alpha = alpha
     if images == "none":
         config.image_tower.name = "none"
         config.image_tower.projection = config.embedding_size
@@ -51,6 +55,7 @@ def change(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
 
 
 def _follow_paper(config: ConfigDict) -> None:
+    """Sets the fields in which the paper differs from its code."""
     config.shared_head = True  # one head on the first token, §3.5
     config.text_tower.pooling = "first"
     config.method.alpha = "paper"  # Eq. 2

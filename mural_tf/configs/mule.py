@@ -24,7 +24,7 @@ VARIANTS = {"mule": FIELDS, "lp": FIELDS, "embn": FIELDS, "parallel_embn": FIELD
 GROUPS = ("english", "english_japanese", "english_chinese")  # of MS-COCO's images, in equal shares [MULE]
 STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
 STEPS_PER_MSCOCO = 269  # 121,000 images
-DECAY = 0.794  # an epoch
+DECAY = 0.794  # the learning rate's factor per epoch
 
 
 def get_config(arguments: str = ""):
@@ -32,7 +32,9 @@ def get_config(arguments: str = ""):
     if variant == "mscoco":
         return _mscoco(given.get("folder", "data/mscoco_groups"))
     default = "en" if variant == "embn" else "en+de+fr+cs"
-    config = _multi30k("mule" if variant == "lp" else variant, tuple(given.get("languages", default).split("+")))
+    languages = tuple(given.get("languages", default).split("+"))
+    method = "mule" if variant == "lp" else variant
+    config = _multi30k(method, languages)
     if variant == "parallel_embn":
         config.text_tower.language_branches = "parallel"
     elif variant == "lp":

@@ -16,12 +16,12 @@ from mural_tf.configs import emoji_pretrained
 def get_config(arguments: str = "align"):
     config = emoji_pretrained.get_config(arguments)
     config.data.source = "records"
-    config.data.directory = ""
+    config.data.directory = ""  # the command sets it
     config.data.shuffle_buffer = 20_000
     config.image_tower.class_names = ""
-    config.image_tower.projection = config.embedding_size = 256
+    config.image_tower.projection = config.embedding_size = 256  # the heads' alone, without a state for ConSE
     config.train.image_text_batch = config.train.text_text_batch = 256
     config.train.steps = 300
     config.optimizer.warmup_steps = 30
-    config.evaluation.groups = ConfigDict()
+    config.evaluation.groups = ConfigDict()  # the emoji's groups of languages mean nothing here
     return config

@@ -57,14 +57,14 @@ UNDER_RESOURCED = tuple("tg uz ga be am km si yo zu sw mt lb rw xh ka my".split(
 CORE = WELL_RESOURCED + UNDER_RESOURCED
 LANGUAGE_GROUPS = {"well-resourced": WELL_RESOURCED, "under-resourced": UNDER_RESOURCED}
 
-BUILDS = ("core", "all", "core_names", "all_names", "core_styles", "all_styles")  # of `data.emoji`
+BUILDS = ("core", "all", "core_names", "all_names", "core_styles", "all_styles")  # values of `data.emoji`
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
 TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
-CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
-HELD_OUT_SHARE = 0.2  # of the test's emoji, in a build with held-out names
+CAPTION_SHARE = 0.03  # share of the emoji with captions in languages that are not well-resourced
+HELD_OUT_SHARE = 0.2  # share of the test's emoji, in a build with held-out names
 
-Names = dict[str, dict[str, "EmojiName"]]  # language -> emoji key -> name
+Names = dict[str, dict[str, "EmojiName"]]  # {language: {emoji key: name}}
 
 DOWNLOADS = "data/emoji_packages"  # of this machine, where runs keep the packages
 PACKAGES = (
@@ -127,12 +127,12 @@ class Variant:
     Args:
       languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
       seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
-      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
-        "<emoji>:keywords", wherever there is one of the name.
-      held_out_names: leave names out of training, see above; the choice does not depend on the seed.
-      one_language: training captions of each emoji in only one language.
-      more_styles: also training drawings of `MORE_STYLES`, of the emoji that these draw.
-      locale_names: text pairs also of names of languages, territories, scripts and variants.
+      keyword_captions: whether CLDR's keywords, joined with ", ", are a training caption, too, of caption group
+        "<emoji>:keywords", wherever the name is one.
+      held_out_names: whether names are left out of training, see above; the choice does not depend on the seed.
+      one_language: whether each emoji has training captions in only one language.
+      more_styles: whether there are also training drawings of `MORE_STYLES`, for the emoji that these draw.
+      locale_names: whether names of languages, territories, scripts and variants are text pairs, too.
 
     Raises `UserError` for unknown `languages`.
     """
@@ -150,7 +150,7 @@ class Variant:
             raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
 
     def settings(self) -> dict:
-        """The settings in `dataset.json`: the first three fields, and other fields that are not the default."""
+        """Returns the settings in `dataset.json`: the first three fields, and other fields that are not the default."""
         settings = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -255,6 +255,7 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
+    """Yields the records, and moves the bar with each."""
     for record in records:
         yield record
         bar.update()
@@ -281,11 +282,11 @@ def choose_held_out(test: set[str]) -> set[str]:
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
     """Returns the names without the names of `held_out`, which well-resourced languages keep."""
-    kept = restricted(names, set().union(*names.values()) - held_out)
+    trained_names = restricted(names, set().union(*names.values()) - held_out)
     for language in WELL_RESOURCED:
         if language in names:
-            kept[language] = names[language]
-    return kept
+            trained_names[language] = names[language]
+    return trained_names
 
 
 def captioned_in_training(names: Names, seed: int) -> Names:
@@ -293,26 +294,26 @@ def captioned_in_training(names: Names, seed: int) -> Names:
 
     Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
     """
-    chosen = {}
+    captions = {}
     for language, texts in names.items():
         keys = sorted(texts, key=lambda key: _hash("caption", seed, language, key))
         if language not in WELL_RESOURCED:
             keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
-        chosen[language] = {key: texts[key] for key in keys}
-    return chosen
+        captions[language] = {key: texts[key] for key in keys}
+    return captions
 
 
 def one_language_each(captions: Names, seed: int) -> Names:
     """Returns each emoji's caption in only one of the languages that have it."""
-    languages = collections.defaultdict(list)
+    languages_of = collections.defaultdict(list)  # {emoji: languages with its caption}
     for language in sorted(captions):
         for key in captions[language]:
-            languages[key].append(language)
-    emoji = collections.defaultdict(set)  # of each language
-    for key, with_name in languages.items():
-        chosen = min(with_name, key=lambda language: _hash("language", seed, language, key))  # noqa: B023 - used at once
-        emoji[chosen].add(key)
-    return {language: _with_keys(names, emoji[language]) for language, names in captions.items()}
+            languages_of[key].append(language)
+    emoji_of = collections.defaultdict(set)  # {language: its emoji}
+    for key, languages in languages_of.items():
+        chosen = min(languages, key=lambda language: _hash("language", seed, language, key))  # noqa: B023 - used at once
+        emoji_of[chosen].add(key)
+    return {language: _with_keys(names, emoji_of[language]) for language, names in captions.items()}
 
 
 def restricted(names: Names, emoji: set[str]) -> Names:
@@ -321,6 +322,7 @@ def restricted(names: Names, emoji: set[str]) -> Names:
 
 
 def _with_keys(texts: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiName]:
+    """Returns the names of `emoji` only, in their order."""
     return {key: name for key, name in texts.items() if key in emoji}
 
 
@@ -351,10 +353,10 @@ def image_text_records(
 
 
 def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int) -> list[TextPair]:
-    """Returns English with every other language, in an order drawn from the seed.
+    """Returns pairs of English and every other language, in an order drawn from the seed.
 
-    All emoji names (group "<emoji>:name"), and the locale names that differ from English (group "languages:de"):
-    one that does not was left untranslated.
+    They are all emoji names (group "<emoji>:name"), and the locale names that differ from English (group
+    "languages:de"): a name that does not differ was left untranslated.
     """
     pairs = []
     for language, entries in names.items():
@@ -370,6 +372,7 @@ def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int)
 
 
 def _hash(*parts: object) -> bytes:
+    """Returns the SHA-256 by which everything is chosen and ordered."""
     text = "\t".join(map(str, parts))
     return hashlib.sha256(text.encode("utf-8")).digest()
 
@@ -408,11 +411,11 @@ def _key(code_points: Iterable[int]) -> str:
 
 
 def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages: str = "all") -> Names:
-    """Returns locale -> emoji key -> names, from the tarballs of CLDR's annotations and derived annotations.
+    """Returns {locale: {emoji key: name}}, from the tarballs of CLDR's annotations and derived annotations.
 
-    `languages` "core" reads only the locales of the two groups, "all" every one.
+    `languages` "core" reads only the locales of the two groups, "all" every locale.
 
-    The first has the single emoji, the second the composed emoji (flags, keycaps, families); no emoji is in both.
+    The first tarball has single emoji, the second composed emoji (flags, keycaps, families); no emoji is in both.
     A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
     """
     names: Names = {}
@@ -433,9 +436,9 @@ def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages
 
 
 def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str, dict[str, str]]:
-    """Returns locale -> "languages:de" or the like -> name in that locale, for the locales asked for.
+    """Returns {locale: {"languages:de" or the like: name in that locale}} for `locales`.
 
-    Names of languages, territories, scripts and language variants. An entry that only repeats its code is not a name.
+    The names are of languages, territories, scripts and variants. An entry that only repeats its code is not a name.
     """
     files = tuple(f"{group}.json" for group in _LOCALE_NAME_KINDS)
     members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))
@@ -458,8 +461,11 @@ def choose_languages(languages: str, names: Names, emoji: set[str]) -> list[str]
     if languages == "core":
         return list(CORE)
     if languages == "all":
-        enough = {locale for locale, named in names.items() if 2 * len(emoji & named.keys()) >= len(emoji)}
-        return [*CORE, *sorted(enough.difference(CORE))]
+        others = []
+        for locale, locale_names in names.items():
+            if locale not in CORE and 2 * len(emoji & locale_names.keys()) >= len(emoji):
+                others.append(locale)
+        return [*CORE, *sorted(others)]
     raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
 
 
@@ -472,6 +478,7 @@ def parse_json(content: bytes, tarball: pathlib.Path, path: str) -> dict:
 
 
 def _is_locale_file(path: str, folder: str, names: tuple[str, ...]) -> bool:
+    """Whether a path is `folder`/<locale>/<one of `names`>."""
     parts = path.split("/")
     return len(parts) == 3 and parts[0] == folder and parts[2] in names
 
@@ -493,11 +500,11 @@ class DrawingStyle:
     joined: bool = True  # False: file names leave out the zero width joiner as well
 
     def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
-        """Returns emoji key -> the drawing's file, PNG or SVG, for the emoji of `names` that the package draws."""
+        """Returns {emoji key: the drawing's file, PNG or SVG} for the emoji of `names` that the package draws."""
         by_file_key = {}
         for key in names:
-            written = key if self.joined else key.replace(_ZERO_WIDTH_JOINER, "")
-            by_file_key[written] = key
+            name_in_file = key if self.joined else key.replace(_ZERO_WIDTH_JOINER, "")
+            by_file_key[name_in_file] = key
 
         def file_key(path: str) -> str | None:
             folder, _, name = path.rpartition("/")
@@ -521,10 +528,10 @@ class IconSet:
     suffix: str = ".svg"
 
     def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
-        """Returns emoji key -> the drawing as SVG, for the emoji of `names`, English, that the package draws."""
+        """Returns {emoji key: the drawing as SVG} for the emoji of `names`, English, that the package draws."""
         members = read_members(tarball, lambda path: path == "icons.json")
         entries = parse_json(members.get("icons.json", b""), tarball, "icons.json")
-        side = entries.get("width", 16)  # of a square; Iconify's default
+        side = entries.get("width", 16)  # a square's; 16 is Iconify's default
         drawings = {}
         for key, name in names.items():
             icon = entries["icons"].get(_icon_name(name.name))
@@ -573,9 +580,9 @@ MORE_STYLES = (
 def draw_all(
     styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Returns style name -> emoji key -> PNG bytes for every (style, tarball); `names`: English, of the emoji.
+    """Returns {style's name: {emoji key: PNG}} for every (style, tarball); `names`: the emoji's English names.
 
-    One process does: the 7,087 drawings of the four styles take a few seconds.
+    One process is enough: the 7,087 drawings of the four styles take a few seconds.
     """
     drawings_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
@@ -606,6 +613,7 @@ def draw(content: bytes, suffix: str) -> bytes:
 
 
 def _render_svg(content: bytes) -> bytes:
+    """Returns an SVG as a PNG of `IMAGE_SIZE`."""
     try:
         import resvg_py
     except ImportError:

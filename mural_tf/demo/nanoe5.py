@@ -45,7 +45,7 @@ SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-LARGEST = 2**20  # of a size, a count of pieces, or a name
+LARGEST = 2**20  # a size, a count of pieces or a name is smaller
 EMBEDDINGS = {
     "embeddings.word_embeddings.weight": "emb.word",
     "embeddings.position_embeddings.weight": "emb.pos",
@@ -53,7 +53,7 @@ EMBEDDINGS = {
     "embeddings.LayerNorm.weight": "emb.ln.w",
     "embeddings.LayerNorm.bias": "emb.ln.b",
 }
-LAYERS = {  # BertModel's: the package's
+LAYERS = {  # {BertModel's name: the package's}
     "attention.self.query": "q",
     "attention.self.key": "k",
     "attention.self.value": "v",
@@ -111,7 +111,7 @@ class _Content:
         return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
 
     def _entry(self) -> tuple[str, tuple[int, int]]:
-        """The directory's next entry: a tensor's name, and where its bytes begin and end."""
+        """Returns the directory's next entry: a tensor's name, and where its bytes begin and end."""
         name = self._bytes(self._number("<H")).decode()
         _, _, begin, size = self._numbers("<BIQQ")
         end = begin + size
@@ -130,8 +130,11 @@ def recognises(path: str | os.PathLike) -> bool:
 
 
 def _file_of(path: str | os.PathLike) -> pathlib.Path:
+    """Returns the file in the package's folder, or the file itself."""
     path = pathlib.Path(path)
-    return path / FILE if path.is_dir() else path
+    if path.is_dir():
+        return path / FILE
+    return path
 
 
 def open_weights(path: str | os.PathLike) -> WeightFile:
@@ -172,7 +175,7 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
 
 
 def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """Blocks of a float16 scale and 16 bytes -> float32: (number of 4 bits - 8) times the scale."""
+    """Returns float32 of blocks of a float16 scale and 16 bytes: (number of 4 bits - 8) times the scale."""
     blocks = np.frombuffer(data, np.uint8).reshape(-1, BYTES_PER_BLOCK)
     scales = blocks[:, :2].copy().view("<f2").astype(np.float32)
     halves = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)  # [N, 32]
@@ -198,7 +201,7 @@ def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict
 
 
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
-    """Returns the lines of the pieces, with lines that are never used for rows without a piece, and sets their use."""
+    """Returns the lines of the pieces, with unused lines for rows without a piece; `config` is set to use them."""
     content = _Content(_file_of(path))
     types = dict.fromkeys(content.ids.values(), "control")
     types |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
@@ -213,7 +216,7 @@ def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
 
 
 def _normalization() -> dict:
-    """The settings of `nmt_nfkc`, as SentencePiece writes them into a model that it learns of one line."""
+    """Returns the settings of `nmt_nfkc`, as SentencePiece writes them into a model that it learns from one line."""
     try:
         import sentencepiece
     except ImportError:

@@ -48,13 +48,13 @@ def fetch_packages(
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
     progress: bool = True,
 ) -> dict[str, pathlib.Path]:
-    """Returns name -> verified tarball in `cache`, fetching what is missing or damaged there.
+    """Returns {name: verified tarball in `cache`}, and fetches the packages that are missing or damaged there.
 
     Args:
-      packages: what to fetch.
+      packages: the packages to fetch.
       cache: folder of the tarballs; created if missing. Packages fetched before an interruption stay there.
-      fetch: `(package, folder) -> tarball` downloads into an empty folder; None is `npm_pack`.
-      progress: show a bar, in bytes, which moves with each package.
+      fetch: a function from a package and an empty folder to the tarball that it downloads there; None is `npm_pack`.
+      progress: whether to show a bar, in bytes, which moves with each package.
 
     Raises:
       UserError: no npm client, no network, no such package, another SHA-512, full disk.
@@ -64,7 +64,10 @@ def fetch_packages(
         cache.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(cache / ".lock"):
             paths = {package: cache / package.tarball_name for package in packages}
-            missing = {p: path for p, path in paths.items() if not path.is_file() or integrity_of(path) != p.integrity}
+            missing = {}
+            for package, path in paths.items():
+                if not path.is_file() or integrity_of(path) != package.integrity:
+                    missing[package] = path
             total = sum(package.size for package in missing)
             with tqdm(total=total, unit="B", unit_scale=True, disable=not (progress and missing)) as bar:
                 for package, path in missing.items():
@@ -126,7 +129,7 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Returns path -> content of the regular files for which `wanted(path)`, read in memory.
+    """Returns {path: content} of the regular files for which `wanted(path)`, read in memory.
 
     Paths are relative to the archive's top folder ("package/"). Nothing is written to disk. Members that are not
     regular files (links, devices, folders) and members with absolute paths or `..` are ignored.

@@ -46,7 +46,7 @@ LANGUAGES = WELL_RESOURCED + UNDER_RESOURCED
 WORDINGS = 2  # captions per scene and language
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
-CAPTION_SHARE = 0.03  # of the training images, in under-resourced languages
+CAPTION_SHARE = 0.03  # share of the training images with captions in under-resourced languages
 DEV_IMAGES = 100
 TEST_IMAGES = 150
 SUPERSAMPLING = 4  # pictures are drawn this many times larger and reduced, for smooth edges
@@ -65,7 +65,8 @@ RGB = {  # 0..255
     "grey": (150, 150, 150),
 }
 COLOR_JITTER = 12  # largest change of a channel
-RADIUS = {"small": 0.11, "big": 0.19}  # of the picture's side
+RADIUS = {"small": 0.11, "big": 0.19}  # share of the picture's side
+RING_HOLE = 0.55  # the radius of a ring's hole, as a share of the ring's
 TILT = 12.0  # degrees, largest; a square must not become a diamond
 
 
@@ -148,6 +149,7 @@ def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progre
 def _image_record(
     name: str, scene: Scene, languages: Sequence[str], image_size: int, draw: random.Random
 ) -> ImageTextRecord:
+    """Returns the record of a scene with a new drawing and its captions in `languages`."""
     texts = list(itertools.chain.from_iterable(captions(scene, language) for language in languages))
     return ImageTextRecord(
         image_id=f"{name}-{scene.name}",
@@ -159,7 +161,7 @@ def _image_record(
 
 
 def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
-    """English with every other language, wording by wording."""
+    """Returns pairs of English and every other language, wording by wording."""
     pairs = []
     for scene, language in itertools.product(scenes, LANGUAGES[1:]):
         for english, other in zip(captions(scene, "en"), captions(scene, language)):
@@ -187,24 +189,26 @@ def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
 
 
 def _shade(color: str, draw: random.Random) -> tuple[int, ...]:
-    """A colour near the named one, 0..255."""
+    """Returns a colour near the named one, RGB in 0..255."""
     shifted = [channel + draw.randint(-COLOR_JITTER, COLOR_JITTER) for channel in RGB[color]]
     return tuple(min(255, max(0, channel)) for channel in shifted)
 
 
 def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: float, color, ground) -> None:
-    """Draws one shape of about `radius` pixels about (x, y), turned by `tilt` radians."""
+    """Draws a shape of some `radius` pixels with its centre at (x, y), turned by `tilt` radians."""
     if shape in ("circle", "ring"):
         canvas.ellipse([x - radius, y - radius, x + radius, y + radius], fill=color)
         if shape == "ring":
-            hole = 0.55 * radius
-            canvas.ellipse([x - hole, y - hole, x + hole, y + hole], fill=ground)
+            hole_radius = RING_HOLE * radius
+            canvas.ellipse([x - hole_radius, y - hole_radius, x + hole_radius, y + hole_radius], fill=ground)
         return
     cosine = math.cos(tilt)
     sine = math.sin(tilt)
     corners = []
-    for u, v in _outline(shape):
-        corners.append((x + radius * (cosine * u - sine * v), y + radius * (sine * u + cosine * v)))
+    for u, v in _outline(shape):  # in units of the radius
+        corner_x = x + radius * (cosine * u - sine * v)
+        corner_y = y + radius * (sine * u + cosine * v)
+        corners.append((corner_x, corner_y))
     canvas.polygon(corners, fill=color)
 
 
@@ -226,14 +230,12 @@ def _outline(shape: str) -> list[tuple[float, float]]:
         angles = [math.pi * (i / 5 - 0.5) for i in range(10)]
         return [(r * math.cos(angle), r * math.sin(angle)) for angle, r in zip(angles, (1.0, 0.42) * 5)]
     if shape == "heart":  # the curve x = 16 sin³ t, y = 13 cos t − 5 cos 2t − 2 cos 3t − cos 4t
-        curve = [2 * math.pi * i / 40 for i in range(40)]
-        return [
-            (
-                16 / 18 * math.sin(t) ** 3,
-                -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t) + 2) / 18,
-            )
-            for t in curve
-        ]
+        corners = []
+        for t in [2 * math.pi * i / 40 for i in range(40)]:
+            x = 16 / 18 * math.sin(t) ** 3
+            y = -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t) + 2) / 18
+            corners.append((x, y))
+        return corners
     raise ValueError(f"Unknown shape {shape!r}.")
 
 
@@ -256,7 +258,7 @@ def captions(scene: Scene, language: str) -> tuple[str, ...]:
 
 
 def _table(words: str) -> dict[str, str]:
-    """Reads "red=rot green=grün"; an underscore means a space."""
+    """Returns {"red": "rot", "green": "grün"} for "red=rot green=grün"; an underscore means a space."""
     return dict(entry.replace("_", " ").split("=") for entry in words.split())
 
 

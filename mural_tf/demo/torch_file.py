@@ -69,20 +69,22 @@ class _Refused(ValueError):
 
 
 def _tensor(storage, offset, shape, strides, *_) -> _Tensor:
+    """Returns a tensor's place, as PyTorch's function of these arguments; raises `_Refused` for an impossible place."""
     tensor = _Tensor(storage, offset, tuple(shape), tuple(strides))
     numbers = (tensor.offset, *tensor.shape, *tensor.strides)
     are_whole = all(type(number) is int and number >= 0 for number in numbers)
     if not isinstance(storage, _Storage) or not are_whole:
         raise _Refused("a tensor's place is not a storage with whole numbers")
-    last = offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides))
+    last_place = offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides))
     count = math.prod(tensor.shape)
-    ends_behind = count > 0 and last >= storage.size
+    ends_behind = count > 0 and last_place >= storage.size
     if len(tensor.shape) != len(tensor.strides) or count > storage.size or ends_behind:
         raise _Refused(f"a tensor of shape {list(tensor.shape)} does not lie in its storage of {storage.size} numbers")
     return tensor
 
 
 def _parameter(tensor, *_) -> _Tensor:
+    """Returns the tensor of a parameter, for PyTorch's function of these arguments."""
     return tensor
 
 
@@ -102,15 +104,15 @@ class _Reader(pickle.Unpickler):
             return STORAGES[name]
         raise _Refused(f"it asks for {module}.{name}")
 
-    def persistent_load(self, described: Any) -> _Storage:
-        tag, dtype, key, _, size, *_ = described
+    def persistent_load(self, description: Any) -> _Storage:
+        tag, dtype, key, _, size, *_ = description
         if tag != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
             raise _Refused("a storage is described in another way")
         return _Storage(dtype, key, size)
 
 
 def _load(file: BinaryIO) -> Any:
-    """Loads the pickle that begins here, after its opcodes are looked at."""
+    """Returns the content of the pickle that begins here, after its opcodes are looked at."""
     begin = file.tell()
     _check_opcodes(file)
     file.seek(begin)
@@ -164,9 +166,12 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
     path = pathlib.Path(path)
     try:
         with open(path, "rb") as file:
-            open_form = _open_archive if zipfile.is_zipfile(file) else _open_pickles
+            is_archive = zipfile.is_zipfile(file)
             file.seek(0)
-            tensors, read = open_form(file, path)
+            if is_archive:
+                tensors, read_tensor = _open_archive(file, path)
+            else:
+                tensors, read_tensor = _open_pickles(file, path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except _Refused as refusal:
@@ -175,10 +180,12 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
         ) from None
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises nearly any error
         raise UserError(f"{path} is not a file of PyTorch's tensors or is damaged: {first_line(error)}.") from None
-    return WeightFile(path, {name: tensor.shape for name, tensor in tensors.items()}, lambda name: read(tensors[name]))
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    return WeightFile(path, shapes, lambda name: read_tensor(tensors[name]))
 
 
 def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor], Callable]:
+    """Returns {name: tensor's place} of a ZIP archive, and the function from such a place to an array."""
     with zipfile.ZipFile(file) as archive:
         inside = {name.partition("/")[2]: archive.getinfo(name) for name in archive.namelist()}
         if "data.pkl" not in inside:
@@ -203,7 +210,10 @@ def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
 
 
 def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor], Callable]:
-    if (_load(file), _load(file)) != (MAGIC, PROTOCOL):
+    """Returns {name: tensor's place} of pickles one after the other, and the function from such a place to an array."""
+    magic = _load(file)
+    protocol = _load(file)
+    if magic != MAGIC or protocol != PROTOCOL:
         raise _Refused("it does not begin as PyTorch's files do")
     if not _load(file).get("little_endian"):
         raise _Refused("its numbers are big-endian")
@@ -221,7 +231,8 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
         if count != storages[key].size or end > file_size:
             raise _Refused(f"storage {key} is cut off or not {storages[key].size} numbers large")
         file.seek(end)
-    if missing := storages.keys() - begins.keys():
+    missing = storages.keys() - begins.keys()
+    if missing:
         raise _Refused(f"storage {min(missing)} is missing")
 
     def numbers(storage: _Storage) -> np.ndarray:
@@ -233,6 +244,7 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
 
 
 def _tensors(content: Any) -> dict[str, _Tensor]:
+    """Returns the dictionary of tensors that a file holds; raises `_Refused` for other content."""
     if isinstance(content, dict) and set(content) == {"state_dict"}:
         content = content["state_dict"]
     if isinstance(content, dict):
@@ -243,7 +255,7 @@ def _tensors(content: Any) -> dict[str, _Tensor]:
 
 
 def _view(numbers: np.ndarray, tensor: _Tensor) -> np.ndarray:
-    """The numbers of a tensor, whose place `_tensor` has checked, as an array of its own."""
+    """Returns the numbers of a tensor, whose place `_tensor` has checked, as an array of its own."""
     if not math.prod(tensor.shape):
         return np.zeros(tensor.shape, numbers.dtype)
     strides = [step * numbers.itemsize for step in tensor.strides]

@@ -75,6 +75,7 @@ def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None
 
 
 def _print_for_slice(config: ConfigDict, slice_: Slice) -> None:
+    """Prints the compiler's forecast for a slice; without the compiler, a check of the step's operations."""
     config = as_compiled(as_on_tpu(config), tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
     check_train(config, slice_.replicas, slice_.name)
@@ -130,6 +131,7 @@ def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
 
 
 def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDict, *sizes: int) -> None:
+    """Sends the module of `lower_step`, or its `UserError`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C interrupts the waiting process, which ends this one
     try:
         sender.send(lower_step(config, *sizes))
@@ -168,7 +170,10 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+    """Returns a number with three digits, or all digits before its point."""
+    if value < 100:
+        return f"{value:,.3g}"
+    return f"{value:,.0f}"
 
 
 def _bytes(size: float) -> str:

@@ -81,11 +81,11 @@ def finetune(
 
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
     """Returns the configuration with the values that replaced its zeros when the run began: data may grow meanwhile."""
-    saved = as_path(workdir) / "config.json"
-    if not saved.is_file():
+    path = as_path(workdir) / "config.json"
+    if not path.is_file():
         return config
     config = config.copy_and_resolve_references()
-    before = load_config(local_copy(saved))
+    before = load_config(local_copy(path))
     if not config.optimizer.learning_rate:
         config.optimizer = before.optimizer
     if not config.train.steps:
@@ -225,14 +225,14 @@ def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Colle
 
     `keeps_cache`: if only the source's head was trained, on a frozen and cached tower, that goes on.
     """
-    kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
-    kept.update(inherited(config, source, tower, INHERITED, given))
+    settings = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
+    settings.update(inherited(config, source, tower, INHERITED, given))
     if keeps_cache and source[tower].cached and f"{tower}.frozen" not in given:
-        kept.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
-        if f"{tower}.precision" not in given:  # states that are made in another are another tower's
-            kept["precision"] = source[tower].precision
+        settings.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
+        if f"{tower}.precision" not in given:  # states that are made in another precision are another tower's
+            settings["precision"] = source[tower].precision
     config[tower].update(source[tower].to_dict())
-    config[tower].update({**kept, "weights": ""})
+    config[tower].update({**settings, "weights": ""})
 
 
 def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head_settings: dict) -> None:
@@ -314,7 +314,8 @@ def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenize
     from mural_tf.export.restore import restore_from_export
 
     if (folder / "checkpoints").is_dir():
-        return load_trained(folder)[:2]
+        model, tokenizer, _, _ = load_trained(folder)
+        return model, tokenizer
     config = load_config(folder / "config.json")
     tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
@@ -323,6 +324,7 @@ def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenize
 
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
+    """Restores a workdir's result; with `other_method` variables that it lacks stay as they are."""
     path = restore_for_inference(model, folder, partly=other_method)
     print(f"Starts from the weights of {display_name(path)}.")
 

@@ -101,8 +101,8 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, given in {"text": text, "as_trained": as_trained}.items():
-            if given:
+        for flag, value in {"text": text, "as_trained": as_trained}.items():
+            if value:
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
@@ -114,9 +114,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
         open_workdir(workdir, config)
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
-    taken = f"{weights} and {text}" if text else weights
+    sources = f"{weights} and {text}" if text else weights
     size = f"{config.model} with {trainable_parameters(model):,} parameters"
-    print(f"Imported {taken} into {display_name(workdir)}: {size}.")
+    print(f"Imported {sources} into {display_name(workdir)}: {size}.")
     if fresh:
         print(
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
@@ -125,6 +125,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
 
 
 def _check_empty(workdir: pathlib.Path) -> None:
+    """Raises `UserError` for a workdir with a trained model."""
     if has_checkpoint(workdir):
         raise UserError(f"{display_name(workdir)} holds a trained model already; name another --workdir.")
 
@@ -144,8 +145,10 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
-    parts_from = [] if source == WORKDIR else _parts_from(source, weights, text, onto)
-    loaded: list[str] = []
+    parts_from: list[PartsFrom] = []
+    if source != WORKDIR:
+        parts_from = _parts_from(source, weights, text, onto)
+    loaded: list[str] = []  # names of parts
     for _, _, parts in parts_from:
         loaded += parts
     config, loaded_pieces = _configure(config, parts_from, loaded, weights, onto, text, as_trained)
@@ -155,7 +158,9 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in parts_from:
         importer_of(family).load_weights(folder, model, config, parts)
-    copied = [] if before is None else _copy_parts(before, model, loaded)
+    copied: list[str] = []
+    if before is not None:
+        copied = _copy_parts(before, model, loaded)
     fresh = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
     if not has_images(config.image_tower):
         fresh = [name for name in fresh if name != "image_encoder"]
@@ -209,7 +214,7 @@ def _configure(
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
-    """Returns `source`; a published checkpoint is first made into a workdir next to `workdir`, which is returned.
+    """Returns `source`, or, if it is a published checkpoint, the workdir that is made of it next to `workdir`.
 
     This workdir is made once, and its name is the name of `workdir` with "_" and `role`. Raises `UserError` as
     `import_into_workdir`, and for a checkpoint without `part` or a vocabulary.

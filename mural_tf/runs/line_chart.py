@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-POINTS = 400  # the most of a line
+POINTS = 400  # the most points of a line
 
 Points = Sequence[tuple[float, float]]
 
@@ -14,7 +14,7 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
     """Returns the values that `parts.lines` draws, positions in percent from the left and from the top.
 
     Args:
-      series: name -> points (x >= 0, y); NaN and infinity are left out.
+      series: {name: points (x >= 0, y)}; points of NaN and infinity are left out.
       title: describes the chart for readers who do not see it; the last values are added.
 
     Returns:
@@ -22,9 +22,9 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
     """
     lines: dict[str, Points] = {}
     for name, points in series.items():
-        finite = [point for point in points if is_finite(point[1])]
-        if finite:
-            lines[name] = _thinned(finite)
+        finite_points = [(x, y) for x, y in points if is_finite(y)]
+        if finite_points:
+            lines[name] = _thinned(finite_points)
     if not lines:
         return None
     xs, ys = zip(*sum(lines.values(), []))
@@ -40,18 +40,19 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
     def down(y: float) -> str:
         return f"{100 * (high - y) / (high - low):.2f}"
 
-    drawn = []
+    drawn_lines = []
     last_values = []
     for name, points in lines.items():
         corners = " L".join(f"{across(x)},{down(y)}" for x, y in points)
         # The horizontal line of no length at the end makes a single point a dot.
-        drawn.append({"name": name, "path": f"M{corners} h0", "single": len(points) == 1})
-        last_values.append(f"{name} {points[-1][1]:.3g}")
+        drawn_lines.append({"name": name, "path": f"M{corners} h0", "single": len(points) == 1})
+        _, last_value = points[-1]
+        last_values.append(f"{name} {last_value:.3g}")
     return {
         "title": f"{title}, at last {', '.join(last_values)}",
         "xs": [(f"{x:,g}", across(x)) for x in ticks(0, right)],
         "ys": [(f"{y:g}", down(y)) for y in ticks(low, high)],
-        "lines": drawn,
+        "lines": drawn_lines,
     }
 
 
@@ -61,6 +62,7 @@ def is_finite(value: object) -> bool:
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns about `POINTS` of the points, evenly spaced, with the first and the last one."""
     step = max(1, math.ceil(len(points) / POINTS))
     thinned = points[::step]
     if thinned[-1] is not points[-1]:

@@ -58,7 +58,7 @@ from mural_tf.training.trained_model import load_trained
 KINDS = ("int8", "float16", "float32")
 MOST_LOST = 0.5  # points of mean recall, in any language
 FASTER = 0.9  # of float16's time: int8 is tried for pictures only below it
-MOST_PICTURES = 1000  # that are compared by cosine
+MOST_PICTURES = 1000  # pictures that are compared by cosine
 TIMED = 32  # texts, or pictures, that are timed
 
 
@@ -91,8 +91,8 @@ def choices(content: bytes, precision: str) -> list[Choice]:
     products = [layer for layer in layers if layer != "table"]
     sensitive = [layer for layer in ("table", *products[:1], *products[-1:]) if layer in layers]
     sensitive = list(dict.fromkeys(sensitive))  # the first layer may be the last one, too
-    tried = [Choice("int8", tuple(sensitive[:count])) for count in range(len(sensitive) + 1)]
-    return [*tried, Choice("float16"), Choice("float32")]
+    int8_choices = [Choice("int8", tuple(sensitive[:count])) for count in range(len(sensitive) + 1)]
+    return [*int8_choices, Choice("float16"), Choice("float32")]
 
 
 def export_lite(
@@ -108,7 +108,7 @@ def export_lite(
         a model without images, and with `precision`, only cosines are measured.
       export: an export's folder.
       checkpoint: "result", "latest" or "best".
-      precision: of both encoders, one of `KINDS`; "": the best for each encoder.
+      precision: the kind of both encoders, one of `KINDS`; "": the best for each encoder.
 
     Raises:
       UserError: an unknown kind, an operation that TensorFlow Lite lacks, no package ai-edge-litert, or a workdir that
@@ -170,6 +170,7 @@ def _write_vocabulary(layout: str, content: bytes, folder: pathlib.Path) -> None
 
 
 def _write(path: pathlib.Path, values: dict) -> None:
+    """Writes values as JSON."""
     path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -177,12 +178,13 @@ class _Trial:
     """Tries kinds of encoders in a folder that is being written, and leaves the chosen encoders there.
 
     Args:
-      folder: of the lite encoders.
-      description: lite.json.
+      folder: the folder of the lite encoders.
+      description: the values of lite.json.
       original: the trained model.
-      config: of the trained model.
-      encoders: file's name -> float32 encoder.
-      measures_recall: on the data of the trained model, which takes minutes; otherwise only cosines.
+      config: the trained model's configuration.
+      encoders: {file's name: float32 encoder}.
+      measures_recall: whether recall is measured, on the trained model's data, which takes minutes; otherwise cosines
+        alone.
 
     Attributes:
       bound: 1 - the lowest cosine between an original and a lite embedding that is still right.
@@ -317,8 +319,8 @@ class Remembered:
 
     Attributes:
       embedder: encodes new texts and pictures.
-      texts: text -> vector.
-      images: hash of a picture -> vector, `None` if the picture does not decode.
+      texts: {text: vector}.
+      images: {hash of a picture: vector}, `None` if the picture does not decode.
     """
 
     def __init__(self, embedder: Embedder):
@@ -329,8 +331,8 @@ class Remembered:
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
         """Does the same as `Embedder.encode_text`."""
-        new = [text for text in dict.fromkeys(texts) if text not in self.texts]
-        self.texts.update(zip(new, self.embedder.encode_text(new, **options)))
+        new_texts = [text for text in dict.fromkeys(texts) if text not in self.texts]  # each once
+        self.texts.update(zip(new_texts, self.embedder.encode_text(new_texts, **options)))
         return np.array([self.texts[text] for text in texts], np.float32)
 
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
@@ -423,8 +425,10 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
             texts.append(text)
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
-    if scores:
-        always += [min(scores)[1], max(scores)[1]]  # unknown characters are weighed by these, see few_pieces.py
+    if scores:  # unknown characters are weighed by the lowest and the highest, see few_pieces.py
+        _, lowest = min(scores)
+        _, highest = max(scores)
+        always += [lowest, highest]
     hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
     order = np.argsort(hashes, kind="stable")
     np.savez(

@@ -90,7 +90,9 @@ def train_and_finish(
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder, config.train.steps)
         try:
-            lock = lock_workdir(folder) if writes else contextlib.nullcontext()
+            lock = contextlib.nullcontext()
+            if writes:
+                lock = lock_workdir(folder)
             with lock:
                 with failures_in_one_line(config, strategy):
                     finished = _train_in_workdir(config, pieces, folder, strategy, steps, debug_nans, start, signals)
@@ -143,7 +145,9 @@ def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, st
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
-    evaluate = start.evaluation(measured, config, "dev") if takes_steps(type(model)) else None
+    evaluate = None
+    if takes_steps(type(model)):
+        evaluate = start.evaluation(measured, config, "dev")
     observers_of = functools.partial(observers, profile=profile)
     reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, columns_of, observers_of)
     signals.check()
@@ -186,6 +190,7 @@ def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: path
 
 
 def _starts_from_weights(config: ConfigDict) -> bool:
+    """Whether a tower or the classes' names bring weights of their own."""
     return bool(config.image_tower.weights or config.text_tower.weights or config.image_tower.class_names)
 
 
@@ -193,7 +198,6 @@ def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns the configuration with the architecture of trained towers, and the text tower's vocabulary or []."""
     if not _starts_from_weights(config):
         return config, []
-
     return configure_towers(config)
 
 

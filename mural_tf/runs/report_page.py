@@ -53,7 +53,7 @@ def write_report_page(
       config: the run's configuration.
       evaluation: the evaluation of its last step; `None`: nothing was evaluated.
       embedder: encodes the examples' captions; None: no examples.
-      seconds: stage → its time.
+      seconds: {stage: its time}.
       searches: the result of `find_examples`.
     """
     rows = read_metrics(workdir)
@@ -128,9 +128,12 @@ def _has(row: Mapping, name: str) -> bool:
 
 
 def _at_step(rows: list[dict], name: str, step: int) -> dict:
-    """Returns the last evaluation of this name at this step, or {}."""
-    evaluations = [row for row in rows if row["step"] == step and _has(row, name)]
-    return evaluations[-1] if evaluations else {}
+    """Returns the row of the last evaluation of this name at this step, or {}."""
+    last = {}
+    for row in rows:
+        if row["step"] == step and _has(row, name):
+            last = row
+    return last
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
@@ -184,7 +187,7 @@ def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> d
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
     groups: dict[str, list] = {group: [] for group in evaluation.groups}
-    values = [1e-9]
+    values = [1e-9]  # so that the largest value, by which bars are divided, is never 0
     has_before = False
     for language, group in group_of.items():
         key = f"{name}/{language}/mean_recall"
@@ -254,14 +257,15 @@ def _shown_languages(evaluation: Evaluation) -> list[str]:
 
 def _shown_queries(queries: Sequence[Searched]) -> list[Searched]:
     """Returns up to `EXAMPLES` queries whose picture came first, then as many queries that missed theirs."""
-    right = [query for query in queries if query.found[0].rank <= 1]
-    return [*evenly(right, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
+    right_queries = [query for query in queries if query.found[0].rank <= 1]  # by the only model
+    return [*evenly(right_queries, EXAMPLES), *choose_queries(queries, EXAMPLES, "wrong")]
 
 
 def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
-    """Returns a query with its first three pictures and, if none of these is right, a gap and the right pictures."""
-    rank = searched.found[0].rank
-    first = searched.found[0].top[:3]
+    """Returns a query with its first three pictures and, if no such picture is right, a gap and the right pictures."""
+    (found,) = searched.found  # by the only model
+    rank = found.rank
+    first = found.top[:3]
     shown_pictures = [(thumbnail_url(pictures[number], SIDE), number in searched.right) for number in first]
     if not searched.right.intersection(first):
         right = [(thumbnail_url(pictures[number], SIDE), True) for number in sorted(searched.right)]
@@ -277,22 +281,24 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
     """Returns (name, value) of the data set's description."""
     lines = [("folder", config.data.directory)]
     try:
-        described = read_json(as_path(config.data.directory) / "dataset.json")
-    except UserError:  # other people's records come without one
+        description = read_json(as_path(config.data.directory) / "dataset.json")
+    except UserError:  # other people's records come without a description
         return lines
-    lines += [(key, str(described[key])) for key in ("name", "license") if key in described]
-    for part, splits in _items(described.get("counts")):
+    lines += [(key, str(description[key])) for key in ("name", "license") if key in description]
+    for part, splits in _items(description.get("counts")):
         for split, counts in _items(splits):
             words = [f"{number:,} {name}" for name, number in _items(counts)] or [f"{counts:,}"]
             lines.append((f"{part}, {split}", ", ".join(words)))
-    if isinstance(described.get("languages"), (list, Mapping)):
-        lines.append(("languages", ", ".join(sorted(described["languages"]))))
+    if isinstance(description.get("languages"), (list, Mapping)):
+        lines.append(("languages", ", ".join(sorted(description["languages"]))))
     return lines
 
 
 def _items(value: object) -> Iterable[tuple[str, object]]:
-    """Returns the items of a mapping, and none of other values: other people's descriptions may hold anything."""
-    return value.items() if isinstance(value, Mapping) else ()
+    """Returns the items of a mapping, () for any other value: other people's descriptions may hold anything."""
+    if not isinstance(value, Mapping):
+        return ()
+    return value.items()
 
 
 def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:

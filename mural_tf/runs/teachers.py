@@ -74,23 +74,23 @@ class TextVectors:
                 keys.extend(bytes_hash(row["name"].encode()) for row in rows)
                 self._store.write(np.ascontiguousarray(vectors, dtype).tobytes())
         self._store.flush()
-        unsorted = np.array(keys, np.uint64)
-        self._rows = np.argsort(unsorted, kind="stable")
-        self._keys = unsorted[self._rows]
+        keys_in_order = np.array(keys, np.uint64)
+        self._rows = np.argsort(keys_in_order, kind="stable")
+        self._keys = keys_in_order[self._rows]
         if len(keys):
             self._vectors = np.memmap(self._store, dtype, "r", shape=(len(keys), self.width))
 
     def look_up(self, texts: list[bytes]) -> np.ndarray:
-        """Returns float32 [N, D] of UTF-8 texts; a row of zeros where the folder has no such text."""
+        """Returns the vectors of UTF-8 texts, float32 [N, D]; zeros for a text that the folder does not have."""
         if self._keys is None:
             self._read()
         vectors = np.zeros([len(texts), self.width], np.float32)
         if not len(self._keys):
             return vectors
-        wanted = np.array([bytes_hash(text) for text in texts], np.uint64)
-        nearest = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        is_known = np.flatnonzero(self._keys[nearest] == wanted)
-        vectors[is_known] = self._vectors[self._rows[nearest[is_known]]]
+        keys = np.array([bytes_hash(text) for text in texts], np.uint64)
+        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        known = np.flatnonzero(self._keys[nearest] == keys)  # numbers of texts that the folder has
+        vectors[known] = self._vectors[self._rows[nearest[known]]]
         release_pages(self._vectors)
         return vectors
 

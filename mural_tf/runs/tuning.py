@@ -43,9 +43,9 @@ from mural_tf.training.checkpoints import save_result
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
 from mural_tf.training.workers import is_chief
 
-RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
+RATE = 1 / 20  # share of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS = 15
-EPOCHS_OF_PAIRS = 12  # of a stage that learns from translation pairs
+EPOCHS_OF_PAIRS = 12  # epochs of a stage that learns from translation pairs
 STAGE_RATE = 4e-3  # that stage's rate for a text tower of `STAGE_WIDTH`; falls with the square of the width
 STAGE_WIDTH = 128
 FEWEST_STEPS = 60
@@ -53,7 +53,7 @@ MOST_STEPS = 40_000  # [MURAL] §4
 SMALLEST_BATCH = 16
 LARGEST_BATCH = 2_048  # [ETCL]
 SAMPLED = 20_000  # records that are read to estimate how many there are
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tuned weights in a mix
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the tuned weights in a mix
 TUNED = "tuned"
 OTHERS = "others"
 MIXES = "mixes.json"
@@ -63,7 +63,8 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     """Returns the configuration with values in place of its zeros, and prints them.
 
     Args:
-      config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`.
+      config: the run's, with 0 for some of `train.steps`, `train.image_text_batch`, `train.text_text_batch` and
+        `optimizer.learning_rate`.
       source: the configuration of the model that the run starts from. Its optimiser takes the place of defaults.
       given: fields, "optimizer.name", whose value in `config` stays, even if it is the default.
 
@@ -91,7 +92,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
 
 
 def _set_sizes(config: ConfigDict) -> str:
-    """Sets the batches and steps that are 0 by the number of texts, and describes them."""
+    """Sets the batches and steps that are 0 by the number of texts, and returns their description."""
     train = config.train
     if method_class(config.model).sized_by == TEXT_PAIRS:
         texts = "translation pairs"
@@ -231,14 +232,15 @@ def inherited(
 
     Fields that only one of both configurations has are left out.
     """
-    own = config[branch]
+    fields = config[branch]
+    source_fields = source[branch]
     defaults = base_config()[branch]
     values = {}
     for name in names:
-        if name not in own or name not in source[branch]:
+        if name not in fields or name not in source_fields:
             continue
-        is_chosen = own[name] != defaults[name] or f"{branch}.{name}" in given
-        values[name] = own[name] if is_chosen else source[branch][name]
+        is_chosen = fields[name] != defaults[name] or f"{branch}.{name}" in given
+        values[name] = fields[name] if is_chosen else source_fields[name]
     return values
 
 
@@ -375,9 +377,9 @@ def mix(
     tuned = [variable.numpy() for variable in variables]
     initialize(model)
     source = [variable.numpy() for variable in variables]
-    before = TunedEvaluation(measured, config, config.evaluation.split)
-    if not any(has_evaluation(row, before.name, 0) for row in read_metrics(workdir)):
-        evaluation = before(step)
+    evaluate_source = TunedEvaluation(measured, config, config.evaluation.split)
+    if not any(has_evaluation(row, evaluate_source.name, 0) for row in read_metrics(workdir)):
+        evaluation = evaluate_source(step)
         if evaluation is not None:
             append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
     rows = []
@@ -426,7 +428,7 @@ class StandingTowers:
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
     """Returns the captions by which a model is chosen and measured, each once."""
     data = config.data.directory
-    texts: dict[str, None] = {}
+    texts: dict[str, None] = {}  # a set that keeps its order
     for split in ("dev", config.evaluation.split):
         if records.find_files(data, records.IMAGE_TEXT, split):
             for captions in read_pool(data, split).texts.values():

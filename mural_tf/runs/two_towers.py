@@ -74,7 +74,7 @@ def learn_choice(texts: Sequence[str], languages: Sequence[str], gains: Mapping[
     Args:
       texts: training texts.
       languages: the language of each text.
-      gains: language -> points of recall on dev that the own tower is better; texts of other languages are ignored.
+      gains: {language: points of recall on dev by which the own tower is better}; texts in other languages are ignored.
     """
     text_gains = np.array([gains.get(language, 0.0) for language in languages])
     counts = collections.Counter(languages)
@@ -177,7 +177,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     Args:
       other: an export of a bridged model.
       own: an export of the model that it was bridged to, with the same image tower.
-      data_dir: has training texts with their languages, and a dev split.
+      data_dir: a data folder with training texts, their languages, and a dev split.
       output: the folder to make.
 
     Raises:
@@ -230,4 +230,5 @@ def _write(folder: pathlib.Path, own: pathlib.Path, other: pathlib.Path, choice:
 
 
 def _newest(export: pathlib.Path) -> str:
+    """Returns the name of the folder of an export's newest version."""
     return str(newest_version(export, (IMAGE_ENCODER, TEXT_ENCODER)))
