@@ -103,6 +103,7 @@ def finetune(config, dry_run, **training):
 
 
 def _catalogue_config():
+    """Defines --config, by default the configuration for a training from the model that the command line names."""
     default = "finetune"
     if last_value("from", sys.argv[1:]) == "nothing":
         default = "catalogue"
@@ -171,6 +172,7 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
 
 
 def _define_protocol():
+    """Defines --protocol.NAME=VALUE."""
     from ml_collections import config_flags
 
     from mural_tf.evaluation.protocol import default_protocol
@@ -372,6 +374,7 @@ def import_weights(kinds, model, vocabulary, **flag):
 
 
 def _define_filters():
+    """Defines --filters, and a flag for each filter."""
     from mural_tf.ingest.source import FILTERS, Filters
 
     help_text = "Filter, see --filters and docs/data.md; 0: off."

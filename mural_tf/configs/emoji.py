@@ -55,7 +55,8 @@ METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # {variant: its metho
 def get_config(arguments: str = "") -> ConfigDict:
     variant, given = parse(arguments, VARIANTS)
     is_stage = variant in ("etcl", "etcl_image_text")
-    steps = given.pop("steps", 150 if is_stage else 1_400)
+    usual_steps = 150 if is_stage else 1_400
+    steps = given.pop("steps", usual_steps)
     config = _small(given.pop("languages", "core"), steps)
     if given.pop("regularization", "weak") == "strong":
         _regularize(config)
@@ -138,6 +139,7 @@ def _small(languages: str, steps: int) -> ConfigDict:
 
 
 def _regularize(config: ConfigDict) -> None:
+    """Sets the fields of strong regularization."""
     config.image_tower.drop_connect_rate = 0.1
     config.augmentation.rotation = 20.0
     config.augmentation.zoom = 0.25
@@ -148,6 +150,7 @@ def _regularize(config: ConfigDict) -> None:
 
 
 def _globetrotter(config: ConfigDict, **given: str) -> None:
+    """Sets Globetrotter's fields; `given`: its arguments."""
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t

@@ -66,6 +66,7 @@ def _follow_paper(config: ConfigDict) -> None:
 
 
 def _code() -> ConfigDict:
+    """Returns the configuration as the authors' code has it."""
     config = base_config()
     mount(config, "globetrotter")
     config.image_tower.name = "resnet"

@@ -47,6 +47,7 @@ def get_config(arguments: str = ""):
 
 
 def _mscoco(folder: str) -> ConfigDict:
+    """Returns the configuration of MULE on MS-COCO ([MULE] Table 3)."""
     config = _multi30k("mule", ("en", "zh", "ja"))
     config.data.directory = folder
     config.data.sources = {name: dict(directory=f"{folder}/{name}", weight=1.0) for name in GROUPS}
@@ -67,6 +68,7 @@ def pretrain_words(config: ConfigDict) -> None:
 
 
 def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
+    """Returns the configuration of a method with word vectors on Multi30K ([MULE] Table 2a)."""
     config = base_config()
     mount(config, model)
     config.embedding_size = 512  # of images and sentences [MULE]

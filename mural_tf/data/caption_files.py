@@ -166,7 +166,9 @@ def read_multi30k(
     root = as_path(directory)
     if (root / "data").is_dir():
         root = root / "data"
-    short = split.removesuffix("_flickr") if split.startswith("test_2016") else split
+    short = split
+    if split.startswith("test_2016"):
+        short = split.removesuffix("_flickr")
     if task is None:
         task = 2 if language in ("en", "de") and short in ("train", "val", "test_2016") else 1
     if task == 2:
@@ -251,6 +253,7 @@ def _objects(entries: list, location: str, on_problem: Problem, name: str = "id"
 
 
 def _is_id(value: Any, location: str, on_problem: Problem) -> bool:
+    """Whether a value can be an image's id; another value is a problem."""
     if isinstance(value, int) or is_text(value):
         return True
     on_problem("image id that is neither a number nor text", location)

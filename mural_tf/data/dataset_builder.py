@@ -47,6 +47,7 @@ def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
+    """Writes records and description into a folder that becomes `output` when it is complete."""
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
     try:
@@ -80,9 +81,10 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
         for language in languages:
             counts = {"images": images[language], "captions": captions[language]}
             per_language[language]["image_text"][split] = counts
-    in_pairs = collections.Counter(pair.language_b for pair in pairs)
+    pair_counts = collections.Counter(pair.language_b for pair in pairs)
+    pair_counts["en"] = len(pairs)  # every pair's other side
     for language in languages:
-        per_language[language]["text_pairs"]["train"] = len(pairs) if language == "en" else in_pairs[language]
+        per_language[language]["text_pairs"]["train"] = pair_counts[language]
     return {"counts": totals, "languages": per_language}
 
 

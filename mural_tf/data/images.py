@@ -71,6 +71,7 @@ def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
 
 
 def _decode_png(data: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 RGB [H, W, 3], transparent pixels on white."""
     # Asked for alpha, the decoder also gives it to files that call one colour transparent, by a chunk tRNS.
     image = tf.io.decode_png(data, channels=4)
     is_opaque = tf.reduce_all(tf.equal(image[..., 3], 255))
@@ -85,6 +86,7 @@ def _on_white(image: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_jpeg(data: tf.Tensor, jpeg: str) -> tf.Tensor:
+    """Returns uint8 RGB [H, W, 3], upright; `jpeg` as in `decode_image`."""
     dct_method = "INTEGER_ACCURATE" if jpeg == "accurate" else ""
     image = tf.io.decode_jpeg(data, 3, dct_method=dct_method)
     orientation = _orientation(data)
@@ -141,6 +143,7 @@ def evaluation_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
+    """Returns the centre, uint8 [side, side, 3], of a picture resized as `resize_image` says."""
     if tower.resize_mode == "patches":
         return tf.ensure_shape(patch_square(image, tower), [side, side, 3])
     resize = tower.resize

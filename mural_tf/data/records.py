@@ -125,9 +125,9 @@ def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 
 
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
-    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}.
+    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json or ""}.
 
-    Counts by file, `shards`, which a description may have or lack, make no other data of it.
+    The digest leaves out the counts by file, `shards`: with or without them, a description means the same data.
     """
     sizes = {}
     for name, size in file_sizes(files).items():
@@ -267,7 +267,7 @@ def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
 
 
 def either_problem(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Returns the problem of each item that consists of two parts, string [N] each: the first's, if it has one."""
+    """Returns each item's problem, string [N]: its first part's, or else its second part's; "" if both can be used."""
     return tf.where(tf.equal(first, ""), second, first)
 
 

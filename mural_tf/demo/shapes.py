@@ -263,6 +263,7 @@ def _table(words: str) -> dict[str, str]:
 
 
 def _english(scene: Scene) -> tuple[str, ...]:
+    """Returns a scene's captions in English, one per wording."""
     shape = scene.shape
     if scene.count > 1:
         shape += "es" if scene.shape == "cross" else "s"
@@ -290,6 +291,7 @@ _DE_SHAPES = {  # singular, plural, ending of adjectives in the singular
 
 
 def _german(scene: Scene) -> tuple[str, ...]:
+    """Returns a scene's captions in German, one per wording."""
     shape, plural, ending = _DE_SHAPES[scene.shape]
     if scene.count > 1:
         shape = plural
@@ -352,6 +354,7 @@ _PLAIN = {
 
 
 def _plain(scene: Scene, language: str) -> tuple[str, ...]:
+    """Returns a scene's captions in a language of `_PLAIN`, one per wording."""
     counts, words, *wordings = _PLAIN[language]
     attributes = {name: words[getattr(scene, name)] for name in ("shape", "size", "color", "ground")}
     attributes["linked"] = attributes["shape"].rstrip("ъ") + "и"  # Tajik's suffix that ties a noun to its adjective

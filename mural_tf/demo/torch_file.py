@@ -221,7 +221,7 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
     keys = _load(file)
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     file_size = path.stat().st_size
-    begins = {}
+    begins = {}  # {storage's key: place of its bytes}
     for key in keys:
         if key not in storages:
             raise _Refused(f"no tensor has its storage {key!r}")

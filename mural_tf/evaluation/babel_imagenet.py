@@ -41,12 +41,12 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     if unknown:
         raise UserError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(names))}.")
     paths, labels = list_photographs(request.folder)
-    images, kept, notes = request.encode_images(paths, "Babel-ImageNet")
-    protocol = f"class by its bare name; {len(kept):,} photographs, {CLASSES:,} classes"
+    images, readable, notes = request.encode_images(paths, "Babel-ImageNet")
+    protocol = f"class by its bare name; {len(readable):,} photographs, {CLASSES:,} classes"
     result = Evaluation("babel_imagenet", request.split, protocol, {}, {}, notes=notes)
     for language in request.languages or sorted(names):
         prompts = Prompts(names[language], ["{}"])
-        measure_language(request, result, language, prompts, images, labels[kept], CLASSES)
+        measure_language(request, result, language, prompts, images, labels[readable], CLASSES)
     # These notes would come for nearly every language; the protocol and the numbers of classes say it once.
     result.notes = [
         note for note in result.notes if "has no templates" not in note and "others are left out" not in note

@@ -64,14 +64,16 @@ def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
     """Returns {language: {name of a drawing: word}}; a word that is not translated is empty."""
     words = {}
     for name, content in read_resources(path).items():
-        if content_name := re.search(r"/content-([\w@]+)\.json$", name):
-            try:
-                entries = json.loads(content)
-            except ValueError as error:
-                raise UserError(f"{path}: {name} is not valid JSON ({error}). Fetch the package again.") from None
-            check_json(entries, dict[str, str], name, path)
-            language = canonical_language(content_name[1].replace("@", "-"))
-            words[language] = {voice.removesuffix(".ogg"): word for voice, word in entries.items()}
+        content_name = re.search(r"/content-([\w@]+)\.json$", name)
+        if content_name is None:
+            continue
+        try:
+            entries = json.loads(content)
+        except ValueError as error:
+            raise UserError(f"{path}: {name} is not valid JSON ({error}). Fetch the package again.") from None
+        check_json(entries, dict[str, str], name, path)
+        language = canonical_language(content_name[1].replace("@", "-"))
+        words[language] = {voice.removesuffix(".ogg"): word for voice, word in entries.items()}
     if not words:
         raise UserError(f"{path} holds no content-<language>.json: expected the lang.rcc of gcompris-qt-data.")
     return dict(sorted(words.items()))

@@ -100,7 +100,7 @@ def globetrotter(request: Request) -> list[Evaluation]:
     texts, notes = read_parallel(request.folder, request.split, request.languages)
     total = len(next(iter(texts.values())))
     shuffled = np.random.default_rng(options.seed).permutation(total)
-    chosen = np.sort(shuffled[: options.sentences])
+    chosen = np.sort(shuffled[: options.sentences])  # the numbers of sentences
     if total < options.sentences:
         notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
     result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
@@ -114,7 +114,10 @@ def globetrotter(request: Request) -> list[Evaluation]:
 
 
 def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
-    """Adds the share of translations among the nearest of the `chosen` sentences, for each pool and each head."""
+    """Adds the share of translations among the nearest sentences, for each pool and each head.
+
+    `chosen`: the numbers of the sentences to take, the same in every language.
+    """
     sentences = []
     for lines in texts.values():
         sentences += [lines[i] for i in chosen]

@@ -42,23 +42,22 @@ def read_parallel(
     if unknown:
         raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
     frequent = sorted(language for language, count in counts.items() if count >= least_share * len(rows))
-    chosen = list(languages) or frequent
-    if len(chosen) < 2:
-        raise UserError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
-    left_out = sorted(set(counts) - set(chosen))
+    chosen_languages = list(languages) or frequent
+    if len(chosen_languages) < 2:
+        raise UserError(f"Two languages or more are needed; got {', '.join(chosen_languages) or 'none'}.")
+    left_out = sorted(set(counts) - set(chosen_languages))
     notes = []
     if left_out and not languages:
         notes.append(f"Left out, with less than {100 * least_share:.0f}% of the sentences: {', '.join(left_out)}.")
-    common = [row for row in rows if row.keys() >= set(chosen)]
-    if not common:
-        raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
-    if len(common) < len(rows):
-        notes.append(
-            f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
-        )
+    common_rows = [row for row in rows if row.keys() >= set(chosen_languages)]
+    if not common_rows:
+        raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen_languages)}).")
+    if len(common_rows) < len(rows):
+        counts_of_rows = f"{len(common_rows):,} of {len(rows):,}"
+        notes.append(f"{counts_of_rows} sentences are in all {len(chosen_languages)} languages; others are left out.")
     texts = {}
-    for language in chosen:
-        texts[language] = [row[language] for row in common]
+    for language in chosen_languages:
+        texts[language] = [row[language] for row in common_rows]
     return texts, notes
 
 

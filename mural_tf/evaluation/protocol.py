@@ -81,7 +81,8 @@ def check_protocol(protocol: ConfigDict) -> None:
 
 def changed_options(protocol: ConfigDict, default: ConfigDict | None = None, prefix: str = "") -> dict[str, object]:
     """Returns {dotted name: value} of the options that differ from their defaults."""
-    default = default_protocol() if default is None else default
+    if default is None:
+        default = default_protocol()
     changed = {}
     for key, value in protocol.items():
         if isinstance(value, ConfigDict):

@@ -98,7 +98,9 @@ class Request(Retrieval):
 
     def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
         """Returns embeddings [N, D] of the image-text head, or of another one."""
-        embedder = self.embedder.with_text_head(head) if head else self.embedder
+        embedder = self.embedder
+        if head:
+            embedder = embedder.with_text_head(head)
         progress = self.progress and len(texts) >= LONG_LIST
         return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
 

@@ -136,8 +136,8 @@ def _result(name: str, request: Request, protocol: str, notes: list[str]) -> Eva
 def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Returns a split's embeddings [N, D], the class folder of each, string [N], and notes."""
     paths, classes = list_class_folders(request.folder / split)
-    embeddings, kept, notes = request.encode_images(paths, f"ImageNet {split}")
-    return embeddings, np.array(classes)[kept], notes
+    embeddings, readable, notes = request.encode_images(paths, f"ImageNet {split}")
+    return embeddings, np.array(classes)[readable], notes
 
 
 def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
@@ -227,11 +227,11 @@ def _classify(
     unknown = sorted(set(request.languages) - set(prompts))
     if unknown:
         raise UserError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(prompts))}.")
-    embeddings, kept, notes = request.encode_images(images, name)
-    labels = labels[kept]
+    embeddings, readable, notes = request.encode_images(images, name)
+    labels = labels[readable]
     if len(images) != expected:
         notes.append(f"NOT COMPLETE: {len(images):,} images; the benchmark has {expected:,}.")
-    protocol = f"class by the mean of normalised prompt embeddings; {len(kept):,} images, {classes} classes"
+    protocol = f"class by the mean of normalised prompt embeddings; {len(readable):,} images, {classes} classes"
     result = _result(name, request, protocol, notes)
     for language in request.languages or prompts:
         measure_language(request, result, language, prompts[language], embeddings, labels, classes)

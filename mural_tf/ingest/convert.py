@@ -96,7 +96,9 @@ def _options(source: Source) -> dict:
     options = {}
     for field in dataclasses.fields(source):
         value = getattr(source, field.name)
-        options[field.name] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            value = list(value)
+        options[field.name] = value
     return options
 
 

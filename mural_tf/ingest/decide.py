@@ -346,7 +346,9 @@ class Decided:
         """Returns `read(file)` of a kind of decisions, or `default` if nothing had to be decided."""
         if task not in self._read:
             path = path_of(self._folder, task, self._source)
-            self._read[task] = read(path) if path.name in self._names else default
+            self._read[task] = default
+            if path.name in self._names:
+                self._read[task] = read(path)
         return self._read[task]
 
     def _rows_of_unit(self, path: pathlib.Path) -> dict[str, np.ndarray]:

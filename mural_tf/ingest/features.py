@@ -158,7 +158,9 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
-        address = encoder if encoder.startswith("http") else str(local_copy(encoder))
+        address = encoder
+        if not encoder.startswith("http"):
+            address = str(local_copy(encoder))
         model = tensorflow_hub().load(address)
         call = tf.function(lambda images: tf.cast(model(tf.cast(images, tf.float32) / 255.0), tf.float32))
         example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))

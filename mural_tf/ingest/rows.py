@@ -91,9 +91,12 @@ def ask(folder: pathlib.Path, query: str, parameters: Sequence[Any] = ()) -> Any
 
 @functools.lru_cache(maxsize=1)
 def _database(folder: pathlib.Path, process: int) -> Any:
+    """Returns DuckDB's connection of a process, because processes cannot share one."""
     duckdb, _ = _packages()
     is_remote = isinstance(folder, RemotePath)
-    local = tempfile.gettempdir() if is_remote else folder
+    local = folder
+    if is_remote:
+        local = tempfile.gettempdir()
     spilled = os.path.join(local, f"spilled-{process}")
     database = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY, "temp_directory": spilled})
     if is_remote:

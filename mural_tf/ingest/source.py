@@ -153,8 +153,9 @@ class ShardSource(Source):
 
     def weight(self, path: pathlib.Path) -> int:
         """Returns the bytes of a file or of the files in a folder: records are as large."""
-        files = [path] if path.is_file() else path.iterdir()
-        return sum(file.stat().st_size for file in files if file.is_file())
+        if path.is_file():
+            return path.stat().st_size
+        return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
         """Yields the file."""

@@ -59,7 +59,9 @@ def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None
       UserError: an unknown slice, a step that a TPU refuses, batches that replicas cannot share, a model that cannot be
         built, data that is not there.
     """
-    slice_ = None if tpu == HERE else find_slice(tpu)
+    slice_ = None
+    if tpu != HERE:
+        slice_ = find_slice(tpu)
     config, pieces = configure_towers(complete(config))
     if not takes_steps(method_class(config.model)):
         raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
@@ -191,6 +193,7 @@ def describe_step(step: CompiledStep, config: ConfigDict) -> str:
 
 
 def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    """Yields lines on what the compiler accepted."""
     slice_ = step.slice
     train = config.train
     captions = train.image_text_batch // slice_.replicas
@@ -279,5 +282,6 @@ def _measured_speed(measurement: Measurement) -> Iterator[str]:
         f"{_number(1 / measurement.seconds)} steps per second; {steps:,} steps take {hours} hours, without start, "
         "evaluation and checkpoints."
     )
-    if os.getloadavg()[0] > BUSY * threads():
-        yield f"Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
+    load, _, _ = os.getloadavg()
+    if load > BUSY * threads():
+        yield f"Other programs are busy here (load {load:.1f}): alone, steps would take less."

@@ -75,7 +75,9 @@ def finetune(
         config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
     config, initialize = starting_point(as_begun(config, workdir), source, given)
     check_dev(config)
-    start = None if initialize is None else TunedStart(initialize)
+    start = None
+    if initialize is not None:
+        start = TunedStart(initialize)
     train_and_finish(config, workdir, tpu, debug_nans, profile, start)
 
 
@@ -103,8 +105,10 @@ def starting_point(
 
     The function is `None` where the tower brings its weights when it is built. Arguments and errors as `finetune`.
     """
-    is_url = source.startswith(("http://", "https://"))
-    folder = pathlib.Path(source) if is_url else newest_description(local_model(source))
+    if source.startswith(("http://", "https://")):
+        folder = pathlib.Path(source)
+    else:
+        folder = newest_description(local_model(source))
     if (folder / "config.json").exists():
         config, initialize = _from_trained_model(config, source, folder, given)
     else:

@@ -90,7 +90,10 @@ def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pa
     _check_source(source)
     if source == WORKDIR:
         raise UserError("--vocabulary is for weights from elsewhere, and not for a workdir.")
-    config = starting_config(source) if config is None else config.copy_and_resolve_references()
+    if config is None:
+        config = starting_config(source)
+    else:
+        config = config.copy_and_resolve_references()
     config.vocabulary.file = str(local_copy(vocabulary))
     return config
 
@@ -107,7 +110,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
-    model, config, pieces, fresh = _build(source, weights, config, method, onto, text, as_trained)
+    model, config, pieces, fresh_parts = _build(source, weights, config, method, onto, text, as_trained)
     config.vocabulary.sha256 = digest(pieces)
     with lock_workdir(workdir):
         _check_empty(workdir)  # another process may have written it meanwhile
@@ -117,9 +120,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     sources = f"{weights} and {text}" if text else weights
     size = f"{config.model} with {trainable_parameters(model):,} parameters"
     print(f"Imported {sources} into {display_name(workdir)}: {size}.")
-    if fresh:
+    if fresh_parts:
         print(
-            f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
+            f"Not in the weights, so fresh: {', '.join(fresh_parts)}. Train before use, for example with "
             "`python -m mural_tf finetune`."
         )
 
@@ -161,10 +164,10 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     copied: list[str] = []
     if before is not None:
         copied = _copy_parts(before, model, loaded)
-    fresh = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
+    fresh_parts = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
     if not has_images(config.image_tower):
-        fresh = [name for name in fresh if name != "image_encoder"]
-    return model, config, pieces, fresh
+        fresh_parts = [name for name in fresh_parts if name != "image_encoder"]
+    return model, config, pieces, fresh_parts
 
 
 def _check_folder(source: str, weights: pathlib.Path) -> None:

@@ -278,8 +278,8 @@ class _Trial:
         """Returns the texts in UTF-8, features or pictures by which an encoder is timed."""
         tower = self._config.image_tower
         if name == TEXT_ENCODER:
-            every = max(1, len(self._texts) // TIMED)
-            return [text.encode("utf-8") for text in self._texts[::every]]
+            step = max(1, len(self._texts) // TIMED)
+            return [text.encode("utf-8") for text in self._texts[::step]]
         if takes_features(tower):
             return np.ones((TIMED, tower.feature_size), np.float32)
         shape = (TIMED, tower.image_size, tower.image_size, 3)
@@ -300,9 +300,9 @@ class _Trial:
     def report(self) -> dict:
         """Returns the values of report.json, and sets `bound`."""
         for rows in self._rows.values():
-            chosen = next(row for row in rows if row["chosen"])
-            distance = 1.0 - chosen["smallest_cosine"]
-            if chosen["compared"] <= len(TEXTS):  # few examples, so that others may be further away
+            chosen_row = next(row for row in rows if row["chosen"])
+            distance = 1.0 - chosen_row["smallest_cosine"]
+            if chosen_row["compared"] <= len(TEXTS):  # few examples, so that others may be further away
                 distance *= 2.0
             self.bound = max(self.bound, distance)
         # The probes decide later whether the encoders are the model's, also where no picture could be compared.
@@ -384,11 +384,11 @@ def describe(report: dict) -> str:
     lines = ["encoder        kind                                          MB      ms  cosine>=  most recall lost"]
     for name, rows in report["encoders"].items():
         for row in rows:
-            lost = "not measured"
+            loss = "not measured"
             if row["lost"]:
                 language = max(row["lost"], key=row["lost"].get)
-                lost = f"{row['lost'][language]:.2f} in {language}"
-            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {lost}"
+                loss = f"{row['lost'][language]:.2f} in {language}"
+            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {loss}"
             mark = "  <- chosen" if row["chosen"] else ""
             lines.append(f"{name:14} {row['kind']:38} {numbers}{mark}")
     return "\n".join(lines)

@@ -214,8 +214,8 @@ def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict
     images, numbers = evaluation.pictures
     _, rows = top_k(embedder.encode_text(list(sentences)), images, MOST)
     nearest = numbers[rows]  # [queries, MOST]
-    shown = np.unique(nearest).tolist()
-    picture_of = dict(zip(shown, pool.read(shown)))
+    shown_numbers = np.unique(nearest).tolist()
+    picture_of = dict(zip(shown_numbers, pool.read(shown_numbers)))
     examples = {}
     for sentence, its_nearest in zip(sentences, nearest.tolist()):
         examples[sentence] = [(ids[number], picture_of[number]) for number in its_nearest]

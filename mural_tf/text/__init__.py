@@ -31,7 +31,8 @@ def build_tokenizer(
     else:
         lines = read_lines(vocabulary_file)
     check_digest(lines, config.vocabulary.sha256, vocabulary_file)
-    return tokenizer_of(config, lines, vocabulary_file, vocabulary_file if as_asset else "")
+    asset = vocabulary_file if as_asset else ""
+    return tokenizer_of(config, lines, vocabulary_file, asset)
 
 
 def tokenizer_of(
@@ -40,7 +41,7 @@ def tokenizer_of(
     name: str | pathlib.Path = "The vocabulary",
     asset: str | pathlib.Path = "",
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
-    """`build_tokenizer` on a vocabulary's lines, which errors call `name`; `asset`: a file of the same lines."""
+    """Returns `build_tokenizer`'s tokenizer for a vocabulary's lines; `name`: theirs in errors; `asset`: their file."""
     settings = config.vocabulary
     options = dict(
         max_length=config.text_tower.max_length,

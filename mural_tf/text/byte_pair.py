@@ -76,8 +76,9 @@ class BytePairTokenizer(WordPieceTokenizer):
         characters = tf.gather(tf.constant(byte_characters()), codes_of(data.flat_values))
         owners = data.value_rowids()
         offsets = tf.range(tf.size(characters, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
-        begins = tf.equal(offsets % LONGEST_WORD, 0)
-        parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins, tf.int64)) - 1)
+        begins_part = tf.equal(offsets % LONGEST_WORD, 0)
+        parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins_part, tf.int64)) - 1)
         ids = self._merges.divide(tf.strings.reduce_join(parts, axis=1))  # [P, (pieces)]
-        by_word = tf.RaggedTensor.from_value_rowids(ids, tf.boolean_mask(owners, begins), tf.size(words, tf.int64))
+        owners_of_parts = tf.boolean_mask(owners, begins_part)
+        by_word = tf.RaggedTensor.from_value_rowids(ids, owners_of_parts, tf.size(words, tf.int64))
         return by_word.merge_dims(1, 2)

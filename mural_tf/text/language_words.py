@@ -1,11 +1,11 @@
 """Words of several languages as ids: the tokenizer of methods with word vectors per language (MULE, EmbN).
 
 The same spelling in two languages is two words, as in FastText's monolingual vectors. A text says its language with a
-tag, "<de> ein Haus"; without one, or with a tag that is not among the tokenizer's languages, the tokenizer takes the
+tag, "<de> ein Haus"; without a tag, or with one that names none of the tokenizer's languages, the tokenizer takes the
 language under which the words are likeliest. So a query needs no tag, and an exported model takes plain strings.
 
 A vocabulary file holds one word on each line, "de\\tHaus", by language and there from frequent to rare. Line 0 is
-[PAD]; then each language has one "de\\t[UNK]", for words that are not in the list.
+[PAD]; then each language has a line "de\\t[UNK]", for words that are not in the list.
 """
 
 from __future__ import annotations

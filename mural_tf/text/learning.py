@@ -86,6 +86,7 @@ def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
 
 
 def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -> list[str]:
+    """Returns word pieces of the `max_characters` most frequent characters."""
     tokenizers = _tokenizers_package()
     occurrences = collections.Counter()
     for word, count in counts.items():
@@ -110,6 +111,7 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
 
 
 def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
+    """Returns byte-level pieces; raises `UserError` for a size without room for all bytes."""
     special = [*RESERVED_TOKENS, *byte_characters()]  # named, the bytes have the same numbers in every run
     if size < len(special):
         raise UserError(

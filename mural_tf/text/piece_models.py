@@ -206,6 +206,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
 
 
 def _refusal(path: str | pathlib.Path, why: str) -> UserError:
+    """Returns the error for a file that holds no such pieces."""
     return UserError(
         f"{path} holds no pieces of SentencePiece, {why}: expected a model file (unigram or BPE), a tokenizer.json of "
         "Unigram or of BPE with byte fallback, or a vocabulary that this package wrote."
@@ -357,8 +358,8 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
         if step_type == "Precompiled":
             rules["charsmap"] = step["precompiled_charsmap"] or ""
         elif step_type == "Metaspace":
-            default = "always" if step.get("add_prefix_space", True) else "never"  # of files without a scheme
-            rules["add_dummy_prefix"] |= step.get("prepend_scheme", default) != "never"
+            older_scheme = "always" if step.get("add_prefix_space", True) else "never"  # of files without a scheme
+            rules["add_dummy_prefix"] |= step.get("prepend_scheme", older_scheme) != "never"
         elif step_type == "Prepend":
             rules["add_dummy_prefix"] = True
         elif step_type == "WhitespaceSplit":

@@ -227,14 +227,15 @@ class SentencePieceTokenizer(Tokenizer):
         """
         ids = self._divide(tf.convert_to_tensor(texts, tf.string))
         size = tf.shape(ids.flat_values, tf.int64)
-        begins = tf.gather(self._marks_word, ids.flat_values)
+        begins_word = tf.gather(self._marks_word, ids.flat_values)
         if self.layout.marks_ends:
-            begins = tf.roll(begins, shift=1, axis=0)  # the next piece begins a word
+            begins_word = tf.roll(begins_word, shift=1, axis=0)  # the next piece begins a word
         has_pieces = ids.row_lengths() > 0
         first = tf.boolean_mask(ids.row_starts(), has_pieces)
-        begins |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)
-        words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins)[:, 0])
-        return tf.RaggedTensor.from_value_rowids(words, tf.boolean_mask(ids.value_rowids(), begins), ids.nrows())
+        begins_word |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)
+        words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins_word)[:, 0])
+        texts_of_words = tf.boolean_mask(ids.value_rowids(), begins_word)
+        return tf.RaggedTensor.from_value_rowids(words, texts_of_words, ids.nrows())
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.expand_dims(self._divide(tf.strings.substr(texts, 0, self.max_bytes)), 1)

@@ -122,7 +122,8 @@ class Tokenizer(tf.Module):
         if pad not in PADDINGS:
             raise UserError(f"Unknown padding {pad!r}: expected one of {', '.join(PADDINGS)}.")
         ids = self._row_ids(self.prompted(texts)).merge_dims(1, 2)
-        return self.pack(ids, self.max_length if pad == "max_length" else None)
+        length = self.max_length if pad == "max_length" else None
+        return self.pack(ids, length)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), (pieces)]: ids of whole texts, string [B], without prompt and special tokens."""

@@ -201,6 +201,7 @@ class ColumnFolder:
         return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
+        """Appends values to a file of the folder; they are on the disk when this returns."""
         with open(self.folder / name, "ab") as file:
             file.write(np.ascontiguousarray(values))
             file.flush()
@@ -222,8 +223,8 @@ class ColumnFolder:
             (self.folder / name).unlink(missing_ok=True)
         for begin in range(0, len(ids), BLOCK):
             block = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
-            begins = first[begin : begin + BLOCK] - block.start  # of the groups, within the block
-            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), begins)
+            group_begins = first[begin : begin + BLOCK] - block.start  # within the block
+            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), group_begins)
             release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)

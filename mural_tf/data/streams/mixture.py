@@ -103,12 +103,12 @@ def mixed(
         return tf.data.Dataset.from_tensor_slices(shuffled)
 
     cycles = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
-    chosen = cycles.flat_map(draws).skip(used % DRAWS)
+    source_numbers = cycles.flat_map(draws).skip(used % DRAWS)
     numbered = []
     for number, blocks in enumerate(usable):
         source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
         numbered.append(tf.data.Dataset.zip({"source": source, "item": blocks.unbatch()}))
-    drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
+    drawn = tf.data.Dataset.choose_from_datasets(numbered, source_numbers).batch(size, drop_remainder=True)
     return drawn.map(lambda batch: {**batch["item"], "source": batch["source"]})
 
 

@@ -12,7 +12,7 @@ that half of all co-captions have one language, and rare languages hardly meet. 
 image's languages is equally likely, and a caption of each is drawn, again in every epoch.
 `data.language_temperature` changes nothing there.
 
-With `method.pivot` the side "text_a" of every pair is in a pivot language, and pairs without one are left out.
+With `method.pivot` the side "text_a" of every pair is in a pivot language; pairs without a pivot language are left out.
 """
 
 from __future__ import annotations

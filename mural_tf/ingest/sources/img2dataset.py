@@ -137,7 +137,10 @@ class CaptionedImages(Source):
         """Returns where the images are."""
         if getattr(self, "_store", None) is None:
             folder = as_path(self.images)
-            self._store = DownloadedImages(folder) if is_download(folder) else ImageFolder(folder)
+            if is_download(folder):
+                self._store = DownloadedImages(folder)
+            else:
+                self._store = ImageFolder(folder)
         return self._store
 
     def downloads(self) -> DownloadedImages | None:

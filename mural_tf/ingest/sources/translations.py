@@ -154,7 +154,7 @@ def read_aligned_lines(
     """
     names = list(files)
     number = 0  # of the last line
-    starts_in_this_part = part.begin == 0  # the files' problem, should they have one
+    starts_in_this_part = part.begin == 0  # whether this part counts a problem of the files
     first, *others = [buffered(file) for file in files.values()]
     try:
         count, part = skip_to(first, part)  # of the lines before this part
@@ -377,7 +377,9 @@ class Pairs(Source):
         if path.suffix == PARQUET:
             yield from _rows_of_parquet(path, columns, unit, reading)
             return
-        header = _first_line(path) if self.header else ""
+        header = ""
+        if self.header:
+            header = _first_line(path)
         number_of = {column: _number_of(column, header.split("\t"), path) for column in columns}
         last_number = max(number_of.values())
         for line, location in lines_of(unit, reading, self.header):

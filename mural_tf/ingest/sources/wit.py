@@ -269,12 +269,12 @@ def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int) -> np.ndarra
 
     `images`: hashes, in the order in which they are taken; `counts`: the pairs of each.
     """
-    chosen = []
+    first_images = []
     total = 0
     for image, count in zip(images, counts):
         if total == size:
             break
         if total + count <= size:
-            chosen.append(image)
+            first_images.append(image)
             total += count
-    return np.array(sorted(chosen), np.uint64)
+    return np.array(sorted(first_images), np.uint64)
