@@ -202,8 +202,8 @@ def cxc(request: Request) -> list[Evaluation]:
     result = Evaluation("cxc", request.split, "", {}, {}, notes=notes)
     texts = {suffix: request.encode_texts(data.captions, head) for suffix, head in request.text_heads().items()}
     options = request.protocol.cxc
-    _retrieval(result, data, images, texts, options)
-    _correlation(result, data, images, texts, options)
+    _add_retrieval(result, data, images, texts, options)
+    _add_correlations(result, data, images, texts, options)
     result.protocol = _describe_protocol(data, options)
     if notes:
         result.protocol = f"NOT COMPLETE: {result.protocol}"
@@ -221,7 +221,7 @@ def _describe_protocol(data: Rated, options) -> str:
     )
 
 
-def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
+def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
     """Adds the recalls of the four retrieval tasks to `result`; `texts`: {suffix of a row's name: embeddings}."""
     is_positive = data.sits.scores >= TEXT_THRESHOLD
     captions = data.sits.first[is_positive]
@@ -230,17 +230,18 @@ def _retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndar
         captions = np.concatenate([captions, np.arange(len(data.captions))])
         owners = np.concatenate([owners, data.owners])
     to_text, to_image = ranking.ranks_both_ways(images, texts[""], (owners, captions))
-    _add(result, "image_to_text", to_text)
-    _add(result, "text_to_image", to_image)
+    _add_recalls(result, "image_to_text", to_text)
+    _add_recalls(result, "text_to_image", to_image)
     positives = _symmetric(data.sts, TEXT_THRESHOLD)
     if options.co_captions == "all":
         positives = np.concatenate([positives, _co_captions(data.owners)], axis=1)
     for suffix, embeddings in texts.items():
-        _add(result, f"text_to_text{suffix}", _ranks_among_themselves(embeddings, positives))
-    _add(result, "image_to_image", _ranks_among_themselves(images, _symmetric(data.sis, IMAGE_THRESHOLD)))
+        _add_recalls(result, f"text_to_text{suffix}", _ranks_among_themselves(embeddings, positives))
+    similar_images = _symmetric(data.sis, IMAGE_THRESHOLD)
+    _add_recalls(result, "image_to_image", _ranks_among_themselves(images, similar_images))
 
 
-def _add(result: Evaluation, row: str, ranks: np.ndarray) -> None:
+def _add_recalls(result: Evaluation, row: str, ranks: np.ndarray) -> None:
     """Adds a row of recalls to `result`; the rank of a query without a positive is NaN, and does not count."""
     ranks = ranks[np.isfinite(ranks)]
     if not len(ranks):
@@ -278,7 +279,7 @@ def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np
     return ranking.ranks(embeddings[queries], embeddings, positives_of_queries, excluded=queries)
 
 
-def _correlation(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
+def _add_correlations(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
     """Adds the three correlations to `result`; `texts`: {suffix of a row's name: embeddings}."""
     sits = data.sits
     if not options.sits_original:
@@ -288,15 +289,18 @@ def _correlation(result: Evaluation, data: Rated, images, texts: dict[str, np.nd
         query_of_caption = data.owners
     sts_queries = [query_of_caption[data.sts.first], query_of_caption[data.sts.second]]
     for suffix, embeddings in texts.items():
-        _bootstrap(result, f"sts{suffix}", data.sts, embeddings, embeddings, sts_queries, options)
-    _bootstrap(result, "sis", data.sis, images, images, [data.sis.first, data.sis.second], options)
-    _bootstrap(result, "sits", sits, texts[""], images, [sits.second], options)
+        _add_correlation(result, f"sts{suffix}", data.sts, embeddings, embeddings, sts_queries, options)
+    _add_correlation(result, "sis", data.sis, images, images, [data.sis.first, data.sis.second], options)
+    _add_correlation(result, "sits", sits, texts[""], images, [sits.second], options)
 
 
-def _bootstrap(result: Evaluation, row: str, ratings: Ratings, left, right, queries: list[np.ndarray], options) -> None:
-    """Adds a row's mean and deviation to `result`.
+def _add_correlation(
+    result: Evaluation, row: str, ratings: Ratings, left, right, queries: list[np.ndarray], options
+) -> None:
+    """Adds the mean and deviation of a row's correlation over bootstrap draws to `result`.
 
-    `queries`: for one end of the ratings, or both, int [N]: the query that each rating belongs to.
+    `left`, `right`: the embeddings of the ratings' first and second items. `queries`: for one end of the ratings, or
+    both, int [N]: the query that each rating belongs to.
     """
     cosines = np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
     all_queries = np.concatenate(queries)

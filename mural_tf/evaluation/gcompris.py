@@ -39,7 +39,8 @@ FOLDER = 2
 
 def gcompris(request: Request) -> list[Evaluation]:
     """Measures image-text retrieval between a drawing and its word, in each language that has the word."""
-    words = read_words(next(request.folder / name for name in WORDS if (request.folder / name).is_file()))
+    words_file = next(request.folder / name for name in WORDS if (request.folder / name).is_file())
+    words = read_words(words_file)
     folder = next(request.folder / name for name in DRAWINGS if (request.folder / name).is_dir())
     drawings = {path.stem: path for path in sorted(folder.glob("*.png"))}
     captions: list[Caption] = []

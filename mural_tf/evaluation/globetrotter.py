@@ -104,8 +104,8 @@ def globetrotter(request: Request) -> list[Evaluation]:
     if total < options.sentences:
         notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
     result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
-    _sentences(request, result, texts, chosen)
-    _words(request, result, texts, options)
+    _add_sentences(request, result, texts, chosen)
+    _add_words(request, result, texts, options)
     result.protocol = (
         f"{len(chosen)} sentences in {len(texts)} languages, share of translations among the {len(texts) - 1} nearest; "
         f"words: R@{WORD_CUTOFF} over tf-idf pairs of {total:,} sentences, at most {options.words:,} words a language"
@@ -113,7 +113,7 @@ def globetrotter(request: Request) -> list[Evaluation]:
     return [result]
 
 
-def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
+def _add_sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
     """Adds the share of translations among the nearest sentences, for each pool and each head.
 
     `chosen`: the numbers of the sentences to take, the same in every language.
@@ -144,7 +144,7 @@ def _equality(values: np.ndarray):
     return equals
 
 
-def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
+def _add_words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
     """Adds the recall of words' translations, the mean over all pairs of languages."""
     word_counts = {language: count_words(lines, options.words) for language, lines in texts.items()}
     wordless = [language for language, (words, _) in word_counts.items() if not words]

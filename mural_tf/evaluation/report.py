@@ -80,7 +80,7 @@ def evaluate_and_report(
             print(table(evaluation), end="\n\n")
         if published:
             _print_published(results, name, protocol)
-        _keep(results, folder, model, embedder.step, request)
+        _write_numbers(results, folder, model, embedder.step, request)
         evaluations += results
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
@@ -114,7 +114,7 @@ def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigD
     return ready
 
 
-def _keep(evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
+def _write_numbers(evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
     """Writes the numbers into `folder`, and says where; `None`: says that they are not kept."""
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")

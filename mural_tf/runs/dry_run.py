@@ -206,6 +206,7 @@ def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
 
 
 def _step_memory(step: CompiledStep) -> Iterator[str]:
+    """Yields lines on a replica's memory, by the compiler."""
     available = step.slice.generation.memory
     yield f"\nMemory of a replica, by the compiler: {_bytes(step.memory)} of {_bytes(available)}"
     arguments = f"{_bytes(step.arguments)}, of which {_bytes(step.aliased)} are overwritten"
@@ -218,6 +219,7 @@ def _step_memory(step: CompiledStep) -> Iterator[str]:
 
 
 def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    """Yields lines on a step's time and transfers, by the compiler's forecast."""
     generation = step.slice.generation
     steps = config.train.steps
     yield (
@@ -238,6 +240,7 @@ def _step_time(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
 
 
 def _step_parts(step: CompiledStep) -> Iterator[str]:
+    """Yields tables of the cycles by part, and of the most expensive operations."""
     yield "\nCycles by part"
     yield from _table((name, f"{count / step.cycles:.1%}") for name, count in step.cycles_by_part.items())
     yield "\nThe most expensive operations"
@@ -256,7 +259,8 @@ def describe_measurement(measurement: Measurement) -> str:
 
 
 def _measured_head(measurement: Measurement) -> Iterator[str]:
-    replicas = f"{measurement.replicas} replica{'s' * (measurement.replicas > 1)}"
+    """Yields lines on the model's size."""
+    replicas = "1 replica" if measurement.replicas == 1 else f"{measurement.replicas} replicas"
     yield f"Dry run of {measurement.config.model} on this machine: {replicas}."
     yield "Nothing is trained and nothing is written."
     yield f"\nParameters: {sum(measurement.parameters.values()):,}"
@@ -264,6 +268,7 @@ def _measured_head(measurement: Measurement) -> Iterator[str]:
 
 
 def _measured_memory(measurement: Measurement) -> Iterator[str]:
+    """Yields lines on a replica's memory, computed by part and measured at most."""
     yield "\nMemory of a replica"
     yield from _table((name, _bytes(size)) for name, size in measurement.memory.items())
     rows = []
@@ -274,8 +279,11 @@ def _measured_memory(measurement: Measurement) -> Iterator[str]:
 
 
 def _measured_speed(measurement: Measurement) -> Iterator[str]:
+    """Yields lines on the time of a step and of the run."""
     steps = measurement.config.train.steps
-    part = "" if measurement.share == 1 / measurement.replicas else f" of {measurement.share:.2%} of the batch"
+    part = ""
+    if measurement.share != 1 / measurement.replicas:
+        part = f" of {measurement.share:.2%} of the batch"
     yield f"\nA step takes {measurement.seconds:.4f} seconds (measured in steps{part}, input included)."
     hours = _number(steps * measurement.seconds / 3600)
     yield (

@@ -74,7 +74,9 @@ class Begin(NamedTuple):
     def in_group(self, group: tf.Tensor) -> Begin:
         """Returns itself for its own group, and for a later one where that group begins."""
         is_own = tf.equal(group, self.group)
-        turn, begins, counts = (tf.where(is_own, value, 0) for value in self[2:])
+        turn = tf.where(is_own, self.turn, 0)
+        begins = tf.where(is_own, self.begins, 0)
+        counts = tf.where(is_own, self.counts, 0)
         return Begin(self.items, group, turn, begins, counts)
 
     def numbers(self) -> tf.Tensor:
@@ -413,6 +415,7 @@ def usable_items(
         return *_decode_block(places, items, decode), begins
 
     def keep_usable(state, block):
+        """Returns the state after a block, (its last tally, how many items were used), and the block's usable items."""
         tally, used = state
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
@@ -448,7 +451,7 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
-    """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} to count of all items."""
+    """Returns the items that decode, their rows, int32 [decoded], and of all items {name: [items]} that is counted."""
     origins = {name: items[name] for name in ("file", "byte", "lost", "in_epoch")}
     origins["place"] = places
     if decode is None:
