@@ -123,22 +123,23 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
 
 
 def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Divides a command line into the command's name, from the first arguments that are not flags, and the rest.
+    """Returns the command's name and the arguments without its words; flags may come before and between the words.
 
-    If the command line ends too early, the name is only the start of a name in `commands`, or empty. Raises `UserError`
-    if no command has such a name.
+    If the arguments end too early, the name is only the start of a name in `commands`, or empty. Raises `UserError` for
+    a word with which no command goes on.
     """
     name = ""
     rest = list(arguments)
     while name not in commands:
-        words = [argument for argument in rest if not argument.startswith("-")]
-        if not words:
+        word = next((argument for argument in rest if not argument.startswith("-")), None)
+        if word is None:
             return name, rest
-        rest.remove(words[0])
-        longer = f"{name} {words[0]}".strip()
-        if not any(f"{command} ".startswith(f"{longer} ") for command in commands):
-            raise UserError(_unknown(commands, name, words[0]))
-        name = longer
+        rest.remove(word)
+        longer_name = f"{name} {word}".strip()
+        # With a space at the end, "search in" is no start of "search index".
+        if not any(f"{command} ".startswith(f"{longer_name} ") for command in commands):
+            raise UserError(_unknown(commands, name, word))
+        name = longer_name
     return name, rest
 
 

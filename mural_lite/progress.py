@@ -1,7 +1,7 @@
 """What a command shows while its user waits: a line before long work, and bars.
 
-Everything goes to stderr; stdout is for results. Who calls the library from Python hears nothing, and sees bars as tqdm
-draws them.
+Everything goes to stderr; stdout is for results. A program that calls the library from Python hears nothing, and its
+user sees bars as tqdm draws them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 EVERY = 15.0  # seconds between two lines of a bar that is not at a terminal
-_commands = 0  # that run in this process
+_commands = 0  # how many commands run in this process
 
 
 @contextlib.contextmanager
@@ -47,18 +47,22 @@ class _Lines:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports tqdm for who shows a bar: a question shows none."""
+    """Imports tqdm at the first use of `progress.tqdm`, so that commands without a bar start faster."""
     if name != "tqdm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    bar_class = _bar_class()
+    globals()["tqdm"] = bar_class  # later uses find it and do not come here
+    return bar_class
+
+
+def _bar_class() -> type:
+    """Returns tqdm's class, with a line every `EVERY` seconds where a command does not run at a terminal."""
     import tqdm as original
 
     class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
-        """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
-
         def __init__(self, *arguments: object, **options: object):
             if _commands and not sys.stderr.isatty():
                 options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
             super().__init__(*arguments, **options)
 
-    globals()[name] = tqdm
     return tqdm

@@ -69,13 +69,13 @@ class Settings:
 
     Attributes:
       kind: "images" or "texts".
-      split: of folders of the project's TFRecords; "": every split.
-      dtype: of the stored vectors, "float32" or "float16".
-      batch_size: of one run of the encoder; 0: 64 images, 256 texts.
-      shard_items: in a shard, about; a killed run loses as many per worker.
+      split: the split to read in folders of the project's TFRecords; "": every split.
+      dtype: the stored vectors' type, "float32" or "float16".
+      batch_size: items in one run of the encoder; 0: 64 images, 256 texts.
+      shard_items: about how many items are in a shard; a killed run loses as many per worker.
       workers: processes of this machine; 0 works in the calling process.
       beam: flags of Apache Beam, to work on other machines; see `work.Engine`.
-      max_skipped_fraction: of the items that were read; above it the work stops.
+      max_skipped_fraction: the share of the items read that may be skipped; above it the work stops.
     """
 
     kind: str = IMAGES
@@ -96,10 +96,13 @@ class Settings:
         return self.batch_size or BATCH[self.kind]
 
     def worker_threads(self) -> int:
-        """Returns TensorFlow's threads in a worker, the cores divided by the workers; 0 leaves them to it."""
+        """Returns TensorFlow's threads in a worker, the cores divided by the workers; 0: TensorFlow decides."""
         if self.beam or not self.workers:
             return 0
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
+        else:
+            cores = os.cpu_count() or 1
         return max(1, cores // self.workers)
 
 
@@ -122,18 +125,18 @@ def embed(
       progress: whether to show a bar.
 
     Raises:
-      UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
+      UserError: unusable sources, too many of their items skipped, something else in `output`, unfinished work on
         something else next to it, or a full disk.
     """
     engine = Engine(settings.workers, settings.beam)  # raises for unknown flags
-    here = local_model(model)
-    if not here.is_dir():
+    model_folder = local_model(model)
+    if not model_folder.is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
-    listed = collect.list_files(settings.kind, sources, settings.split)
-    files = sorted(dict(listed).items())
+    name_of = dict(collect.list_files(settings.kind, sources, settings.split))  # each file once
+    files = sorted(name_of.items())
     groups = collect.cut_files(settings.kind, files, settings.shard_items)
     output = as_path(output)
-    identity = _identity(here, sources, groups, settings)
+    identity = _identity(model_folder, sources, groups, settings)
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
@@ -145,16 +148,16 @@ def embed(
 
 
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
-    """Returns everything that the vectors depend on, as JSON values."""
-    read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
+    """Returns {setting: value}, JSON values, of everything that the vectors depend on."""
+    files_digest = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
     pieces = itertools.chain.from_iterable(groups)
     for path in collect.side_files(unit.path for _, unit in pieces):
-        read.update(path.read_bytes())
+        files_digest.update(path.read_bytes())
     return {
         "name": "embeddings",
         "format": FORMAT,
         "sources": sorted(map(collect.absolute, sources)),
-        "files": read.hexdigest(),
+        "files": files_digest.hexdigest(),
         "model": model_digest(model),
         "kind": settings.kind,
         "split": settings.split,
@@ -184,7 +187,7 @@ def _run(
 
 
 def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> Callable:
-    """Returns the function that embeds a shard; called once in every worker.
+    """Returns the function that embeds a shard, given (its number, its pieces); called once in every worker.
 
     Raises:
       UserError: the model cannot be loaded, or differs from the finished shards' model.
@@ -194,8 +197,9 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     for path in vector_files(folder / "parts")[:1]:
         fingerprint_of(path).check(fingerprint, f"The unfinished work in {folder}")
 
-    def work(element: tuple[int, Sequence[Piece]]) -> None:
-        make_shard(embedder, fingerprint, folder, *element, settings)
+    def work(job: tuple[int, Sequence[Piece]]) -> None:
+        number, pieces = job
+        make_shard(embedder, fingerprint, folder, number, pieces, settings)
 
     return work
 
@@ -205,7 +209,10 @@ _LOADING = threading.Lock()
 
 @functools.lru_cache(maxsize=1)
 def load_model(model: str, threads: int, trust: bool) -> tuple:
-    """Loads a model; returns it with its fingerprint. `threads`: of TensorFlow, unless it has started already."""
+    """Loads a model; returns (its `Embedder`, its `Fingerprint`).
+
+    `threads`: how many TensorFlow uses, 0: it decides. They cannot be set once TensorFlow has computed.
+    """
     quiet_imports()
     from mural_lite.litert.runtime import set_threads
 
@@ -216,7 +223,7 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
-        except RuntimeError:  # in a process that computed before
+        except RuntimeError:  # TensorFlow has computed in this process before
             pass
     embedder = open_model(model, trust=trust)
     return embedder, take_fingerprint(embedder)
@@ -230,9 +237,9 @@ def make_shard(
     entries = collect.read(settings.kind, pieces)
     seen: set[bytes] = set()
     path = folder / "parts" / f"{number:06d}{ENDING}"
-    about = about_vectors(model, settings.kind, settings.split, settings.dtype)
+    metadata = vectors_metadata(model, settings.kind, settings.split, settings.dtype)
     with atomic_file(path) as partial:
-        with VectorFile(partial, model.probes.shape[1], settings.dtype, about) as file:
+        with VectorFile(partial, model.probes.shape[1], settings.dtype, metadata) as file:
             while block := list(itertools.islice(entries, BLOCK)):
                 items, vectors = _encode(embedder, block, settings, seen, tally)
                 if items:
@@ -263,12 +270,13 @@ def _encode(
         seen.add(key)
     if not entries:
         return [], np.zeros((0, 0))
-    vectors, kept = changes.encode(embedder, settings.kind, [entry.content for entry in entries], settings.batch)
-    for number in np.setdiff1d(np.arange(len(entries)), kept):
+    contents = [entry.content for entry in entries]
+    vectors, usable = changes.encode(embedder, settings.kind, contents, settings.batch)
+    for number in np.setdiff1d(np.arange(len(entries)), usable):
         entry = changes.unreadable(settings.kind, entries[number].item)
         tally.skip(entry.kind, entry.name)
-    tally.written += len(kept)
-    return [entries[number].item for number in kept], vectors
+    tally.written += len(usable)
+    return [entries[number].item for number in usable], vectors
 
 
 # The end.
@@ -289,25 +297,28 @@ def _assemble_vectors(
             shards.rename_part(folder, part, complete / f"part-{number:05d}-of-{count:05d}{ENDING}")
     shards.join_skipped(folder, count, complete / SKIPPED)
     model = fingerprint_of(vector_files(complete)[0])
-    described = {
+    description = {
         **identity,
         "made_by": {"path": model.path, "step": model.step, "digest": identity["model"], "identity": str(model)},
         "count": tally.written,
         "embedding_size": int(model.probes.shape[1]),
         **tally.described(),
     }
-    write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    write_whole(complete / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     shards.publish_work(folder, output)
 
 
 def describe(output: pathlib.Path) -> str:
-    """Returns lines on the contents of a folder of embeddings and on skipped items."""
-    about = read_json(output / DESCRIPTION)
-    model = f"{about['made_by']['path']} [{about['made_by']['identity']}]"
-    vectors = f"{about['dtype']} [N, {about['embedding_size']}]"
-    lines = [f"{about['count']:,} {about['kind']} in {output}: {vectors}, made by {model}"]
+    """Returns lines on the contents of a folder of embeddings and on skipped items, the most frequent problem first."""
+    description = read_json(output / DESCRIPTION)
+    made_by = description["made_by"]
+    model = f"{made_by['path']} [{made_by['identity']}]"
+    vectors = f"{description['dtype']} [N, {description['embedding_size']}]"
+    lines = [f"{description['count']:,} {description['kind']} in {output}: {vectors}, made by {model}"]
     for word in ("skipped", "left_out"):
-        for problem, entry in sorted(about[word].items(), key=lambda item: -item[1]["count"]):
+        problems = description[word]  # {problem: {"count", "first"}}
+        for problem in sorted(problems, key=lambda problem: -problems[problem]["count"]):
+            entry = problems[problem]
             lines.append(f"{word.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
     return "\n".join(lines)
 
@@ -315,12 +326,19 @@ def describe(output: pathlib.Path) -> str:
 # Rows of Parquet, and items of an index.
 
 
-def about_vectors(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
-    """Returns the description of a file of vectors that is stored in it: JSON values."""
+def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
+    """Returns the metadata that a file of vectors stores: {"kind", "split", "dtype", "model"}, JSON values.
+
+    "model" is the fingerprint of the model that made the vectors, from which `fingerprint_of` restores it.
+    """
     probes = model.probes.astype("<f4")
-    code = base64.b64encode(probes.tobytes()).decode()
-    described = {"path": model.path, "step": model.step, "shape": probes.shape, "probes": code}
-    return {"kind": kind, "split": split, "dtype": dtype, "model": described}
+    fingerprint = {
+        "path": model.path,
+        "step": model.step,
+        "shape": probes.shape,
+        "probes": base64.b64encode(probes.tobytes()).decode(),
+    }
+    return {"kind": kind, "split": split, "dtype": dtype, "model": fingerprint}
 
 
 def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
@@ -333,7 +351,7 @@ def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
 
 
 def to_row(item: Item) -> dict[str, object]:
-    """Returns the columns of an item."""
+    """Returns the row of Parquet for an item, {column: value}."""
     return {
         "name": printable(item.name),
         "language": printable(item.language),
@@ -365,9 +383,9 @@ def to_item(row: dict[str, object]) -> Item:
 
 def export(index: Index, path: str | os.PathLike) -> None:
     """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
-    about = about_vectors(index.model, index.kind, index.split, index.dtype)
+    metadata = vectors_metadata(index.model, index.kind, index.split, index.dtype)
     with storage_errors(as_path(path)), atomic_file(path) as partial:
-        with VectorFile(partial, index.embeddings.shape[1], index.dtype, about) as file:
+        with VectorFile(partial, index.embeddings.shape[1], index.dtype, metadata) as file:
             for items, vectors in index.blocks():
                 file.add([to_row(item) for item in items], vectors)
 
@@ -379,18 +397,19 @@ def is_embeddings(folder: str | os.PathLike) -> bool:
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
-    """Returns the model of a folder of vectors, the settings for `index.sync`, and the items with their vectors.
+    """Returns (model, settings, items with their vectors) of a folder of vectors, which `index.sync` takes.
 
-    Raises `UserError` if there are no files, or, later, for a file that is damaged.
+    The settings are {"kind", "split", "dtype", "sources"}. Raises `UserError` if there are no files, or, when its items
+    are read, for a file that is damaged.
     """
     files = vector_files(folder)
     if not files:
         raise UserError(f"{folder} holds no embeddings: it has no *{ENDING}. Make them with: embed.")
-    about = about_of(files[0])
+    metadata = about_of(files[0])
     model = fingerprint_of(files[0])
     for path in files[1:]:
         fingerprint_of(path).check(model, str(path))
-    settings = {name: about[name] for name in ("kind", "split", "dtype")}
+    settings = {name: metadata[name] for name in ("kind", "split", "dtype")}
     return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
 
 

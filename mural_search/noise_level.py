@@ -19,9 +19,9 @@ from mural_lite.fingerprint import TEXTS as PROBES
 from mural_search import ranking
 from mural_search.ranking import PICTURES, QUESTIONS, TEXTS, WORDS, Ranked, prompt_of
 
-MOST_CAPTIONS = 2000  # of an index, whose letters make the strings
-STRINGS = 64  # that ask
-SHARES = {PICTURES: 0.75, TEXTS: 0.75, WORDS: 1.0}  # of the strings that find no more than a question nothing fits
+MOST_CAPTIONS = 2000  # captions of an index whose letters make the strings
+STRINGS = 64  # how many strings ask
+SHARES = {PICTURES: 0.75, TEXTS: 0.75, WORDS: 1.0}  # of the strings, whose best values stay below the level or on it
 CHANGED = 0.1  # share of an index that may change before its noise level is dropped
 
 
@@ -40,7 +40,7 @@ class NoiseLevel:
 
 
 def best_values(ranked: Ranked) -> dict[str, float]:
-    """Returns the best value in the list of each way that found anything."""
+    """Returns {way: the best value in its list}, for each way that found anything."""
     best = {}
     for way, entries in ranked.lists.items():
         if entries:
@@ -52,7 +52,7 @@ def measure_noise(index, embedder) -> NoiseLevel:
     """Asks an index with strings that mean nothing: its captions, or texts of any model, in disorder."""
     captions = itertools.chain.from_iterable(item.captions for item in index.table)
     texts = [text for _, text in itertools.islice(captions, MOST_CAPTIONS)]
-    noise = noise_like(texts or PROBES[:-1], STRINGS)
+    noise = noise_like(texts or PROBES[:-1], STRINGS)  # the last probe is empty
     values: dict[str, list[float]] = collections.defaultdict(list)
     for ranked in _ask(index, embedder, noise):
         for way, value in best_values(ranked).items():
@@ -62,7 +62,7 @@ def measure_noise(index, embedder) -> NoiseLevel:
 
 
 def _ask(index, embedder, texts: Sequence[str]) -> list[Ranked]:
-    """Returns the results of an index for sentences."""
+    """Returns the results of an index for each of the sentences."""
     vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
     captions = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
     return ranking.rank_all(index, texts, vectors, captions)
@@ -81,7 +81,7 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
 
 
 def from_meta(values: Mapping, count: int) -> NoiseLevel | None:
-    """Returns the noise level that an index keeps, {"count", "levels"}; None if it was of an index of another size.
+    """Returns the noise level that an index keeps as {"count", "levels"}; None if it had another number of items then.
 
     Raises `UserError` if it is damaged.
     """
@@ -89,4 +89,6 @@ def from_meta(values: Mapping, count: int) -> NoiseLevel | None:
         level = NoiseLevel(int(values["count"]), {way: float(value) for way, value in values["levels"].items()})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"The noise level is damaged ({error}): delete the index and make it again.") from None
-    return level if abs(count - level.count) <= CHANGED * level.count else None
+    if abs(count - level.count) > CHANGED * level.count:
+        return None
+    return level

@@ -18,7 +18,7 @@ from mural_lite.fingerprint import take_fingerprint
 from mural_lite.vectors import VectorFile
 from mural_search import changes, collect, database, embed, item_table
 from mural_search import index as index_files
-from mural_search.embed import about_vectors, to_row
+from mural_search.embed import to_row, vectors_metadata
 from mural_search.index import Index, index_in_memory, load_index, sync
 from mural_search.items import IMAGES, Filter, Item, parse_filters
 from mural_search.queries import Query, check_filters, check_queries, search
@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line(index, monkeypatch):
 def of_a_program(folder, **columns):
     """A folder of vectors that another program wrote, or of a row with these columns."""
     folder.mkdir()
-    about = about_vectors(take_fingerprint(ColorEmbedder()), IMAGES, "", "float32") if columns else {"kind": IMAGES}
+    about = vectors_metadata(take_fingerprint(ColorEmbedder()), IMAGES, "", "float32") if columns else {"kind": IMAGES}
     with VectorFile(folder / "a.parquet", 3, "float32", about) as file:
         file.add([{**to_row(Item("a")), **columns}], np.eye(1, 3, dtype=np.float32))
     return folder
