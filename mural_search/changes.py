@@ -44,16 +44,16 @@ SKIPPED = "skipped.tsv"
 LOCK = ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
 MANY = 1_000  # captions that take seconds
-BLOCK_BYTES = 2**26  # of encoded images in a block, about
-TOGETHER = 64  # images that are read at a time, by
-READERS = 8  # threads
+BLOCK_BYTES = 2**26  # about how many bytes of encoded images are in a block
+TOGETHER = 64  # images that are read at a time
+READERS = 8  # threads that read them
 
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of items: new, changed, unchanged; with repeated keys; removed by hand.
+    """Counts of items: new, changed, unchanged, with repeated keys, removed by hand, unreadable.
 
-    `gone`: kept items that are no longer in the sources. `pruned`: removed items.
+    `gone`: kept items that are no longer in the sources. `pruned`: such items that were removed.
     """
 
     added: int = 0
@@ -71,31 +71,32 @@ class Entry:
     """An item of a block.
 
     Attributes:
-      content: to encode; None if `vector` is known, as bytes, or the item has no picture.
-      before: id and item of this key in the database.
+      content: what to encode; None if `vector` is known, as bytes, or the item has no picture.
+      before_id, before_item: the id and the item that this key has in the database; None for a new key.
     """
 
     key: bytes
     item: Item
     content: object = None
     vector: bytes | None = None
-    before: tuple[int, Item] | None = None
+    before_id: int | None = None
+    before_item: Item | None = None
 
     def keeps_vector(self, stored: bytes | None) -> bool:
         """Whether the `stored` vector of its key, or None without a vector, is also this entry's vector."""
-        if self.before is None:
+        if self.before_item is None:
             return False
         if self.vector is not None:
             return stored == self.vector
-        return self.before[1].content == self.item.content and (self.content is None) == (stored is None)
+        return self.before_item.content == self.item.content and (self.content is None) == (stored is None)
 
 
 def digest_of(item: Item) -> str:
     """Returns the digest of an item's row: its own, or a digest of all its fields."""
     if item.digest:
         return item.digest
-    described = [item.language, item.content, item.captions, sorted(item.fields.items())]
-    content = json.dumps(described).encode()
+    values = [item.language, item.content, item.captions, sorted(item.fields.items())]
+    content = json.dumps(values).encode()
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
@@ -118,7 +119,8 @@ def bring(
         captions get no vectors.
       entries: (item, content), where content is an encoded image or its path, a text, a ready vector [D], or None (no
         picture). Duplicate keys (`collect.key_of`): the first wins. An `Unreadable` leaves its item unchanged.
-      kind, dtype: of the items, of their vectors.
+      kind: "images" or "texts".
+      dtype: the stored vectors' type, "float32" or "float16".
       prune: take out the items that are not among the entries.
       skipped: gets a line, name[TAB]reason, for each entry that cannot be read.
     """
@@ -145,21 +147,23 @@ class _Changes:
 
     @functools.cached_property
     def head(self) -> str:
-        """The head of captions, of which the model is asked only with the first captions."""
+        """The head that encodes captions, "" for that of pictures; an index keeps the head of its first captions."""
         head = meta_of(self.database).get("head")
-        if head is None:
-            head = HEAD if HEAD in getattr(self.embedder, "text_heads", ()) else ""
-        return head
+        if head is not None:
+            return head
+        return HEAD if HEAD in getattr(self.embedder, "text_heads", ()) else ""
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
-        """Yields blocks of entries with images read, each key once."""
+        """Yields the entries in blocks, each key once, with the bytes of images."""
         entries = iter(entries)
         block: list[Entry] = []
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
         with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
-            work = pool.map if self.kind == IMAGES and self.embedder is not None else map
-            while some := list(itertools.islice(entries, TOGETHER)):
-                for entry in work(read, filter(self._is_new, some)):
+            read_all = map
+            if self.kind == IMAGES and self.embedder is not None:
+                read_all = pool.map
+            while batch := list(itertools.islice(entries, TOGETHER)):
+                for entry in read_all(read, filter(self._is_new, batch)):
                     if isinstance(entry, Unreadable):
                         self._skip(entry)
                     else:
@@ -172,8 +176,9 @@ class _Changes:
             yield block
 
     def _is_new(self, entry: Found) -> bool:
-        values = (key_of(self.kind, entry),)
-        is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", values).rowcount > 0
+        """Whether an entry's key comes for the first time; notes the key, and counts it if it is repeated."""
+        key = key_of(self.kind, entry)
+        is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", (key,)).rowcount > 0
         self.counts.repeated += not is_new
         return is_new
 
@@ -185,23 +190,26 @@ class _Changes:
 
     def make(self, block: list[Entry], bar: tqdm) -> None:
         """Encodes the new and changed entries of a block, and writes them in one transaction."""
-        wanted = self._changed(block)
-        bar.update(len(block) - sum(entry.content is not None for entry in wanted))
-        wanted = self._encoded(wanted, bar)
-        captions = self._captions_of(wanted)
-        if not wanted:
+        entries = self._changed(block)
+        # `_contents` counts the entries to encode, one by one.
+        bar.update(len(block) - sum(entry.content is not None for entry in entries))
+        entries = self._encoded(entries, bar)
+        replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
+        vector_of_caption = self._caption_vectors(entries, replaced_ids)
+        if not entries:
             return
         with files.transaction(self.database):
-            files.take_out(self.database, [entry.before[0] for entry in wanted if entry.before])
-            for entry in wanted:
-                vectors = [captions[text] for _, text in entry.item.captions] if captions is not None else ()
+            files.take_out(self.database, replaced_ids)
+            for entry in entries:
+                vectors = []
+                if vector_of_caption is not None:
+                    vectors = [vector_of_caption[caption] for _, caption in entry.item.captions]
                 files.put(self.database, entry.key, entry.item, entry.vector, vectors)
-            self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in wanted])
-            if captions:
+            self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in entries])
+            if vector_of_caption:
                 files.keep(self.database, head=self.head)
-        replaced = sum(entry.before is not None for entry in wanted)
-        self.counts.changed += replaced
-        self.counts.added += len(wanted) - replaced
+        self.counts.changed += len(replaced_ids)
+        self.counts.added += len(entries) - len(replaced_ids)
         self.has_changed = True
 
     def _changed(self, block: list[Entry]) -> list[Entry]:
@@ -210,54 +218,63 @@ class _Changes:
         marks = ", ".join("?" * len(keys))
         ask = self.database.execute
         deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
-        numbers = json.dumps([number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
-        before = {key: (number, item) for number, key, item in read_items(ask, numbers)}
-        vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (numbers,)))
+        ids = json.dumps([number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
+        before = {key: (number, item) for number, key, item in read_items(ask, ids)}
+        vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (ids,)))
         changed = []
         for entry in block:
             if deleted.get(entry.key) == entry.item.digest:
                 self.counts.deleted += 1
                 continue
-            entry.before = before.get(entry.key)
-            stored = vectors.get(entry.before[0]) if entry.before else None
-            keeps_vector = entry.keeps_vector(stored)
-            if keeps_vector and entry.before[1] == entry.item:
+            entry.before_id, entry.before_item = before.get(entry.key, (None, None))
+            stored_vector = vectors.get(entry.before_id)
+            keeps_vector = entry.keeps_vector(stored_vector)
+            if keeps_vector and entry.before_item == entry.item:
                 self.counts.kept += 1
                 continue
             if keeps_vector:
-                entry.vector = stored
+                entry.vector = stored_vector
                 entry.content = None
             changed.append(entry)
         return changed
 
-    def _encoded(self, wanted: list[Entry], bar: tqdm) -> list[Entry]:
-        """Gives entries with a content their vectors; returns the usable entries."""
-        fresh = [entry for entry in wanted if entry.content is not None]
-        if not fresh:
-            return wanted
-        vectors, kept = encode(self.embedder, self.kind, _contents(fresh, bar), self.batch_size)
-        for vector, row in zip(vectors.astype(self.dtype), kept.tolist()):
-            fresh[row].vector = vector.tobytes()
-        lost = set()
-        for entry in fresh:
+    def _encoded(self, entries: list[Entry], bar: tqdm) -> list[Entry]:
+        """Encodes the contents of entries into their vectors; returns the entries without those that do not decode."""
+        to_encode = [entry for entry in entries if entry.content is not None]
+        if not to_encode:
+            return entries
+        vectors, usable = encode(self.embedder, self.kind, _contents(to_encode, bar), self.batch_size)
+        for vector, number in zip(vectors.astype(self.dtype), usable.tolist()):
+            to_encode[number].vector = vector.tobytes()
+        unusable_keys = set()
+        for entry in to_encode:
             entry.content = None
             if entry.vector is None:
-                lost.add(entry.key)
+                unusable_keys.add(entry.key)
                 self._skip(unreadable(self.kind, entry.item))
-        return [entry for entry in wanted if entry.key not in lost]
+        return [entry for entry in entries if entry.key not in unusable_keys]
 
-    def _captions_of(self, wanted: Sequence[Entry]) -> dict[str, bytes] | None:
-        """Returns {text: vector} of all captions; captions that an item had before are not encoded again."""
+    def _caption_vectors(self, entries: Sequence[Entry], replaced_ids: Sequence[int]) -> dict[str, bytes] | None:
+        """Returns {caption: vector} for all entries, float16 [D] as bytes; None if captions get no vectors.
+
+        Captions of the replaced items are not encoded again.
+        """
         if not self.encodes_captions:
             return None
-        numbers = json.dumps([entry.before[0] for entry in wanted if entry.before])
-        question = "SELECT texts.text, vector FROM texts, caption_vectors v WHERE texts.id = v.text AND item"
-        stored = dict(self.database.execute(f"{question} {AMONG}", (numbers,)))
-        captions = itertools.chain.from_iterable(entry.item.captions for entry in wanted)
-        fresh = dict.fromkeys(text for _, text in captions if text not in stored)
-        return stored | self._encode_captions(list(fresh))
+        query = (
+            "SELECT texts.text, caption_vectors.vector FROM texts, caption_vectors "
+            f"WHERE texts.id = caption_vectors.text AND texts.item {AMONG}"
+        )
+        vectors = dict(self.database.execute(query, (json.dumps(replaced_ids),)))
+        new_captions: dict[str, None] = {}  # in order, each once
+        for entry in entries:
+            for _, caption in entry.item.captions:
+                if caption not in vectors:
+                    new_captions[caption] = None
+        return vectors | self._encode_captions(list(new_captions))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """Returns {text: vector}, float16 [D] as bytes."""
         if not texts:
             return {}
         if len(texts) >= MANY:
@@ -269,27 +286,27 @@ class _Changes:
     def publish(self, prune: bool) -> None:
         """Removes items that were not met, counts for searches, and publishes the new state."""
         self._encode_missing_captions()
-        gone = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
-        numbers = [number for (number,) in self.database.execute(gone)]
-        count = self.counts
+        query = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
+        gone_ids = [number for (number,) in self.database.execute(query)]
+        counts = self.counts
         if prune:
-            count.pruned = len(numbers)
+            counts.pruned = len(gone_ids)
         else:
-            count.gone = len(numbers)
+            counts.gone = len(gone_ids)
         meta = meta_of(self.database)
-        moved = count.added + count.changed + count.pruned
-        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # by the writer of the last block
-        if not (self.has_changed or count.pruned or was_killed or meta.get("skipped") != count.skipped):
+        changed = counts.added + counts.changed + counts.pruned
+        was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # the last block was not published
+        if not (self.has_changed or counts.pruned or was_killed or meta.get("skipped") != counts.skipped):
             return
         with files.transaction(self.database, published=True):
             if prune:
-                files.take_out(self.database, numbers)
+                files.take_out(self.database, gone_ids)
             (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
-            if was_killed or moved > files.RECOUNTED * total:
+            if was_killed or changed > files.RECOUNTED * total:
                 files.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            files.keep(self.database, created=now, skipped=count.skipped, changed=meta.get("changed", 0) + moved)
-        self.database.execute("PRAGMA busy_timeout = 0")  # one who reads may hold the log: then it stays for now
+            files.keep(self.database, created=now, skipped=counts.skipped, changed=meta.get("changed", 0) + changed)
+        self.database.execute("PRAGMA busy_timeout = 0")  # a process that reads may hold the log, which then stays
         with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -297,22 +314,26 @@ class _Changes:
         """Encodes captions whose items came without a model, see `embed`."""
         if not self.encodes_captions:
             return
-        last = 0
-        missing = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
-        question = f"SELECT id, text FROM texts WHERE {missing} ORDER BY id LIMIT {BLOCK['texts']}"
-        while rows := self.database.execute(question, (last,)).fetchall():
+        last_id = 0
+        is_missing = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
+        query = f"SELECT id, text FROM texts WHERE {is_missing} ORDER BY id LIMIT {BLOCK['texts']}"
+        while rows := self.database.execute(query, (last_id,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
             with files.transaction(self.database):
                 values = [(number, vectors[text]) for number, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
                 files.keep(self.database, head=self.head)
-            last = rows[-1][0]
+            last_id, _ = rows[-1]
             self.has_changed = True
 
 
 def key_of(kind: str, entry: Found) -> bytes:
     """Returns a key that equal entries share, see `collect.key_of`."""
-    key = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
+    if isinstance(entry, Unreadable):
+        key = entry.key
+    else:
+        item, _ = entry
+        key = collect.key_of(kind, item)
     return "\0".join(key).encode("utf-8", "surrogatepass")
 
 
@@ -324,14 +345,15 @@ def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -
     vector = None
     if isinstance(content, np.ndarray):
         _check_length(item, content)
-        has_vector = item.path or kind != IMAGES or content.any()
-        vector = content.astype(dtype).tobytes() if has_vector else None
+        if item.path or kind != IMAGES or content.any():  # zeros: an item without a picture
+            vector = content.astype(dtype).tobytes()
         content = None
     elif content is None:
         item = dataclasses.replace(item, path="", content="")
     elif kind == IMAGES:
         try:
-            content = content if isinstance(content, bytes) else pictures.read_file(content)
+            if not isinstance(content, bytes):
+                content = pictures.read_file(content)
         except (OSError, ValueError) as error:
             return unreadable(kind, item, error)
         item = dataclasses.replace(item, content=content_of(content))
@@ -339,8 +361,9 @@ def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -
 
 
 def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
+    """Yields the contents of entries and counts them in the bar."""
     for entry in entries:
-        bar.update()  # True where it draws the bar
+        bar.update()
         yield entry.content
 
 
@@ -348,12 +371,12 @@ def _check_length(item: Item, vector: np.ndarray) -> None:
     """Raises `UserError` unless the length of a vector that came with its item is 1, or 0 for no picture."""
     length = float(np.linalg.norm(vector.astype(np.float32)))
     has_no_picture = length == 0.0 and not item.path
-    if not abs(length - 1.0) <= 0.01 and not has_no_picture:  # NaN is wrong, too
+    if not abs(length - 1.0) <= 0.01 and not has_no_picture:  # as `index.check_lengths`; NaN is wrong, too
         raise UserError(f"The vector of {item.name!r} has the length {length:.3g}: expected 1, divide it by that.")
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the vectors, float32 [K, D], of images or texts, and the places of the usable items, int64 [K]."""
+    """Returns the vectors of the usable images or texts, float32 [K, D], and their places in `contents`, int64 [K]."""
     if kind == IMAGES:
         return embedder.encode_image(contents, batch_size=batch_size, on_error="skip", progress=False)
     texts = list(contents)
@@ -372,6 +395,7 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
 
 
 def _error_of(item: Item) -> Exception:
+    """Returns the error that reading an item's image raises."""
     try:
         pictures.for_the_encoder(read_image(item))
     except (OSError, ValueError) as error:
@@ -398,8 +422,8 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     np.save(content, model.probes)
     with files.transaction(database):
         path = collect.absolute(model.path) if model.path else ""
-        about = {"path": path, "step": model.step, "encoder": model.encoder}
-        files.keep(database, probes=content.getvalue(), model=about)
+        origin = {"path": path, "step": model.step, "encoder": model.encoder}
+        files.keep(database, probes=content.getvalue(), model=origin)
 
 
 # A folder.
@@ -431,7 +455,8 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         try:
             database = files.make(path) if new else connect(path)
             with contextlib.closing(database) as opened:
-                if opened.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+                (version,) = opened.execute("PRAGMA user_version").fetchone()
+                if version != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
                     opened.execute("PRAGMA wal_autocheckpoint = 0")
@@ -441,14 +466,15 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
 
 
 def check_free(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder that holds neither an index nor nothing."""
+    """Raises `UserError` for a folder that is neither an index nor empty."""
     if (folder / files.OLD).is_file():
-        files.check_place(folder)
+        files.check_place(folder)  # raises for an index of an earlier version
     if folder.exists() and not (folder / files.NAME).exists() and not _is_empty(folder):
         raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
 
 
 def _is_empty(folder: pathlib.Path) -> bool:
+    """Whether a folder holds no more than the lock and the files of a database."""
     return folder.is_dir() and all(path.name.startswith((LOCK, files.NAME)) for path in folder.iterdir())
 
 
@@ -555,11 +581,11 @@ def remove(
     filters: Sequence[Filter] = (),
     dry_run: bool = False,
 ) -> tuple[int, int]:
-    """Takes items out of the index in a folder; returns how many, of how many. They stay out, see `sync`.
+    """Takes items out of the index in a folder; returns (how many, how many there were). They stay out, see `sync`.
 
     Args:
-      names: the items of these names, or of these products; a product's further pictures are NAME#2, NAME#3 …; or none.
-      filters: items that pass, see `Index.search`.
+      names: the names of the items or their products; a product's further pictures are NAME#2, NAME#3 ….
+      filters: without names, the filters that the items pass, see `Index.search`.
       dry_run: count only.
 
     Raises:
@@ -597,10 +623,11 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
     return np.array(sorted(named), np.int64)
 
 
-def delete(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Takes items out by their ids; they stay out until their row in the sources is another one."""
-    block = json.dumps([int(number) for number in numbers])
+def delete(database: sqlite3.Connection, ids: Sequence[int]) -> None:
+    """Takes items out by their ids; they stay out until their rows in the sources change."""
+    listed_ids = json.dumps([int(number) for number in ids])
     with files.transaction(database, published=True):
-        database.execute(f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}", (block,))
-        files.take_out(database, numbers)
-        files.keep(database, changed=meta_of(database).get("changed", 0) + len(numbers))
+        query = f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}"
+        database.execute(query, (listed_ids,))
+        files.take_out(database, ids)
+        files.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))
