@@ -6,7 +6,7 @@ Its tables are to be asked by others, too:
     vectors          of an item: float16 or float32 [D], as bytes; an item without a picture has no vector
     texts            captions, in the order of their items; caption_vectors: float16 [D], as bytes
     fields           a name and a value each
-    deleted          keys that were taken out by hand, and the digests of their rows: see `index.sync`
+    deleted          keys that were taken out by hand, and the digests of their rows: see `changes.sync`
     words, trigrams  full-text search over captions, names and fields: see words.py
     meta             of the whole index: kind, sources, model, noise level, …
 
@@ -81,7 +81,8 @@ def check_place(folder: pathlib.Path) -> None:
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
     """Opens the database of an index, and makes a missing database. Raises `sqlite3.Error`."""
     database = connect(path, new=True)
-    if not database.execute("PRAGMA user_version").fetchone()[0]:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if not version:  # a new file
         if sqlite3.sqlite_version_info < (3, 34):
             raise UserError(f"SQLite {sqlite3.sqlite_version} has no trigrams: use a Python with SQLite 3.34 or newer.")
         database.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {SCHEMA} COMMIT;")
@@ -90,7 +91,7 @@ def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
-    """Everything that is changed in the block appears at once, or not at all.
+    """Changes that the block makes appear at once, or not at all.
 
     `published`: processes that have the index open must open it again. Matrices made before do not count afterwards.
     """
@@ -139,32 +140,33 @@ def keep(database: sqlite3.Connection, **values) -> None:
 def put(
     database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
 ) -> None:
-    """Adds an item with its vector and its captions' vectors, if these are known."""
+    """Adds an item with its vector and, in `captions`, its captions' vectors, if these are known."""
     values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
     columns = f"(NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
     number = database.execute(f"INSERT INTO items VALUES {columns}", values).lastrowid
     if vector is not None:
         database.execute("INSERT INTO vectors VALUES (?, ?)", (number, vector))
-    texts = []
+    text_ids = []
     for language, text in item.captions:
         values = number, utf8(language), utf8(text)
-        texts.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
-    database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(texts, captions))
+        text_ids.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
+    database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(text_ids, captions))
     fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
-    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, texts))
+    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, text_ids))
 
 
-def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
+def take_out(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Removes items by their ids, with all their captions, fields, words and vectors."""
-    for begin in range(0, len(numbers), TOGETHER):
-        block = json.dumps([int(number) for number in numbers[begin : begin + TOGETHER]])
-        texts: dict[int, list[int]] = collections.defaultdict(list)
+    for begin in range(0, len(ids), TOGETHER):
+        block = json.dumps([int(number) for number in ids[begin : begin + TOGETHER]])
+        text_ids: dict[int, list[int]] = collections.defaultdict(list)  # item -> its captions, in order
         for text, item in database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,)):
-            texts[item].append(text)
+            text_ids[item].append(text)
         for number, _, item in read_items(database.execute, block):
+            # A table without its contents must be told which text to forget.
             removal = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
-            database.executemany(removal, documents(number, item, texts[number]))
+            database.executemany(removal, documents(number, item, text_ids[number]))
         texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
         database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table in ("texts", "fields", "vectors"):
@@ -172,10 +174,10 @@ def take_out(database: sqlite3.Connection, numbers: Sequence[int]) -> None:
         database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
 
 
-def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Returns the rows of `words` of an item: its captions, and its names and fields together.
+def documents(number: int, item: Item, text_ids: Sequence[int]) -> list[tuple[int, bytes]]:
+    """Returns the rows of `words` for an item, (rowid, text): its captions, and its names and fields together.
 
-    A caption has twice its own id as rowid; the names and fields have twice the item's and one more.
+    A caption has twice its own id as rowid; the names and fields have twice the item's id, `number`, and one more.
     """
     values = [value for value in item.fields.values() if "://" not in value]
     names = [_stem(item.name), item.name]
@@ -183,13 +185,15 @@ def documents(number: int, item: Item, texts: Sequence[int]) -> list[tuple[int, 
         names.insert(1, _stem(item.path))
     different_names = filter(None, dict.fromkeys(names))
     rows = [(2 * number + 1, utf8(words.document([*different_names, *values])))]
-    for text, (_, caption) in zip(texts, item.captions):
-        rows.append((2 * text, utf8(words.document([caption]))))
+    for text_id, (_, caption) in zip(text_ids, item.captions):
+        rows.append((2 * text_id, utf8(words.document([caption]))))
     return rows
 
 
 def _stem(file: str) -> str:
-    return os.path.splitext(os.path.basename(file))[0]
+    """Returns the name of a file without its folder and ending."""
+    stem, _ = os.path.splitext(os.path.basename(file))
+    return stem
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:
@@ -201,7 +205,7 @@ def count_trigrams(database: sqlite3.Connection) -> None:
 
 
 def table_of(items: Iterable[Item]) -> ItemTable:
-    """Returns the table of items, which come into a database in memory."""
+    """Returns a table of these items, in a database in memory."""
     database = make()
     for number, item in enumerate(items):
         put(database, b"%d" % number, item)

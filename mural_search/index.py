@@ -62,10 +62,10 @@ class Index:
       counts: the `Counts` of the change that opened it, or None.
       noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
-      fields_wanted: names of the fields to show, None: they are chosen.
+      fields_wanted: names of the fields to show; None: they are chosen.
       facets: function from a tuple of filters to the fields of the items that pass, see `ItemTable.facets`.
-      captions: the `ranking.Captions`, or None: nothing is found by them.
-      weights: of the ways of the one ranking, see `ranking.DEFAULT_WEIGHTS`.
+      captions: the `ranking.Captions`, or None: nothing is found by captions' vectors.
+      weights: {way: weight} for the one ranking, see `ranking.DEFAULT_WEIGHTS`.
       codes: a `Codes` of the embeddings, where many questions are asked.
     """
 
@@ -74,7 +74,9 @@ class Index:
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
-        self.table = items if isinstance(items, ItemTable) else database.table_of(items)
+        if not isinstance(items, ItemTable):
+            items = database.table_of(items)
+        self.table = items
         self.items = Names(self.table)
         self.embeddings = embeddings
         self.model = model
@@ -87,11 +89,13 @@ class Index:
         self.created = meta.get("created", "")
         self.product = meta.get("product", "")
         self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
-        bare = self.table.without_pictures() if kind == IMAGES else np.zeros(0, np.int64)
-        self.bare = bare[:0]
-        for rows in np.array_split(bare, len(bare) // _BLOCK + 1):  # others were given without a place
-            self.bare = np.append(self.bare, rows[~np.any(embeddings[rows], axis=1)])
-            release_pages(embeddings)
+        self.bare = np.zeros(0, np.int64)
+        if kind == IMAGES:
+            without_file = self.table.without_pictures()
+            for rows in np.array_split(without_file, len(without_file) // _BLOCK + 1):
+                # Items whose vector is not zero have a picture: their vectors were given without a file.
+                self.bare = np.append(self.bare, rows[~np.any(embeddings[rows], axis=1)])
+                release_pages(embeddings)
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.noise: noise_level.NoiseLevel | None = None
@@ -121,8 +125,9 @@ class Index:
         Args:
           model: an `Embedder`, or a folder as `mural_lite.open_model` takes it.
           sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
-          kind: "images" or "texts". split: of data sets, "" for all.
-          dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
+          kind: "images" or "texts".
+          split: the split to read in data sets, "" for all.
+          dtype: the stored vectors' type, "float32" or "float16" (half the size; scores change by about 1e-4).
           prune: remove items that are no longer in the sources.
           batch_size: images per call of the model.
           fields: names of the fields to show; None: as before, or chosen.
@@ -133,12 +138,14 @@ class Index:
         """
         from mural_search import changes, collect  # only now: a search does not need them
 
-        recorded = described(folder) if (as_path(folder) / database.NAME).is_file() else {}
+        recorded = {}
+        if (as_path(folder) / database.NAME).is_file():
+            recorded = described(folder)
         if not sources and not recorded:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
         absolute = list(map(collect.absolute, sources))
-        given = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
-        settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in given.items()}
+        arguments = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
+        settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in arguments.items()}
         changes.check_settings(folder, recorded, settings)
         if settings["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {settings['dtype']!r}; known: {', '.join(DTYPES)}.")
@@ -147,8 +154,8 @@ class Index:
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             model = open_model(model)
-        about = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, entries, prune, **settings, **about)
+        options = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
+        return sync(folder, model, entries, prune, **settings, **options)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -167,19 +174,22 @@ class Index:
         """
         if not filters and not without:
             return None
-        lacking = np.zeros(0, np.int64)
+        excluded = np.zeros(0, np.int64)
         for word in without:
-            lacking = np.append(lacking, self.table.with_words(word))
-        return np.setdiff1d(self._find(tuple(filters)), lacking)
+            excluded = np.append(excluded, self.table.with_words(word))
+        return np.setdiff1d(self._find(tuple(filters)), excluded)
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
-        """Returns `ItemTable.facets` of the items that pass filters; of each field by the filters of the others."""
+        """Returns {field: its contents}, as `ItemTable.facets`, in the items that pass filters.
+
+        A field that has a filter counts the items that pass the others' filters, so that its other values are offered.
+        """
         facets = self.table.facets(self.rows(filters))
         for name in {filter_.name for filter_ in filters}:
             other_filters = [filter_ for filter_ in filters if filter_.name != name]
-            by_others = self.table.facets(self.rows(other_filters))
-            if name in by_others:
-                facets[name] = by_others[name]
+            facets_by_others = self.table.facets(self.rows(other_filters))
+            if name in facets_by_others:
+                facets[name] = facets_by_others[name]
         return facets
 
     @typing.overload
@@ -231,7 +241,7 @@ class Index:
                 among = np.arange(len(self))
             among = np.setdiff1d(among, self.bare)
         if self.codes is not None and len(vectors) == 1:
-            among = self.codes.candidates(vectors[0], k, among)
+            among = self.codes.candidates(vectors[0], k, among)  # fewer rows, with the same results
         scores, rows = exact(vectors, self.embeddings, k, among)
         if not np.isfinite(scores).all():
             raise UserError(f"{self._damage}: some of its numbers are not finite.")
@@ -248,11 +258,15 @@ class Index:
 
     @property
     def _damage(self) -> str:
-        matrix = self._file[0].parent / VECTORS if self._file else "The index"
+        """The beginning of the message on damaged vectors."""
+        matrix = "The index"
+        if self._file is not None:
+            path, _ = self._file
+            matrix = path.parent / VECTORS
         return f"{matrix} is damaged: delete this file, it is made again"
 
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
-        """Yields the items and vectors of all rows, a few thousand at a time."""
+        """Yields (items, their vectors [B, D]) of all rows, a few thousand at a time."""
         for begin in range(0, len(self), TOGETHER):
             yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
@@ -293,9 +307,10 @@ DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
 def exact(
     vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the results of `top_k.top_k`, with one block of memory-mapped embeddings in memory at a time.
+    """Returns (scores, rows) of the best embeddings for each vector, as `top_k.top_k`.
 
-    `among`: int64 [M] rising, the rows to find; None for all.
+    One block of memory-mapped embeddings is in memory at a time. `among`: int64 [M] rising, the rows that may be found;
+    None for all.
     """
     all_scores = [np.zeros((len(vectors), 0), np.float32)]
     all_rows = [np.zeros((len(vectors), 0), np.int64)]
@@ -304,7 +319,10 @@ def exact(
     else:
         blocks = (among[begin : begin + _BLOCK] for begin in range(0, len(among), _BLOCK))
     for block in blocks:
-        rows = np.arange(*block.indices(len(embeddings))) if among is None else block
+        if among is None:
+            rows = np.arange(*block.indices(len(embeddings)))
+        else:
+            rows = block
         scores, columns = top_k.top_k(vectors, embeddings[block], k)
         all_scores.append(scores)
         all_rows.append(rows[np.minimum(columns, len(rows) - 1)])  # no column where products are not finite
@@ -326,7 +344,7 @@ def load_index(folder: str | os.PathLike) -> Index:
     folder = local_copy(folder)
     database.check_place(folder)
     path = folder / database.NAME
-    state = _state(path)  # before it is read
+    state = _state(path)  # before it is read, so that no change is missed
     index = _opened(ItemTable(path), folder)
     index._file = path, state
     return index
@@ -336,15 +354,15 @@ def _state(path: pathlib.Path) -> object:
     """Returns a value that changes when a file is replaced, or written without a log; None if there is no file."""
     with contextlib.suppress(OSError):
         status = path.stat()
-        changed = None  # a log takes what is written
+        change_time = None  # a log takes what is written
         if not os.access(path.parent, os.W_OK):
-            changed = status.st_mtime_ns
-        return status.st_dev, status.st_ino, changed
+            change_time = status.st_mtime_ns
+        return status.st_dev, status.st_ino, change_time
     return None
 
 
 def described(folder: str | os.PathLike) -> dict[str, object]:
-    """Returns the settings of an index: kind, sources, split, dtype, model. Raises as `load_index`."""
+    """Returns the settings of an index: {"kind", "sources", "split", "dtype", "model", …}. Raises as `load_index`."""
     folder = local_copy(folder)
     database.check_place(folder)
     return ItemTable(folder / database.NAME).meta
@@ -382,7 +400,8 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     index = Index(table, embeddings, model, meta["kind"])
     if "head" in meta and len(table.caption_ids):
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
-        index.captions = None if vectors is None else ranking.Captions(vectors, table, meta["head"])
+        if vectors is not None:
+            index.captions = ranking.Captions(vectors, table, meta["head"])
     if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
         index.noise = noise_level.from_meta(meta["noise"], len(index))
     return index
@@ -392,16 +411,16 @@ CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, even
 _BLOCK = 2**10  # vectors that are in memory at a time
 _MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
-_STATE = 32  # bytes behind the numbers of a matrix: the state of the database that it was made of
+_STATE = 32  # bytes behind the numbers of a matrix: the state, see `database.transaction`, that it was made of
 
 
 def _matrix(
     table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
 ) -> np.ndarray | None:
-    """Returns the vectors of items or captions as a matrix, from the file `path` if it has this state.
+    """Returns the vectors of items or captions, [len(ids), D], from the file `path` if it has the database's state.
 
-    Otherwise it is made of the database, and the file with it, if the folder may be written. `width`: 0 for any.
-    Returns None if captions have no vectors.
+    Otherwise they are read from the database, and the file is made, if its folder may be written. Returns None if a
+    caption has no vector. `width`: D, 0 for any.
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
@@ -427,10 +446,11 @@ def _matrix(
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
+    """Writes blocks [B, D] as a .npy file of `count` rows, and the state; returns whether there were as many rows."""
     written = 0
     with path.open("wb") as file:
         for block in blocks:
-            if not written:
+            if not written:  # only now D is known
                 shape = count, block.shape[1]
                 header = {"descr": np.lib.format.dtype_to_descr(block.dtype), "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
@@ -447,14 +467,14 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
     """
     damage = f"The index is damaged ({database.NAME}): delete it and make it again"
     pairs = table.vectors(of_captions)
-    pair = next(pairs, None)
+    vector_id, vector = next(pairs, (None, b""))
     for begin in range(0, len(ids), TOGETHER):
         block = ids[begin : begin + TOGETHER].tolist()
         vectors: dict[int, bytes] = {}  # by their row in the block
         for row, number in enumerate(block):
-            if pair is not None and pair[0] == number:
-                vectors[row] = pair[1]
-                pair = next(pairs, None)
+            if vector_id == number:
+                vectors[row] = vector
+                vector_id, vector = next(pairs, (None, b""))
         if of_captions and len(vectors) < len(block):
             return
         joined = b"".join(vectors.values())
@@ -489,17 +509,17 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_
 
 
 def sync(
-    folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **about
+    folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **options
 ) -> Index:
     """Makes the index `folder`, or brings it up to date with `items`, and opens it.
 
-    `about`: further arguments of `changes.sync`.
+    `options`: further arguments of `changes.sync`.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
     """
     from mural_search import changes  # only now: a search does not need it
 
-    counts = changes.sync(folder, embedder, items, prune, **about)
+    counts = changes.sync(folder, embedder, items, prune, **options)
     index = load_index(folder)
     index.counts = counts
     if embedder is not None:

@@ -22,12 +22,12 @@ from mural_search import words
 from mural_search.items import Filter, Item, amount, group_marks
 from mural_search.sqlite import sqlite3
 
-PATIENCE = 5.0  # seconds that a question waits for one who changes the file
+PATIENCE = 5.0  # seconds that a question waits for a process that changes the file
 FORMAT = 4  # `PRAGMA user_version`; raised when an older file would be read wrongly
 TOGETHER = 4096  # items that are in memory at a time
-FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
+FEW = 50  # values of a field that are offered; a field with more is taken for texts or numbers
 LONGEST_NUMBER = 40  # characters of a value that may be a number with its currency
-FEW_NUMBERS = 8  # different numbers that are offered one by one
+FEW_NUMBERS = 8  # different numbers that are offered one by one; more are offered as a range
 MOST_POSTINGS = 50_000  # places of trigrams that a question looks at
 FEW_GRAMS = 4  # the rarest trigrams of a question, which are always looked up
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -39,15 +39,19 @@ TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may not be U
 
 
 def utf8(text: str) -> bytes:
+    """Returns a text as `TEXT` takes it."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def _shown(hidden: Collection[str]) -> str:
-    """Returns the condition that a row of `words` is a caption in no hidden language; it is NULL for other rows."""
+def _in_shown_language(hidden: Collection[str]) -> str:
+    """Returns the condition that a row of `words` is a caption in no hidden language; names and fields fail it, too.
+
+    "" without hidden languages: every row passes.
+    """
     if not hidden:
         return ""
     marks = ", ".join("?" * len(hidden))
-    return f"AND {LANGUAGE} NOT IN ({marks})"
+    return f"AND {LANGUAGE} NOT IN ({marks})"  # NULL for names and fields, which counts as false
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
@@ -89,7 +93,7 @@ def problem(path: object, error: Exception) -> UserError:
 
 
 def meta_of(database: sqlite3.Connection) -> dict[str, object]:
-    """Returns `meta`; raises `sqlite3.Error`, or `Damaged`."""
+    """Returns {key: value} of the table `meta`; raises `sqlite3.Error`, or `Damaged`."""
     meta = {}
     try:
         for key, value in database.execute("SELECT key, value FROM meta").fetchall():
@@ -103,21 +107,21 @@ class Damaged(ValueError):
     """The database does not fit its schema."""
 
 
-def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
-    """Returns id, key and `Item` of ids, a JSON list, in their order; `ask` runs a question.
+def read_items(ask, ids: str) -> list[tuple[int, bytes, Item]]:
+    """Returns (id, key, `Item`) for the items of ids, a JSON list, in the order of ids; `ask` runs a query.
 
     Raises `Damaged` for values of other types than the schema's.
     """
     among = f"WHERE item {AMONG}"
     captions = collections.defaultdict(list)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {among} ORDER BY id", [numbers]):
+    for number, language, text in ask(f"SELECT item, language, text FROM texts {among} ORDER BY id", [ids]):
         captions[number].append((_text(language), _text(text)))
     fields = collections.defaultdict(dict)
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {among} ORDER BY rowid", [numbers]):
+    for number, name, value in ask(f"SELECT item, name, value FROM fields {among} ORDER BY rowid", [ids]):
         fields[number][_text(name)] = _text(value)
     items = []
     columns = "id, key, offset, name, path, language, content, digest"
-    for number, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [numbers]):
+    for number, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [ids]):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
@@ -127,6 +131,7 @@ def read_items(ask, numbers: str) -> list[tuple[int, bytes, Item]]:
 
 
 def _text(value: object) -> str:
+    """Returns a value that must be a text; raises `Damaged` for another value."""
     if not isinstance(value, str):
         raise Damaged(f"{value!r} in place of a text")
     return value
@@ -151,7 +156,7 @@ class ItemTable:
                 self._database = connect(source)
                 self._watch = connect(source)  # sees what the snapshot does not
                 weakref.finalize(self, self._watch.close)
-                self._database.execute("BEGIN")  # and the first question takes the snapshot
+                self._database.execute("BEGIN")  # the first query takes the snapshot
             else:
                 self._database = self._watch = source
         except sqlite3.Error as error:
@@ -163,7 +168,7 @@ class ItemTable:
         self._group_marks: dict[str, str] = {}
         self.ids = np.zeros(0, np.int64)
         self.caption_ids = self.ids
-        version = self._ask("PRAGMA user_version")[0][0]
+        ((version,),) = self._ask("PRAGMA user_version")
         if version not in (FORMAT, 0):
             raise UserError(f"{self._path} was made by another version: delete its folder and make the index again.")
         if version == 0:  # made by a process that was killed before its first transaction
@@ -178,11 +183,12 @@ class ItemTable:
 
     def _numbers(self, table: str) -> np.ndarray:
         """Returns the ids of a table, int64 [N] rising."""
-        # Two questions: in one SQLite would read all rows, where it counts by pages and looks up the last.
-        count, last = self._ask(f"SELECT (SELECT count(*) FROM {table}), (SELECT ifnull(max(id), 0) FROM {table})")[0]
+        # Without subqueries SQLite would read all rows; in them it counts by pages and looks up the last row.
+        query = f"SELECT (SELECT count(*) FROM {table}), (SELECT ifnull(max(id), 0) FROM {table})"
+        ((count, last),) = self._ask(query)
         if not (isinstance(count, int) and isinstance(last, int)):
             raise problem(self._path, Damaged("ids are not numbers"))
-        if count == last:
+        if count == last:  # ids begin at 1, and none is missing
             return np.arange(1, count + 1)
         return self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
 
@@ -191,40 +197,41 @@ class ItemTable:
         try:
             published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
-            return True  # it is being changed, or cannot be read: the opened state can
+            return True  # the file is being changed, or cannot be read, and the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
-        """Returns {row: the id of its product} of rows, by the field `name`; rows without an id are left out."""
-        question = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
+        """Returns {row: the id of its product}, the value of the field `name`; rows without this field are left out."""
+        query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
         ids = self.ids[list(rows)].tolist()
-        products = dict(self._ask(question, [utf8(name), json.dumps(ids)]))
+        products = dict(self._ask(query, [utf8(name), json.dumps(ids)]))
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
     def field_names(self) -> list[str]:
         """Returns the names of all fields, in the order of the first item that has them."""
         return [name for (name,) in self._ask("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]
 
-    def _ask(self, question: str, values: Sequence = ()) -> list[tuple]:
+    def _ask(self, query: str, values: Sequence = ()) -> list[tuple]:
+        """Returns the rows of a query, in which `values` take the places of "?"."""
         try:
             with self._lock:
-                return self._database.execute(question, values).fetchall()
+                return self._database.execute(query, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
 
-    def each(self, question: str, values: Sequence = ()) -> Iterator[tuple]:
-        """Yields rows lazily and holds the lock meanwhile."""
+    def each(self, query: str, values: Sequence = ()) -> Iterator[tuple]:
+        """Yields the rows of a query one by one, and holds the lock meanwhile."""
         try:
             with self._lock:
-                yield from self._database.execute(question, values)
+                yield from self._database.execute(query, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise problem(self._path, error) from None
 
     def _column(self, rows: Iterable[tuple]) -> np.ndarray:
-        """Returns numbers, int64 [K]."""
+        """Returns the numbers in rows of one column, int64 [K]."""
         try:
             return np.fromiter((value for (value,) in rows), np.int64)
-        except UserError:  # of a row that cannot be read; a `ValueError`, too
+        except UserError:  # `each` cannot read a row; this is a `ValueError`, too
             raise
         except (TypeError, OverflowError, ValueError) as error:
             raise problem(self._path, error) from None
@@ -240,25 +247,24 @@ class ItemTable:
             yield from self.at(slice(begin, begin + TOGETHER))
 
     def at(self, rows: slice | Sequence[int]) -> list[Item]:
-        """Returns the items of rows, which rise, in order."""
+        """Returns the items of rows, which must rise, in their order."""
         return self._items(self.ids[rows])
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
-        numbers = json.dumps(np.asarray(ids).tolist())
         try:
-            rows = read_items(self._ask, numbers)
+            entries = read_items(self._ask, json.dumps(np.asarray(ids).tolist()))
         except Damaged as error:
             raise problem(self._path, error) from None
-        if len(rows) != len(ids):
-            raise problem(self._path, Damaged(f"{len(rows)} of {len(ids)} items are there"))
-        return [item for _, _, item in rows]
+        if len(entries) != len(ids):
+            raise problem(self._path, Damaged(f"{len(entries)} of {len(ids)} items are there"))
+        return [item for _, _, item in entries]
 
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""
-        question = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
+        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
         for begin in range(0, len(self), TOGETHER):
             ids = json.dumps(self.ids[begin : begin + TOGETHER].tolist())
-            for (name,) in self._ask(question, [ids]):
+            for (name,) in self._ask(query, [ids]):
                 yield self._checked_name(name)
 
     def name(self, row: int) -> str:
@@ -267,6 +273,7 @@ class ItemTable:
         return self._checked_name(rows[0][0] if rows else None)
 
     def _checked_name(self, name: object) -> str:
+        """Returns an item's name; raises `UserError` for a value that is not a text."""
         if not isinstance(name, str):
             raise problem(self._path, Damaged("an item without a name"))
         return name
@@ -280,23 +287,23 @@ class ItemTable:
         return bool(self._ask("SELECT 1 FROM fields LIMIT 1"))
 
     def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named.
+        """Returns the rows, int64 [K] rising, that pass all filters; of filters "=" on one field they need to pass one.
 
         Where a field is compared, its value is a number or a date on the right side of each bound.
         """
-        wanted = collections.defaultdict(list)
+        values_of = collections.defaultdict(list)
         for name, value, operator in filters:
-            wanted[name, operator].append(value)
+            values_of[name, operator].append(value)
         row_sets = []
-        for (name, operator), values in wanted.items():
+        for (name, operator), values in values_of.items():
             if operator == "=":
                 condition = f"IN ({', '.join([TEXT] * len(values))})"
-                given = list(map(utf8, values))
+                query_values = list(map(utf8, values))
             else:
                 condition = AMONG
-                given = [json.dumps(self._values_within(name, operator, values))]
-            question = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
-            ids = self._column(self._ask(question, [utf8(name), *given]))
+                query_values = [json.dumps(self._values_within(name, operator, values))]
+            query = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
+            ids = self._column(self._ask(query, [utf8(name), *query_values]))
             row_sets.append(np.sort(self.rows_of(ids)))
         if not row_sets:
             return np.arange(len(self))
@@ -305,8 +312,8 @@ class ItemTable:
     def group_marks(self, name: str) -> str:
         """Returns the marks that divide thousands in a field, as `items.group_marks` finds them in its short values."""
         if name not in self._group_marks:
-            question = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT} AND length(value) <= {LONGEST_NUMBER}"
-            self._group_marks[name] = group_marks(str(value) for (value,) in self.each(question, [utf8(name)]))
+            query = f"SELECT DISTINCT value FROM fields WHERE name = {TEXT} AND length(value) <= {LONGEST_NUMBER}"
+            self._group_marks[name] = group_marks(str(value) for (value,) in self.each(query, [utf8(name)]))
         return self._group_marks[name]
 
     def _values_within(self, name: str, operator: str, limits: Sequence[str]) -> list[str]:
@@ -327,38 +334,38 @@ class ItemTable:
         return within
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
+        """Returns the rows, int64 [K], whose field is a number or a date, and its `amount` in each, float64 [K]."""
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
         values = {value for _, value in pairs}  # few are different
         groups = self.group_marks(name)
-        numbers = {value: amount(str(value), groups) for value in values}
-        pairs = [(item, value) for item, value in pairs if numbers[value] is not None]
+        amount_of = {value: amount(str(value), groups) for value in values}
+        pairs = [(item, value) for item, value in pairs if amount_of[value] is not None]
         items = self._column((item,) for item, _ in pairs)
-        amounts = np.array([numbers[value] for _, value in pairs], np.float64)
+        amounts = np.array([amount_of[value] for _, value in pairs], np.float64)
         return self.rows_of(items), amounts[np.isin(items, self.ids)]
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns {field: its contents in rows}, of all rows for None.
+        """Returns {field: its contents in rows, int64 [K], or in all rows}.
 
         Few values: {"values": {value: count}}, by frequency; numbers or dates in their order. Many numbers or dates:
         {"least": text, "most": text}. Many words: {}.
         """
-        question = "SELECT name, value, count(*) FROM fields"
-        given = []
+        query = "SELECT name, value, count(*) FROM fields"
+        query_values = []
         if rows is not None:
-            question += f" WHERE item {AMONG}"
-            given = [json.dumps(self.ids[rows].tolist())]
+            query += f" WHERE item {AMONG}"
+            query_values = [json.dumps(self.ids[rows].tolist())]
         facets: dict[str, _Facet] = {}
         names = [name for (name,) in self._ask("SELECT DISTINCT name FROM fields")]
         marks = {name: self.group_marks(name) for name in names}
-        for name, value, count in self.each(f"{question} GROUP BY name, value", given):
+        for name, value, count in self.each(f"{query} GROUP BY name, value", query_values):
             if name not in facets:
                 facets[name] = _Facet(marks.get(name, ","))
             facets[name].add(str(value), count)
         return {name: facet.describe() for name, facet in facets.items()}
 
     def with_words(self, text: str) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that hold these words somewhere, one after another."""
+        """Returns the rows, int64 [K] rising, in which a text holds these words, one after another."""
         phrase = words.quoted(f" {words.spread(text)} ")
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
 
@@ -368,10 +375,12 @@ class ItemTable:
         `hidden`: languages whose captions do not count; names and values then do not, either.
         """
         phrase = words.quoted(words.document([text]))
-        return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ? {_shown(hidden)}", [phrase, *hidden])
+        query = f"SELECT {OWNER} FROM words WHERE words MATCH ? {_in_shown_language(hidden)}"
+        return self._owners(query, [phrase, *hidden])
 
-    def _owners(self, question: str, values: Sequence) -> np.ndarray:
-        owners = [row for row in self._ask(question, values) if row[0] is not None]
+    def _owners(self, query: str, values: Sequence) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, of a query for ids of items; NULL is left out."""
+        owners = [(item,) for (item,) in self._ask(query, values) if item is not None]
         return np.unique(self.rows_of(self._column(owners)))
 
     def by_words(
@@ -380,7 +389,7 @@ class ItemTable:
         """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
 
         Args:
-          count: of rows, at most.
+          count: how many rows to return at most.
           allowed: bool [N], the rows that may be found; None for all.
           hidden: languages whose captions are not searched; names and fields then are not, either.
 
@@ -392,9 +401,10 @@ class ItemTable:
         if not grams:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self.caption_ids) + len(self)
-        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
-        count_of = {gram: count for gram, count in self._ask(held, grams) if isinstance(count, int)}
+        query = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
+        count_of = {gram: count for gram, count in self._ask(query, grams) if isinstance(count, int)}
         counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
+        # The BM25 of a text of usual length with each trigram once, by FTS5's weights, which are at least 1e-6.
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rarest = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         affordable = int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS))
@@ -402,8 +412,9 @@ class ItemTable:
         if self.postings is not None and not hidden:
             pairs = self.postings.best(grams, count, allowed)
         else:
-            question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? {_shown(hidden)} ORDER BY rank"
-            pairs = self.each(question, (" OR ".join(map(words.quoted, grams)), *hidden))
+            condition = f"words MATCH ? {_in_shown_language(hidden)}"
+            query = f"SELECT {OWNER}, -rank FROM words WHERE {condition} ORDER BY rank"
+            pairs = self.each(query, (" OR ".join(map(words.quoted, grams)), *hidden))
         shares: dict[int, float] = {}
         for item, score in pairs:  # best first
             row = int(np.searchsorted(self.ids, item or 0))
@@ -422,19 +433,20 @@ class ItemTable:
         return np.array(list(shares), np.int64), np.array(list(shares.values()))
 
     def caption_rows(self) -> np.ndarray:
-        """Returns the row that each caption is of, int64 [T] rising."""
+        """Returns the row of each caption's item, int64 [T] rising."""
         return np.searchsorted(self.ids, self._column(self.each("SELECT item FROM texts ORDER BY id")))
 
     def captions_by_language(self) -> dict[str, np.ndarray]:
-        """Returns the numbers of the captions in each language, int64 [K] rising."""
+        """Returns {language: the numbers of its captions from 0, int64 [K] rising}."""
         by_language = collections.defaultdict(list)
         for number, (language,) in enumerate(self.each("SELECT language FROM texts ORDER BY id")):
             by_language[language].append(number)
         return {language: np.array(numbers, np.int64) for language, numbers in by_language.items()}
 
     def captions(self, count: int) -> dict[str, list[str]]:
-        """Returns up to `count` different captions of each language, always the same captions."""
+        """Returns {language: up to `count` different captions}, in an order that is mixed, but always the same."""
         by_language = collections.defaultdict(list)
+        # In the order of Knuth's multiplicative hash.
         shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
         texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
         for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
@@ -446,7 +458,7 @@ class ItemTable:
         return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
 
     def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
-        """Yields (id, vector) of the items, or of the captions, in the order of these ids."""
+        """Yields (id, vector as bytes) of the items, or of the captions, in the order of these ids."""
         if of_captions:
             return self.each("SELECT text, vector FROM caption_vectors ORDER BY text")
         return self.each("SELECT item, vector FROM vectors ORDER BY item")

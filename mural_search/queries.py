@@ -55,7 +55,7 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
 
 
 def _check_image(name: str) -> None:
-    """Reads the header, so that a wrong file is reported before a model is loaded."""
+    """Raises `UserError` for an image that is missing or whose header is wrong, before a model is loaded."""
     from mural_lite.pictures import MAX_SCAN, BadImage, open_image, read_file  # here, because sentences do without
 
     if not as_path(name).is_file():
@@ -81,6 +81,7 @@ def check_filters(index, filters: Sequence[Filter]) -> None:
 
 
 def _values_in_words(facet: Mapping) -> str:
+    """Returns the values of a field, as `ItemTable.facets` gives them, in words."""
     if "least" in facet:
         return f"{facet['least']} to {facet['most']}"
     return ", ".join(facet.get("values", ())) or "of many values"
@@ -93,8 +94,16 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     """
     if queries[0].image:
         return embedder.encode_image([as_path(query.image) for query in queries])
-    sentences = [words.split(query.text)[0] for query in queries]
-    return embedder.encode_text(sentences, **ranking.prompt_of(embedder, ranking.QUESTIONS))
+    return embedder.encode_text(_sentences(queries), **ranking.prompt_of(embedder, ranking.QUESTIONS))
+
+
+def _sentences(queries: Sequence[Query]) -> list[str]:
+    """Returns the sentences of queries without their -words."""
+    sentences = []
+    for query in queries:
+        sentence, _ = words.split(query.text)
+        sentences.append(sentence)
+    return sentences
 
 
 WHY = {EXACT: "exact", WORDS: "words", TEXTS: "meaning", PICTURES: "picture"}
@@ -108,7 +117,7 @@ class Hit:
       rank: from 1.
       score: the cosine of the picture (in an index of texts, of the text). Ranked by texts only, the cosine of the
         closest caption; ranked by words only, the share of the question.
-      name, row: of the item.
+      name, row: the item's name and its row in the index.
       right: whether it is a right answer.
       found_by: see `Ranked.found_by`; {} where only pictures are compared.
       alike: number of further pictures that look the same and have the same captions.
@@ -126,7 +135,9 @@ class Hit:
     def why(self) -> str:
         """One word for the way that ranks it best, for example "meaning"; "" where only pictures are compared."""
         ways = [way for way in WHY if way in self.found_by]
-        return WHY[min(ways, key=self.found_by.__getitem__)] if ways else ""
+        if not ways:
+            return ""
+        return WHY[min(ways, key=self.found_by.__getitem__)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +145,8 @@ class Result:
     """A query and its hits, best first.
 
     Attributes:
-      nothing_fits: the hits are only the closest, see `NoiseLevel`.
-      total: ranked hits; `hits` is a page of them.
+      nothing_fits: whether nothing fits and the hits are only the closest items, see `NoiseLevel`.
+      total: how many hits are ranked; `hits` is a page of them.
     """
 
     query: Query
@@ -153,14 +164,14 @@ SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 class Page(NamedTuple):
-    """The hits to return: `top` after the best `offset`; `sort`: see `search`."""
+    """Which hits to return: `top` after the best `offset`; `sort`: see `search`."""
 
     top: int = 10
     offset: int = 0
     sort: str = ""
 
     def cut(self, groups: Sequence[list[int]]) -> Iterator[tuple[int, list[int]]]:
-        """Yields the groups of rows on this page with their ranks from 1."""
+        """Yields (rank from 1, group of rows) for the groups on this page."""
         return enumerate(groups[self.offset : self.offset + self.top], start=self.offset + 1)
 
 
@@ -175,13 +186,14 @@ def search(
     offset: int = 0,
     sort: str = "",
 ) -> list[Result]:
-    """Returns the best `top` items for each query; `embedder` must be the model that made the index.
+    """Returns the result of each query, with the best `top` items; `embedder` must be the model that made the index.
 
     Args:
       rank: one of `ranking.RANKS`, "all" by default. "words" does not run the model. Images are compared with pictures.
       filters: see `Index.search`.
-      offset: how many of the best are left out.
-      sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
+      offset: how many of the best items are left out.
+      sort: a field with numbers or dates, by which the best `SORTED` items are sorted; with "-" before it the largest
+        first.
 
     Raises `UserError` for queries that cannot be asked, or a ranking that the index lacks.
     """
@@ -210,12 +222,13 @@ def _search(
 def encode(
     index, embedder: Embedder, queries: Sequence[Query], rank: str
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Returns the vectors that `find` needs, [Q, D] to compare with pictures and with captions."""
-    vectors = encode_queries(embedder, queries) if ranking.needs_vectors(index, rank) else None
+    """Returns the vectors [Q, D] to compare with pictures and with captions; None where `find` does not need them."""
+    vectors = None
+    if ranking.needs_vectors(index, rank):
+        vectors = encode_queries(embedder, queries)
     captions = None
     if rank in (TEXTS, ALL) and index.captions is not None:
-        sentences = [words.split(query.text)[0] for query in queries]
-        captions = index.captions.encode_questions(embedder, sentences, vectors)
+        captions = index.captions.encode_questions(embedder, _sentences(queries), vectors)
     return vectors, captions
 
 
@@ -232,8 +245,8 @@ def find(
 ) -> list[Result]:
     """Returns the results of queries, all sentences or all images, by their vectors [Q, D].
 
-    `captions`: the vectors of sentences, see `Captions.encode_questions`. `fold`: whether to show only one of several
-    like pictures; of a product only one is shown in any case.
+    `captions`: the sentences' vectors to compare with captions, see `Captions.encode_questions`. `fold`: whether only
+    one of several pictures that look the same is shown; only one picture of a product is shown in any case.
     """
     texts = ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, page.offset + page.top), filters, rank)
@@ -250,7 +263,9 @@ def find(
         for position, (row, *alike) in page.cut(groups):
             score = _score(index, answer, vector, rank, row)
             right = bool(query.right) and any(index.items[other] in query.right for other in (row, *alike))
-            found_by = answer.found_by(row) if rank != PICTURES else {}
+            found_by = {}
+            if rank != PICTURES:
+                found_by = answer.found_by(row)
             hits.append(Hit(position, score, index.items[row], row, right, found_by, len(alike)))
         nothing_fits = is_judged and _nothing_fits(index, texts[number], answer)
         results.append(Result(query, tuple(hits), nothing_fits, len(groups)))
@@ -258,15 +273,19 @@ def find(
 
 
 def _score(index, answer: Ranked, vector: np.ndarray | None, rank: str, row: int) -> float:
+    """Returns the score of a row, see `Hit`; `vector`: the query's, [D], None where `rank` needs none."""
     if vector is None:
-        return answer.lists[rank].get(row, (0, 1.0))[1]
+        _, share = answer.lists[rank].get(row, (0, 1.0))  # an exact row may be missing in the list
+        return share
     by_pictures = answer.lists.get(PICTURES, {})  # an index of texts has no pictures
     if row in by_pictures:
-        return by_pictures[row][1]
+        _, cosine = by_pictures[row]
+        return cosine
     return float(np.asarray(index.embeddings[row], np.float32) @ vector)
 
 
 def _nothing_fits(index, text: str, answer: Ranked) -> bool:
+    """Whether nothing fits a sentence, by the noise level and the words of the best item."""
     if not index.noise.nothing_fits(answer):
         return False
     # An answer whose caption, name or value has the sentence's words fits.
@@ -285,11 +304,15 @@ def browse(index, page: Page, filters: Sequence[Filter] = ()) -> list[Hit]:
 
 
 def _single(rows: np.ndarray) -> list[list[int]]:
+    """Returns a group of its own for each row."""
     return [[row] for row in rows.tolist()]
 
 
 def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
-    """Returns rows, best first, in groups: of one product, or that look the same and have the same captions."""
+    """Returns rows, best first, in groups: rows of one product, or that look the same and have the same captions.
+
+    `fold`: whether rows that look the same are a group.
+    """
     if index.kind != IMAGES or len(rows) < 2:
         return _single(rows)
     if fold:
@@ -318,13 +341,16 @@ ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies be
 
 def check_sort(index, sort: str) -> None:
     """Raises `CannotBeAsked` for a field without numbers or dates; "" passes."""
+    if not sort:
+        return
     name = sort.removeprefix("-")
-    if sort and not len(index.table.amounts(name)[0]):
+    rows, _ = index.table.amounts(name)
+    if not len(rows):
         raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {name!r}.")
 
 
 def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
-    """Returns groups by the field of their first row; those without a number or date come last, in their order."""
+    """Returns groups ordered by a field of their first rows; groups without a number or date come last."""
     check_sort(index, sort)
     rows, values = index.table.amounts(sort.removeprefix("-"))
     amounts = dict(zip(rows.tolist(), values.tolist()))

@@ -7,12 +7,12 @@
 Each way gives the items it finds, and all items that another way finds, a value; an item's score is the weighted sum of
 its values, cosines in units of how much cosines differ in this index. So the score is the logarithm of a product of
 probabilities: a way that tells items little apart changes little, however sure the others are. An item that a way
-cannot judge, because it has no caption or no picture, is there as likely as the mean of the items that have one: it
-comes before captions that do not fit, and behind a caption that does. An item of which a caption, the name or a field
-is the whole question comes before all others.
+cannot judge, because it has no caption or no picture, is as likely there as the mean of the items with a caption or a
+picture: it comes before captions that do not fit, and behind a caption that does. An item of which a caption, the name
+or a field is the whole question comes before all others.
 
-Captions in the question's own language lie closer to it than better captions in others; so each counts by how much
-closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md).
+Captions in the question's own language lie closer to it than better captions in other languages; so each counts by how
+much closer it is than the mean of its language (`Captions.means`). The weights were measured (docs/search.md).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ EXACT = "exact"  # a caption, the name or a value is exactly the question, in ad
 HEAD = "text_text"
 QUESTIONS = ("query",)  # names that models give to their prompts for questions
 CAPTIONS = ("document", "passage", "corpus")  # and for captions
-DEPTH = 200  # of each list, so that the first pages are of one ranking
+DEPTH = 200  # entries of each list, so that the first pages are of one ranking
 SHOWN = 10  # places of a list where it counts as having found an answer
 BLOCK = 2**12  # captions compared at a time
-VALUES = 2**24  # numbers that are in memory for it
+VALUES = 2**24  # items' values that are in memory at a time, which limits the questions answered together
 SCATTERED = 64  # vectors read at a time that may lie far from each other: each maps a hundred kilobytes around it
 SAMPLE = 500  # vectors of which units and means are taken
-FEW = 20  # captions from which a language has a mean of its own, half and half
+FEW = 20  # captions with which a language's mean counts half, and the overall mean half
 DEFAULT_WEIGHTS = {PICTURES: 0.5, TEXTS: 5.0, WORDS: 16.0}
 USUAL = 0.08  # the unit of cosines of captions where few are measured
 SURE = 10  # captions with the usual unit that are added to the measured captions
@@ -77,7 +77,7 @@ class Captions:
 
     Attributes:
       vectors: float16 [T, D], in the order of the table's `texts`.
-      head: of the model, "" for the head that pictures are compared with.
+      head: the model's head that encoded them, "" for the head that pictures are compared with.
       codes: a `Codes` of the vectors, where many questions are asked.
     """
 
@@ -89,34 +89,35 @@ class Captions:
 
     @functools.cached_property
     def numbers(self) -> dict[str, np.ndarray]:
-        """The captions of each language, int64 [K] rising."""
+        """{language: the numbers of its captions, int64 [K] rising}; numbers are rows of `vectors`."""
         return self.table.captions_by_language()
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Float32 [L, D], each language's mean vector less the overall mean, and each caption's row of it."""
+        """Each language's mean vector less the overall mean, float32 [L, D], and the row of each caption, int32 [T]."""
         overall = self._mean(np.arange(len(self.vectors)))
         means = np.zeros((len(self.numbers), len(overall)), np.float32)
         groups = np.zeros(len(self.vectors), np.int32)
-        for number, numbers in enumerate(self.numbers.values()):
-            groups[numbers] = number
-            means[number] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        for group, numbers in enumerate(self.numbers.values()):
+            groups[numbers] = group
+            means[group] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
         return means, groups
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns the mean vector of a sample of captions, float32 [D]."""
         return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)
 
     @functools.cached_property
     def unit(self) -> float:
-        """How much the values of captions for each other differ."""
-        chosen = spread(np.arange(len(self.vectors)), SAMPLE)
-        vectors = vectors_at(self.vectors, chosen)
+        """How much the values of captions for each other differ, see `_unit`."""
+        sample = spread(np.arange(len(self.vectors)), SAMPLE)
+        vectors = vectors_at(self.vectors, sample)
         means, groups = self.means
-        return _unit(vectors, vectors - means[groups[chosen]])
+        return _unit(vectors, vectors - means[groups[sample]])
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
-        """The row that each caption is of, int64 [T] rising."""
+        """The row of each caption's item, int64 [T] rising."""
         return self.table.caption_rows()
 
     @functools.cached_property
@@ -125,23 +126,22 @@ class Captions:
         return np.unique(self.rows)
 
     def encode_questions(self, embedder, texts: Sequence[str], vectors: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors of questions for captions, float32 [Q, D].
+        """Returns the questions' vectors to compare with captions, float32 [Q, D].
 
-        `vectors`: theirs for pictures, which are returned if captions use the same head.
+        `vectors`: their vectors to compare with pictures, which are returned if captions use the same head.
         """
-        if vectors is not None and not self.head:
-            return vectors
         if self.head:
             embedder = embedder.with_text_head(self.head)
+        elif vectors is not None:
+            return vectors
         return embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
 
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns for each vector the rows, int64 [K], of the best captions, and these captions' values, float32 [K].
+        """Returns (rows, values) for each vector: int64 [K], items by their best captions, best first; float32 [K].
 
-        A value is the cosine, less the cosine with the mean of the caption's language, from which the overall mean is
-        taken.
+        A value is the cosine with the caption, less the product with its language's row of `means`.
 
         `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
         """
@@ -166,10 +166,11 @@ class Captions:
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
         means, groups = self.means
-        begins = np.searchsorted(self.rows, rows)
-        ends = np.searchsorted(self.rows, rows, side="right")
-        owners = np.repeat(np.arange(len(rows)), ends - begins)
-        numbers = np.concatenate([owners[:0], *map(np.arange, begins, ends)])
+        first_numbers = np.searchsorted(self.rows, rows)  # a row's captions are adjacent
+        end_numbers = np.searchsorted(self.rows, rows, side="right")
+        owners = np.repeat(np.arange(len(rows)), end_numbers - first_numbers)  # each caption's place in `rows`
+        no_numbers = owners[:0]  # `np.concatenate` needs an array where there are no rows
+        numbers = np.concatenate([no_numbers, *map(np.arange, first_numbers, end_numbers)])
         shifts = means @ vector
         scores = vectors_at(self.vectors, numbers) @ vector - shifts[groups[numbers]]
         for language in hidden:
@@ -186,21 +187,21 @@ class Captions:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
         means, groups = self.means
         shifts = vectors @ means.T  # [Q, L]
-        longest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
+        largest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6  # product with a vector of length 1
         blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
         if self.codes is not None and len(vectors) == 1:
             blocks = [self.codes.candidates_of_items(vectors[0], count, self.rows, shifts[0, groups], excluded)]
         for block in blocks:
             rows = self.rows[block]
-            scores = vectors @ top_k.as_float32(self.vectors[block]).T
-            if not (np.abs(scores) <= longest).all():  # one flipped bit would be first for every question
+            scores = vectors @ top_k.as_float32(self.vectors[block]).T  # [Q, B]
+            if not (np.abs(scores) <= largest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
             scores -= shifts[:, groups[block]]
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             items = rows[firsts]
             best_of_block = np.maximum.reduceat(scores, firsts, axis=1)
-            best[:, items] = np.maximum(best[:, items], best_of_block)
+            best[:, items] = np.maximum(best[:, items], best_of_block)  # an item may continue in the next block
             release_pages(self.vectors)
         return best
 
@@ -211,10 +212,10 @@ class Ranked:
 
     Attributes:
       rows: int64 [K].
-      lists: way -> {row: (rank from 1, cosine or share)}, best first; rows that only other ways found are at the end.
+      lists: {way: {row: (rank from 1, cosine or share)}}, best first; rows that only other ways found are at the end.
       exact_rows: rows of which a caption, name or value is exactly the sentence.
-      units: of the cosines of each list.
-      judged: way -> number of items that have a picture, or a caption, and so a cosine.
+      units: {way: how much its cosines differ}, see `units_of`.
+      judged: {way: number of items that have a picture, or a caption, and so a cosine}.
     """
 
     rows: np.ndarray
@@ -232,17 +233,19 @@ class Ranked:
             if entries:
                 columns = np.searchsorted(rows, np.array(list(entries), np.int64))
                 values = self._values(way, weights[way])
-                neutral = 0.0 if way == WORDS else self._neutral(way, values)
+                neutral = 0.0
+                if way != WORDS:
+                    neutral = self._neutral(way, values)
                 scores_by_way = np.full(len(rows), neutral)
                 scores_by_way[columns] = values
                 scores += scores_by_way
         if self.exact_rows:
             is_exact = np.isin(rows, list(self.exact_rows))
-            scores += is_exact * (1.0 + np.ptp(scores))
+            scores += is_exact * (1.0 + np.ptp(scores))  # more than any two scores differ
         return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
 
     def _values(self, way: str, weight: float) -> np.ndarray:
-        """Returns the weighted values of a way's list, float64 [K] from 0."""
+        """Returns the weighted values of a way's list in its order, float64 [K], from 0."""
         values = np.array([value for _, value in self.lists[way].values()], np.float64)
         if way == WORDS:
             return weight * values**2  # a part of a word of another language ("sun" in sungura) tells little
@@ -258,9 +261,9 @@ class Ranked:
         return best + math.log(np.exp(values - best).sum() / count)
 
     def found_by(self, row: int) -> dict[str, int]:
-        """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
+        """Returns {way: rank} of a row: the ways with it among their first ten, or else the way that ranks it best.
 
-        Also {"exact": 1} for a row that is exactly the sentence.
+        A row that is exactly the sentence has "exact": 1 as well.
         """
         ranks = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
         ranks = {way: rank for way, rank in ranks.items() if rank <= max(SHOWN, min(ranks.values()))}
@@ -279,7 +282,7 @@ def resolve(index, rank: str) -> str:
 
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
-    """Returns the weights of the one ranking, of texts such as "pictures=4"; others keep their defaults.
+    """Returns {way: weight} for the one ranking, from texts such as "pictures=4"; other ways keep their defaults.
 
     Raises `UserError` for an unknown way, or a weight that cannot be read or is below 0.
     """
@@ -289,7 +292,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
         try:
             weights[way] = float(value)
         except ValueError:
-            weights[way] = -1.0
+            weights[way] = -1.0  # refused below
         if way not in WAYS or not 0.0 <= weights[way] < math.inf:
             defaults = ",".join(f"{name}={weight}" for name, weight in DEFAULT_WEIGHTS.items())
             raise UserError(f"--weights={text}: expected weights from 0 on, such as the defaults {defaults}.")
@@ -312,19 +315,19 @@ def rank_all(
     hidden: Collection[str] = (),
     weights: dict[str, float] | None = None,
 ) -> list[Ranked]:
-    """Ranks for sentences.
+    """Returns the ranked items of an index for each sentence.
 
     Args:
-      vectors, captions: of the sentences, [Q, D], as `Index.search` and `Captions.search` take them; None where the
-        ranking does not need them.
-      count: of each list.
+      vectors, captions: the sentences' vectors, [Q, D], as `Index.search` and `Captions.search` take them; None where
+        the ranking does not need them.
+      count: how many items each way lists.
       filters: see `Index.search`; -words of the sentences are obeyed, too.
       rank: one of `RANKS`. An index of texts has no pictures: without captions the vectors of its texts are compared.
       hidden: languages whose captions are not searched; names and fields then are not, either.
-      weights: of the ways in the one ranking; None: the index's own.
+      weights: {way: weight} for the one ranking; None: the index's own.
     """
     plain, lacking = zip(*map(words.split, sentences))
-    if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
+    if len(set(map(tuple, lacking))) > 1:  # the rows that may be found differ
         ranked = []
         for number, sentence in enumerate(sentences):
             vector = None if vectors is None else vectors[[number]]
@@ -339,25 +342,25 @@ def rank_all(
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
         if not len(rows):
-            nothing = Ranked(rows, {way: {} for way in ways})
-            return [nothing] * len(sentences)
+            no_result = Ranked(rows, {way: {} for way in ways})
+            return [no_result] * len(sentences)
     lists: list[dict[str, Entries]] = [{} for _ in sentences]
     exact = [frozenset()] * len(sentences)
     word_results = functools.partial(_search_words, index.table, plain, count, allowed, hidden)
     if WORDS in ways and index.codes is not None:
-        word_results = index.codes.meanwhile(word_results)
+        word_results = index.codes.meanwhile(word_results)  # another thread searches words, while this one multiplies
     for way in ways:
         if way == WORDS:
             results, exact = word_results()
         elif way == TEXTS and index.captions is not None:
             results = index.captions.search(captions, count, allowed, hidden)
         elif way == TEXTS and index.kind == IMAGES:
-            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)
+            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)  # without captions nothing is found
         else:
-            scores, closest = index.search(vectors, count, among=rows)
-            results = zip(closest, scores)
-        for lists_of_sentence, result in zip(lists, results):
-            lists_of_sentence[way] = _entries(*result)
+            scores, closest_rows = index.search(vectors, count, among=rows)
+            results = zip(closest_rows, scores)
+        for lists_of_sentence, (result_rows, values) in zip(lists, results):
+            lists_of_sentence[way] = _entries(result_rows, values)
     if rank == ALL:
         for number, lists_of_sentence in enumerate(lists):
             caption_vector = None if captions is None else captions[number]
@@ -366,12 +369,15 @@ def rank_all(
         weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     units = units_of(index)
     judged = _judged(index, allowed)
-    unsorted = np.zeros(0, np.int64)
-    ranked = [Ranked(unsorted, *lists_and_exact, units, judged) for lists_and_exact in zip(lists, exact)]
-    return [answer.fused(weights) for answer in ranked]
+    ranked = []
+    for lists_of_sentence, exact_rows in zip(lists, exact):
+        unsorted = Ranked(np.zeros(0, np.int64), lists_of_sentence, exact_rows, units, judged)
+        ranked.append(unsorted.fused(weights))
+    return ranked
 
 
 def _ways(index, rank: str) -> tuple[str, ...]:
+    """Returns the ways whose lists a ranking of an index needs."""
     if rank != ALL:
         return (rank,)
     if index.kind == IMAGES:
@@ -380,7 +386,7 @@ def _ways(index, rank: str) -> tuple[str, ...]:
 
 
 def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
-    """Returns way -> number of items that have a picture, or a caption, among `allowed`, bool [N]."""
+    """Returns {way: number of items that have a picture, or a caption, among `allowed`, bool [N]}."""
     if allowed is None:
         allowed = np.ones(len(index), bool)
     pictured = allowed.copy()
@@ -394,7 +400,7 @@ def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
 def _search_words(
     table: ItemTable, sentences: Sequence[str], count: int, allowed: np.ndarray | None, hidden: Collection[str]
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[frozenset[int]]]:
-    """Returns the rows and shares of `ItemTable.by_words` for each sentence, and the rows that are exactly it."""
+    """Returns for each sentence (rows, shares) of `ItemTable.by_words`, and for each the rows that are exactly it."""
     results = []
     exact = []
     for sentence in sentences:
@@ -407,17 +413,20 @@ def _search_words(
 
 
 def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
-    """Adds to the lists of cosines the rows that only other lists hold, with their values, behind all others."""
-    together = set(itertools.chain(*lists.values()))
+    """Adds to the lists of cosines the rows that only other lists hold, with their values, behind all others.
+
+    `vector`, `caption_vector`: the sentence's, float32 [D], to compare with pictures and with captions.
+    """
+    all_rows = set(itertools.chain(*lists.values()))
     for way, entries in lists.items():
-        rows = np.array(sorted(together - entries.keys()), np.int64)
+        rows = np.array(sorted(all_rows - entries.keys()), np.int64)
         if way == WORDS or not len(rows) or not entries:
             continue
         if way == TEXTS and index.captions is not None:
             values = index.captions.values(caption_vector, rows, hidden)
         else:
             embeddings = index.vectors_of(rows)
-            values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)
+            values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)  # zeros: no picture
         order = np.lexsort((rows, -values))
         order = order[np.isfinite(values[order])]
         entries |= _entries(rows[order], values[order], start=len(entries) + 1)
@@ -437,12 +446,13 @@ def units_of(index) -> dict[str, float]:
 
 
 def _measured_units(index) -> dict[str, float]:
+    """Returns `units_of` an index, by at most `SAMPLE` of its vectors."""
     sample = spread(np.arange(len(index)), SAMPLE)
     vectors = index.vectors_of(sample)
     vectors = vectors[np.any(vectors, axis=1)]
-    units = {PICTURES: 1e-3, TEXTS: USUAL}  # pictures without captions: no texts to compare
+    units = {PICTURES: 1e-3, TEXTS: USUAL}  # the least unit of pictures, and the unit without texts to compare
     if len(vectors):
-        cosines = index.model.of_texts @ vectors.T
+        cosines = index.model.of_texts @ vectors.T  # [sentences, pictures]
         deviation = cosines.std(axis=1).mean()
         units[PICTURES] = max(units[PICTURES], float(deviation))
     if index.captions is not None:
@@ -484,5 +494,6 @@ def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
 
 
 def _entries(rows: np.ndarray, values: np.ndarray, start: int = 1) -> Entries:
+    """Returns {row: (rank, value)} of rows and their values, best first, with ranks from `start` on."""
     ranks_and_values = enumerate(values.tolist(), start)
     return dict(zip(rows.tolist(), ranks_and_values))
