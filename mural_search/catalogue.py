@@ -82,7 +82,7 @@ class Trainer(Protocol):
         """Trains, or continues; returns whether training is finished."""
 
     def workdirs(self) -> list[pathlib.Path]:
-        """Returns the workdirs that there are, the last stage's first."""
+        """Returns the workdirs that exist, the last stage's first."""
 
     def trained(self) -> pathlib.Path | None:
         """Returns the workdir of the finished model, `None` without one."""
@@ -94,7 +94,7 @@ class Trainer(Protocol):
         """Returns commands that a user may want next, as a shell takes them."""
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how the model described in a folder reads texts, `None` where that is not known."""
+        """Returns how the model that a folder describes reads texts, `None` where that is not known."""
 
 
 def catalogue(
@@ -115,7 +115,7 @@ def catalogue(
       trainer: works in `output`, too.
       dry_run: print what is understood of the table, and do nothing.
       train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
-      fields: that the search shows; `None`: it chooses.
+      fields: the names of the fields that the search shows; `None`: it chooses.
 
     Returns:
       `None` where a signal stopped training, and for a dry run.
@@ -166,6 +166,7 @@ def catalogue(
 
 
 def _check_source(source: str, train: bool) -> None:
+    """Raises `UserError` for a model to start from that is not named, or is not there."""
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
     if source == NOTHING:
@@ -178,7 +179,10 @@ def _check_source(source: str, train: bool) -> None:
 
 
 def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool]]]:
-    """Returns column -> tests of its text and its marks of thousands, from "stock>0", "brand=acme"; or raises."""
+    """Returns {column: [test]} from "stock>0", "brand=acme"; a test takes a text and the marks of thousands.
+
+    Raises `UserError` as `parse_filters`.
+    """
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
     tests_of: dict[str, list[Callable[[str, str], bool]]] = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
@@ -191,10 +195,12 @@ def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool
 
 
 def _is_equal(value: str, text: str, groups: str) -> bool:
+    """Whether a text is the value, in large or small letters."""
     return text.casefold() == value.casefold()
 
 
 def _fits(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
+    """Whether a text is a number or a date on the right side of the bound."""
     number = amount(text, groups)
     return number is not None and compare(number, amount(bound, groups))
 
@@ -205,7 +211,7 @@ def _description(source: str) -> pathlib.Path | None:
         return None
     folder = newest_description(model_place(source))
     path = folder / "config.json"
-    if not path.is_file() or "model_type" in read_json(path):  # Hugging Face's have one
+    if not path.is_file() or "model_type" in read_json(path):  # a model of Hugging Face
         return None
     return folder
 
@@ -216,7 +222,7 @@ def _check_has_images(description: pathlib.Path | None, source: str) -> None:
 
 
 def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
-    """Returns in words what was read."""
+    """Returns lines that say what was read: rows, problems, products without a picture or captions, and languages."""
     lines = [
         f"{tally.read:,} rows: {tally.written:,} used, {tally.skipped.total:,} skipped, "
         f"{tally.left_out.total:,} left out"
@@ -236,6 +242,7 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
+    """Writes problem[TAB]place of each skipped row; without skipped rows removes the file."""
     if tally.places:
         lines = [f"{problem}\t{location}\n" for problem, location in tally.places]
         write_whole(path, "".join(lines))
@@ -244,7 +251,10 @@ def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
 
 
 def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
-    """Trains where that is wanted and there is enough to learn from; returns whether the command goes on."""
+    """Trains where that is wanted and there is enough to learn from; returns whether the command goes on.
+
+    It does not go on where a signal stopped the training.
+    """
     captions = sum(len(entry.captions) for entry in entries if entry.file)
     reason = ""
     if not train:
@@ -259,13 +269,13 @@ def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, t
     return True
 
 
-MANY_CUT = 0.1  # share of a language's captions that are cut, from which on a note says so
-MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, from which on a note says so
+MANY_CUT = 0.1  # share of a language's captions that are cut, above which a note says so
+MANY_UNKNOWN = 0.1  # share of its word pieces that are unknown, above which a note says so
 MOST_READ = 10_000  # captions of a language that are read for notes
 
 
 def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Trainer, model: KnownModel) -> list[str]:
-    """Returns what the user should know of the model before anything that is found is believed.
+    """Returns notes on the model that the user should know before believing what it finds.
 
     Only a model that had to be opened reads the captions: others were read when they were new.
     """
@@ -279,8 +289,8 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
         lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
     if not model.is_open:
         return lines
-    read = model.reading or functools.partial(trainer.reading, description)
-    lines += _reading_lines(read, entries)
+    reading_of = model.reading or functools.partial(trainer.reading, description)
+    lines += _reading_lines(reading_of, entries)
     if not model.encoder and (description / "checkpoints").is_dir() and importlib.util.find_spec("ai_edge_litert"):
         lines.append(
             f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite_kind=float32` makes "
@@ -289,8 +299,11 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
     return lines
 
 
-def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Sequence[Entry]) -> list[str]:
-    """Returns lines about languages whose captions have many unknown pieces, or are often cut."""
+def _reading_lines(reading_of: Callable[[Sequence[str]], Reading | None], entries: Sequence[Entry]) -> list[str]:
+    """Returns notes on languages whose captions have many unknown pieces, or are often cut.
+
+    `reading_of`: returns how the model reads texts, `None` where that is not known.
+    """
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries:
         for language, text in entry.captions:
@@ -299,7 +312,7 @@ def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Seq
     cut = []
     room = 0
     for language, captions in texts.items():
-        reading = read(captions[:MOST_READ])
+        reading = reading_of(captions[:MOST_READ])
         if reading is None:
             return []
         room = reading.room
@@ -319,7 +332,7 @@ def _reading_lines(read: Callable[[Sequence[str]], Reading | None], entries: Seq
 
 
 def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
-    """Yields (item, file of its picture or None) of everything that is found."""
+    """Yields (item, file of its picture or None) for each product of a table, for `sync`."""
     for entry in entries:
         path = ""
         if entry.file is not None:
@@ -339,24 +352,29 @@ def _index(
 ) -> KnownModel:
     """Makes the index, or brings it up to date, and writes the page; returns the model, opened if it was needed."""
     trained = trainer.trained()
-    products = collections.Counter(entry.product for entry in entries if entry.product)
-    product = table.columns.identity if any(count > 1 for count in products.values()) else ""
+    pictures_of_product = collections.Counter(entry.product for entry in entries if entry.product)
+    product_field = ""
+    if any(count > 1 for count in pictures_of_product.values()):
+        product_field = table.columns.identity
     with local_folder(folder / INDEX) as index_folder:
         model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
-        noise = None if is_new else _noise_of(index_folder)
-        if fields is not None:  # rows that are left out may be the only ones with it
-            fields = [name for name in fields if any(name in entry.fields for entry in entries)]
-        about = dict(product=product, fields=fields, sources=[str(table.request.table)])
-        about |= dict(model=model.fingerprint, stamp=model.stamp)
-        index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **about)
+        noise = None
+        if not is_new:
+            noise = _noise_of(index_folder)
+        if fields is not None:  # a field may have values only in rows that are left out
+            existing_fields = set().union(*(entry.fields for entry in entries))
+            fields = [name for name in fields if name in existing_fields]
+        options = dict(product=product_field, fields=fields, sources=[str(table.request.table)])
+        options |= dict(model=model.fingerprint, stamp=model.stamp)
+        index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **options)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
             first_to_last = reversed(trainer.workdirs())
             workdirs = " ".join(map(_quoted, first_to_last))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
         if index.captions is not None and index.noise is None:
-            if noise is not None and not model.is_open:  # only items left, or their fields changed
+            if noise is not None and not model.is_open:  # items were only removed, or their fields changed
                 index.noise = dataclasses.replace(noise, count=len(index))
                 changes.keep_noise(index_folder, index.noise)
             else:
@@ -380,7 +398,7 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
-    """Whether there is an index of these encoders; one of others, before training for example, is removed."""
+    """Whether a folder holds an index of these encoders; an index of others, such as before training, is removed."""
     fingerprint = model.fingerprint
     recorded = model_of(folder)
     if recorded is None:
@@ -399,26 +417,27 @@ def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
 def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] | None) -> list[Query]:
     """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
-    `names_held_out`: returns the names of entries that a trained model did not learn from. Only these are asked then,
-    with their right answers: any picture of the product.
+    `names_held_out`: returns the names of entries that a trained model did not learn from. Only their captions are
+    queries then, with their right answers: any picture of the product.
     """
     candidates = entries
-    right: dict[str, list[str]] = collections.defaultdict(list)
+    names_of_product: dict[str, list[str]] = collections.defaultdict(list)
     if names_held_out is not None:
         held_out = names_held_out()
         candidates = [entry for entry in entries if entry.name in held_out]
         for entry in entries:
-            right[entry.product or entry.name].append(entry.name)
+            names_of_product[entry.product or entry.name].append(entry.name)
     queries = []
-    used = set()
-    for language in list(languages_of(entries))[:EXAMPLES]:
+    used_names = set()
+    frequent_languages = list(languages_of(entries))[:EXAMPLES]
+    for language in frequent_languages:
         captioned = [entry for entry in candidates if any(tag == language for tag, _ in entry.captions)]
         if captioned:
-            entry = next((entry for entry in captioned if entry.name not in used), captioned[0])
-            used.add(entry.name)
+            entry = next((entry for entry in captioned if entry.name not in used_names), captioned[0])
+            used_names.add(entry.name)
             caption = next(text for tag, text in entry.captions if tag == language)
-            answers = tuple(right[entry.product or entry.name])
-            queries.append(Query(caption.strip(" |;,."), language, right=answers))
+            right = tuple(names_of_product[entry.product or entry.name])
+            queries.append(Query(caption.strip(" |;,."), language, right=right))
     return queries
 
 
@@ -427,7 +446,7 @@ def _quoted(path: os.PathLike | str) -> str:
 
 
 def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
-    """Returns what there is now, and commands that go on from there, as a shell takes them."""
+    """Returns lines that name the files that were written, and commands to go on with, as a shell takes them."""
     texts = (text for entry in entries for _, text in entry.captions)
     text = _quoted(next(texts, "a sentence"))
     index = _quoted(folder / INDEX)

@@ -28,7 +28,7 @@ from mural_search.postings import Postings
 
 BLOCK = 512  # rows at a time, which stay in the cache as float32
 PART = 2**13  # rows per task of a thread
-FEW = 8  # an eighth of the rows is compared as it is
+FEW = 8  # an eighth of the rows, or fewer, is compared without codes
 ROUNDING = 1e-5  # of float32's sums, relative to |q| |x|
 
 
@@ -50,17 +50,18 @@ class Codes:
 
     @np.errstate(all="ignore")
     def _encode(self, rows: slice, block: np.ndarray) -> None:
+        """Fills the codes, scales and errors of rows, whose vectors are `block`, float32 [B, D]."""
         scales = np.abs(block).max(axis=1, keepdims=True) / 127
         scales[~np.isfinite(scales)] = 0.0  # such a row is always compared as it is: its error is infinite
         codes = np.where(scales > 0, np.rint(block / scales), 0.0)
-        lengths = np.linalg.norm([block - codes * scales, block], axis=2)
-        errors = lengths[0] + ROUNDING * lengths[1]
+        error_lengths, lengths = np.linalg.norm([block - codes * scales, block], axis=2)
+        errors = error_lengths + ROUNDING * lengths
         self._codes[rows] = codes
         self._scales[rows] = scales[:, 0]
         self._errors[rows] = np.where(np.isfinite(errors), errors, np.inf)
 
     def bounds(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns bounds of all rows' products with a vector, float32 [D]: the lower and the upper, float32 [N]."""
+        """Returns (lower, upper) bounds, float32 [N], of all rows' products with a vector, float32 [D]."""
         products = np.empty(len(self._codes), np.float32)
 
         def multiply(begin: int) -> None:
@@ -72,13 +73,16 @@ class Codes:
                 np.copyto(block, self._codes[rows])
                 np.dot(block, vector, out=products[rows])
 
-        list(threads().map(multiply, range(0, len(products), PART)))
+        list(threads().map(multiply, range(0, len(products), PART)))  # `list` waits for all parts
         products *= self._scales
         margins = np.linalg.norm(vector) * self._errors
         return products - margins, products + margins
 
     def candidates(self, vector: np.ndarray, k: int, among: np.ndarray | None = None) -> np.ndarray | None:
-        """Returns the rows, int64 [K] rising, among which the k best for a vector are; `among`: see `Index.search`."""
+        """Returns rows, int64 [K] rising, that include the k best for a vector; None: all rows may be among these.
+
+        `among`: see `Index.search`.
+        """
         if among is not None and len(among) <= max(k, len(self._codes) // FEW):
             return among
         lower, upper = self.bounds(vector)
@@ -88,27 +92,30 @@ class Codes:
         if k >= len(lower):
             return among
         kth_lower = np.partition(lower, -k)[-k]
-        kept = np.flatnonzero(upper >= kth_lower)
+        places = np.flatnonzero(upper >= kth_lower)
         if among is None:
-            return kept
-        return among[kept]
+            return places
+        return among[places]
 
     def candidates_of_items(
         self, vector: np.ndarray, count: int, items: np.ndarray, shifts: np.ndarray, excluded: np.ndarray
     ) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, among which the best rows of the `count` best items are.
+        """Returns rows, int64 [K] rising, that include the best row of each of the `count` best items.
 
-        items: int64 [N] rising, of each row. shifts: float32 [N], taken off each product. excluded: bool [N].
+        Args:
+          items: int64 [N] rising, each row's item.
+          shifts: float32 [N], what is taken off each row's product.
+          excluded: bool [N], the rows that do not count.
         """
         lower, upper = self.bounds(vector)
         lower -= shifts
         upper -= shifts
         lower[excluded] = -np.inf
         firsts = np.flatnonzero(np.diff(items, prepend=-1))  # rows of one item are adjacent
-        best = np.maximum.reduceat(lower, firsts)
+        lower_of_items = np.maximum.reduceat(lower, firsts)
         least = -np.inf
-        if count < len(best):
-            least = np.partition(best, -count)[-count]
+        if count < len(lower_of_items):
+            least = np.partition(lower_of_items, -count)[-count]
         return np.flatnonzero((upper >= least) & ~excluded)
 
     def meanwhile(self, function: Callable[[], typing.Any]) -> Callable[[], typing.Any]:

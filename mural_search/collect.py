@@ -41,12 +41,12 @@ OF_TEXTS = ("language", "text")
 
 
 class Unreadable(NamedTuple):
-    """Something named by a source that cannot be indexed, why, and a key as `key_of` gives one to every item."""
+    """What a source names and cannot be indexed, the reason, and a key as `key_of` returns it for items."""
 
     name: str
     reason: str
     key: tuple[str, ...]
-    count: int = 1  # of the records that are lost there
+    count: int = 1  # how many records are lost there
 
     @property
     def kind(self) -> str:
@@ -69,7 +69,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       sources: folders of image files, folders of TFRecords (the project's or img2dataset's), globs, image files,
         `.tfrecord` files; `.tsv` files: path[TAB]caption for images (relative to the table), language[TAB]text for
         texts; other text files: one text per line. A table whose first line names its columns may have further columns.
-      split: of folders of the project's TFRecords; "": every split.
+      split: the split to read in folders of the project's TFRecords; "": every split.
 
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
@@ -80,9 +80,9 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
 
 
 def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = lambda line: None) -> list[File]:
-    """Returns (file, name to show) of all files of the sources; takes arguments and raises errors as `find`.
+    """Returns (file, name to show) of all files of the sources; for arguments and errors see `find`.
 
-    `say`: is called with a line on files that are not taken.
+    `say`: called with a line about files that are not taken.
     """
     if kind not in KINDS:
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
@@ -92,12 +92,12 @@ def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = la
     for source in sources:
         files += _files(kind, str(source), split, say)
     for path in side_files(file for file, _ in files):
-        fields_by_id(path)  # damage shows before anything is made
+        fields_by_id(path)  # raises for a damaged file, before anything is made
     return files
 
 
 def product_field(sources: Iterable[str]) -> str:
-    """Returns the field whose value pictures of one product share, of the first data set; "" without one."""
+    """Returns the field whose value the pictures of one product share, in the first data set; "" without a data set."""
     for path in (as_path(source) / DESCRIPTION for source in sources):
         if path.is_file():
             return str(read_json(path).get("product") or "")
@@ -105,32 +105,33 @@ def product_field(sources: Iterable[str]) -> str:
 
 
 def side_files(files: Iterable[str]) -> list[pathlib.Path]:
-    """Returns the files of fields of the data sets that these files belong to."""
-    folders = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
-    paths = set(map(fields_file, folders.values())) - {None}
+    """Returns the sorted files of fields of the data sets that these files belong to."""
+    file_of_folder = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
+    paths = set(map(fields_file, file_of_folder.values())) - {None}
     return sorted(paths, key=str)
 
 
-# By which the number of items in a file is estimated: bytes of a record with its image, and of a text.
+# Bytes of a record with its image, and of a text, by which the number of items in a file is estimated.
 RECORD_BYTES = 30_000
 LINE_BYTES = 50
 
 
 def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
-    """Cuts files into pieces and groups these, in order, so that each group holds about `items` items."""
+    """Cuts files into pieces; returns them in order, in groups of about `items` items."""
     groups: list[list[Piece]] = [[]]
-    held = 0
+    group_items = 0
     for file, name in files:
         for unit in _units(kind, file, items):
-            if held and held + unit.weight > items:
+            if group_items and group_items + unit.weight > items:
                 groups.append([])
-                held = 0
+                group_items = 0
             groups[-1].append((name, unit))
-            held += unit.weight
+            group_items += unit.weight
     return groups
 
 
 def _units(kind: str, file: str, items: int) -> list[Unit]:
+    """Returns a file's parts, of about `items` items each; an image is a single part."""
     path = as_path(file)
     ending = path.suffix.lower()
     if not path.is_file():
@@ -141,14 +142,14 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
     if ending == RECORDS:
         count = path.stat().st_size // RECORD_BYTES
         if isinstance(path, RemotePath):
-            most_parts = 1  # records before a part are read one by one, each by a request
+            most_parts = 1  # the records before a further part would be read one by one, each by a request
     else:
         count = unpacked_size(path) // LINE_BYTES
     return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, count), items, most_parts)]
 
 
 def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
-    """Returns (file, name to show) of all files of a source."""
+    """Returns (file, name to show) of all files of a source; raises `UserError` for a source that does not exist."""
     path = as_path(source)
     if path.is_dir():
         return _files_of_folder(kind, path, split, say)
@@ -163,16 +164,18 @@ def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
 
 
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> list[File]:
+    """Returns (file, name to show) of a data set's records, or of the pictures and records in any other folder."""
     if split or (folder / IMAGE_TEXT).is_dir():
         names = list(map(str, _shards(folder, split)))
-        files = [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `read` names the missing
+        names += missing_shards(names)  # `read` yields them as unreadable
+        files = [(name, name) for name in sorted(names)]
     else:
         paths, others = picture_files(folder, [RECORDS.removeprefix(".")])
-        kept = [path for path in paths if _is_wanted(kind, path)]
-        if kind == IMAGES and kept:
+        wanted_paths = [path for path in paths if _is_wanted(kind, path)]
+        if kind == IMAGES and wanted_paths:
             for reason, left_out in others.items():
                 say(f"Not taken: {len(left_out):,} x {reason}, first {left_out[0]}")
-        files = [(str(path), str(path.relative_to(folder))) for path in sorted(kept, key=str)]
+        files = [(str(path), str(path.relative_to(folder))) for path in sorted(wanted_paths, key=str)]
     if not files:
         pictures = f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else ""
         records = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
@@ -181,11 +184,11 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> l
 
 
 def _shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-    """Returns the record files of a split, "" for all; raises `UserError` for a split without files."""
+    """Returns the sorted record files of a split, "" for all; raises `UserError` for a split without files."""
     pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
     shards = sorted((folder / IMAGE_TEXT).glob(pattern))
     if not shards and split == "train":
-        shards = sorted(folder.glob(f"*{RECORDS}"))  # of img2dataset
+        shards = sorted(folder.glob(f"*{RECORDS}"))  # img2dataset's
     if not shards and split:
         raise UserError(
             f"No {IMAGE_TEXT} records of split {split!r} in {folder}: "
@@ -195,17 +198,18 @@ def _shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def _is_wanted(kind: str, path: pathlib.Path) -> bool:
+    """Whether a file in a folder, a picture or a file of records, may hold items of a kind."""
     if path.suffix.lower() == RECORDS:
         return path.parent.name != TEXT_PAIRS
     return kind == IMAGES
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
-    """Yields the items of pieces."""
+    """Yields the items of pieces, (item, content) or `Unreadable`."""
     for name, unit in pieces:
         file = unit.path
         ending = as_path(file).suffix.lower()
-        if "://" not in file and not os.path.isfile(file):  # a folder of that name; a pipe, which would wait
+        if "://" not in file and not os.path.isfile(file):  # a folder of that name, or a pipe, which would wait
             yield Unreadable(name, "Not a regular file, or a link that leads nowhere.", ("", file))
         elif ending == RECORDS:
             yield from _read_records(kind, unit)
@@ -218,13 +222,18 @@ def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
 
 
 def absolute(file: str | os.PathLike) -> str:
-    """Returns the absolute name of a file or folder."""
+    """Returns the absolute name of a file or folder; a name in a store is absolute."""
     file = str(file)
-    return file if "://" in file else os.path.abspath(file)
+    if "://" in file:
+        return file
+    return os.path.abspath(file)
 
 
 def _read_table(unit: Unit) -> Iterator[Found]:
-    """Lines of path[TAB]caption[TAB]language of the caption[TAB]fields; a missing file shows when it is read."""
+    """Yields the images of lines path[TAB]caption[TAB]language of the caption[TAB]fields, (item, path).
+
+    A missing image is found when it is read.
+    """
     folder = as_path(unit.path).parent
     columns = _columns(unit, OF_IMAGES)
     for line in _lines(unit):
@@ -232,7 +241,7 @@ def _read_table(unit: Unit) -> Iterator[Found]:
             yield line
             continue
         cells = line.split("\t")
-        if cells == columns:
+        if cells == columns:  # the first line
             continue
         name, caption, language = [*cells, "", ""][:3]
         try:
@@ -246,9 +255,11 @@ def _read_table(unit: Unit) -> Iterator[Found]:
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
-    """Yields the texts of lines, or of lines language[TAB]text[TAB]fields in a table."""
+    """Yields the texts of lines, or of lines language[TAB]text[TAB]fields in a table, (item, text)."""
     is_table = unit.path.endswith(TABLE)
-    columns = _columns(unit, OF_TEXTS) if is_table else []
+    columns = []
+    if is_table:
+        columns = _columns(unit, OF_TEXTS)
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
@@ -272,7 +283,7 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
 
 
 def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
-    """Returns the cells of further columns that have a name and are not empty."""
+    """Returns {name: cell} of the columns behind the columns `first`; cells without a name or a text are left out."""
     names = map(str.strip, columns[len(first) :])
     values = map(str.strip, cells[len(first) :])
     return {name: value for name, value in zip(names, values) if name and value}
@@ -280,12 +291,13 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that are not empty, and the lines that cannot be read."""
-    problems: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []  # (reason, location), as far as they are not yielded yet
     part = ALL_LINES
     if unit.parts > 1:
         part = unit.part(unpacked_size(as_path(unit.path)))
     lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
-    for _, line in itertools.chain(lines, [(0, None)]):
+    no_line = (0, None)  # after which the problems behind the last line are yielded
+    for _, line in itertools.chain(lines, [no_line]):
         if line is not None and line.strip():
             yield line
         for reason, location in problems:
@@ -294,18 +306,19 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
 
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
-    """Yields items of the whole records; a loss between them is yielded at its place, with its number."""
+    """Yields items of the whole records; where records are lost, an `Unreadable` says how many."""
     path = unit.path
     fields_of = fields_by_id(fields_file(path))
-    lost: list[tuple[str, str, int]] = []
-    part = ALL_LINES
+    losses: list[tuple[str, str, int]] = []  # (problem, location, count), as far as they are not yielded yet
+    begin, end = ALL_LINES
     if unit.parts > 1:
-        part = unit.part(as_path(path).stat().st_size)
-    framed = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
-    for offset, serialized in itertools.chain(framed, [(0, None)]):
-        for problem, location, count in lost:
+        begin, end = unit.part(as_path(path).stat().st_size)
+    records = tfrecord.read_all(path, lambda *loss: losses.append(loss), open_path, begin, end)
+    no_record = (0, None)  # after which the losses behind the last record are yielded
+    for offset, serialized in itertools.chain(records, [no_record]):
+        for problem, location, count in losses:
             yield Unreadable(location, f"{count} x {problem}.", (path, location), count)
-        lost.clear()
+        losses.clear()
         if serialized is not None:
             yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
 
@@ -320,6 +333,7 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     feature = Example.FromString(serialized).features.feature
 
     def strings(name: str, other: str) -> list[str]:
+        """Returns the values of a feature, which img2dataset calls by the other name."""
         if name not in feature:
             name = other
         values = feature[name].bytes_list.value
@@ -329,13 +343,13 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     languages = [*strings("language", "language"), *[""] * len(texts)]
     own_captions = [(language, text) for language, text in zip(languages, texts) if text.strip()]
     name = next(iter(strings("image_id", "key")), "") or f"{path}#{offset}"
-    for described in fields_of(name):  # several items may share the image
-        captions = tuple(map(tuple, described.get("captions", own_captions)))
+    for entry in fields_of(name):  # several items may share the image
+        captions = tuple(map(tuple, entry.get("captions", own_captions)))
         if kind == IMAGES:
-            yield Item(described.get("name", name), path, offset, captions, fields=described["fields"]), image
+            yield Item(entry.get("name", name), path, offset, captions, fields=entry["fields"]), image
             continue
         for language, text in captions:
-            yield Item(text, path, offset, language=language, fields=described["fields"]), text
+            yield Item(text, path, offset, language=language, fields=entry["fields"]), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:
@@ -383,6 +397,7 @@ def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
 
 @functools.lru_cache(maxsize=4)
 def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[dict]]:
+    """Returns `fields_by_id` of a file; `state` differs when the file has changed, so that it is read again."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
     table = "CREATE TABLE items (image, name, line, PRIMARY KEY (image, name))"
     database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
@@ -402,6 +417,7 @@ def _is_caption(value: object) -> bool:
 
 
 def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
+    """Yields (id of the image, name of the item or "", entry as JSON) of each line in a file of fields."""
     for number, line in enumerate(bounded_lines(file), start=1):
         if line is not None and not line.strip():
             continue
@@ -412,9 +428,9 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
         if not _are_fields(values):
             expected = '{"image_id": text, "fields": {name: text, …}}'
             raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
-        kept = {key: values[key] for key in ("name", "captions") if key in values}
-        kept["fields"] = {name: text for name, text in values["fields"].items() if text}
-        yield values["image_id"], kept.get("name", ""), json.dumps(kept)
+        entry = {key: values[key] for key in ("name", "captions") if key in values}
+        entry["fields"] = {name: text for name, text in values["fields"].items() if text}
+        yield values["image_id"], entry.get("name", ""), json.dumps(entry)
 
 
 def _are_fields(values: dict) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pathlib
 import tempfile
 import zipfile
@@ -33,14 +34,14 @@ def write_examples(
     choose: Callable[[], Sequence[Query]],
     links: Mapping[str, str],
 ) -> None:
-    """Writes the page.
+    """Writes the page of examples.
 
     Args:
       page: the file to write.
-      folder: of the index.
-      model: opened only for queries that are not kept.
+      folder: the index's folder.
+      model: the index's model, opened only for queries that are not kept.
       choose: returns new queries, sentences.
-      links: of the page.
+      links: {words: address} at the foot of the page.
     """
     with tempfile.TemporaryDirectory() as pictures:
         results = _answers(index, folder, model, choose) or _similar(index, pathlib.Path(pictures))
@@ -50,47 +51,56 @@ def write_examples(
 def _answers(
     index: Index, folder: pathlib.Path, model: KnownModel, choose: Callable[[], Sequence[Query]]
 ) -> list[Result]:
+    """Returns the answers to the kept queries or, if the model is open, to new queries; [] where there are none."""
     if not len(index.table.caption_ids):
         return []
     rank = resolve(index, "")
-    kept = None if model.is_open else _read(described(folder).get("examples"))
-    if kept is None:
+    kept_queries = None
+    if not model.is_open:
+        kept_queries = _read(described(folder).get("examples"))
+    if kept_queries is None:
         queries = choose()
         if not queries:
             return []
         vectors, captions = encode(index, model, queries, rank)
         changes.keep_examples(folder, _written(queries, vectors, captions))
     else:
-        queries, vectors, captions = kept
+        queries, vectors, captions = kept_queries
     return find(index, vectors, queries, Page(TOP), captions=captions, rank=rank)
 
 
 def _written(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.ndarray | None) -> bytes:
-    content = io.BytesIO()
-    arrays = {"vectors": vectors, "captions": captions}
+    """Returns queries and their vectors as a .npz file, for `_read`."""
     texts = json.dumps([[query.text, query.language, query.right] for query in queries])
-    np.savez(content, queries=texts, **{name: array for name, array in arrays.items() if array is not None})
+    arrays = {"queries": texts}
+    if vectors is not None:
+        arrays["vectors"] = vectors
+    if captions is not None:
+        arrays["captions"] = captions
+    content = io.BytesIO()
+    np.savez(content, **arrays)
     return content.getvalue()
 
 
 def _read(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.ndarray | None] | None:
-    """Returns the queries of `_written` with their vectors for pictures and for captions; `None` if unreadable."""
+    """Returns (queries, vectors for pictures, vectors for captions) of `_written`; `None` for an unreadable file."""
     if content is None:
         return None
     try:
         with np.load(io.BytesIO(content)) as arrays:
             texts = json.loads(str(arrays["queries"]))
-            vectors = arrays["vectors"] if "vectors" in arrays else None
-            captions = arrays["captions"] if "captions" in arrays else None
+            vectors = arrays.get("vectors")
+            captions = arrays.get("captions")
     except (ValueError, KeyError, zipfile.BadZipFile):
         return None
     return [Query(text, language, right=tuple(right)) for text, language, right in texts], vectors, captions
 
 
 def _similar(index: Index, folder: pathlib.Path) -> list[Result]:
-    """Returns the answers to pictures of the index, which are written into `folder`."""
+    """Returns the answers to pictures of the index, evenly spread, which are written into `folder`."""
     rows = np.setdiff1d(np.arange(len(index)), index.bare)
-    rows = rows[:: max(1, -(-len(rows) // EXAMPLES))]
+    step = max(1, math.ceil(len(rows) / EXAMPLES))
+    rows = rows[::step]
     queries = []
     for row in rows.tolist():
         (folder / str(row)).write_bytes(index.read_image(row))

@@ -21,9 +21,9 @@ from mural_search.items import Item, amount
 ON_CARD = 5
 MOST_FILTERS = 8
 LOOKED_AT = 1000  # items, evenly spread
-LONG = 40  # characters of a value, on average
+LONG = 40  # characters of a value, on average, above which a field is a text
 ENDS = (".", "!", "?", "。", "！", "？", "।")  # of sentences
-FEWEST = 0.05  # of the items must have another value than the most frequent one, or a value at all
+FEWEST = 0.05  # share of the items that must have another value than the most frequent value, or a value at all
 ENOUGH = 10  # values that are needed to see that all of them differ, as numbers of articles do
 FLAGS = frozenset("0 1 yes no true false y n ja nein oui non si sí no да нет はい いいえ".split())
 OF_IDS = re.compile(r"(^|[\W_])(id|ids|sku|gtin|ean|upc|isbn|mpn|asin|handle|slug|code|barcode|uuid)([\W_]|$)", re.I)
@@ -42,20 +42,20 @@ class Fields(NamedTuple):
     filters: tuple[str, ...] = ()
 
     def of(self, item: Item) -> dict[str, str]:
-        """Returns the fields on the card of an item."""
+        """Returns {name: value} of the fields on the card of an item."""
         return {name: item.fields[name] for name in self.card if name in item.fields}
 
 
 @functools.lru_cache(maxsize=1)
 def of_index(index) -> Fields:
-    """Returns the fields that an index shows: named when it was made, or chosen."""
+    """Returns the fields that an index shows: the fields named when it was made, or chosen fields."""
     if not index.table.has_fields():
         return Fields()
     return choose(index.table, index.fields_wanted)
 
 
 def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = None) -> Fields:
-    """Chooses the fields of a table's items that are shown.
+    """Returns the fields of a table's items that are shown.
 
     A field is not shown if it is nearly constant, long, an id or an address, repeats the caption, or is a flag (which
     may be a filter). Among the others a card has prices and words that items share (brand, colour) before numbers
@@ -63,7 +63,7 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
     Args:
       table: the items; at most `LOOKED_AT` are read.
-      wanted: names to show instead, all of them; none if empty. A name that no item has is passed over.
+      wanted: the names of the fields to show instead of a choice. A name that no item has is passed over.
     """
     columns, count = _columns(table)
     if wanted is not None:
@@ -85,27 +85,28 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
 
 def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:
-    """Returns the fields of a sample of items, and the number of different items in it."""
+    """Returns ({name: field}, number of different items) of a sample of a table's items."""
     rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
     if isinstance(table, ItemTable):
         items = table.at(rows)
     else:
         items = [table[row] for row in rows]
-    different = {}  # all pictures of a product have its fields
+    item_of_product = {}  # all pictures of a product have its fields
     for item in items:
         product = tuple(item.fields.items()), item.captions or item.name
-        different.setdefault(product, item)
+        item_of_product.setdefault(product, item)
     columns: dict[str, _Column] = {}
-    for item in different.values():
+    for item in item_of_product.values():
         captions = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
         for name, value in item.fields.items():
             column = columns.setdefault(name, _Column(name))
             column.values.append(value)
             column.repeated_captions += any(_repeats(_letters(value), caption) for caption in captions)
-    return columns, len(different)
+    return columns, len(item_of_product)
 
 
 def _letters(text: str) -> str:
+    """Returns the letters and digits of a text in lower case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -117,7 +118,7 @@ def _repeats(value: str, caption: str) -> bool:
 
 
 class _Column:
-    """The values of one field, of the items that have it; `repeated_captions` of these repeat a caption."""
+    """The values of one field in the items that have it; `repeated_captions` counts values that repeat a caption."""
 
     def __init__(self, name: str):
         self.name = name
@@ -126,11 +127,11 @@ class _Column:
 
     @functools.cached_property
     def counts(self) -> Mapping[str, int]:
-        """How often each value occurs."""
+        """{value: how often it occurs}."""
         return collections.Counter(self.values)
 
     def difference(self, count: int) -> float:
-        """Returns the probability that two of `count` items differ in this field; no value is a value."""
+        """Returns the probability that two of `count` items differ in this field; a missing value is a value, too."""
         shares = np.array([*self.counts.values(), count - len(self.values)]) / count
         return float(1.0 - np.sum(shares**2))
 
@@ -139,7 +140,7 @@ class _Column:
         return self.is_dull(count) or self.is_text or self.is_id
 
     def is_dull(self, count: int) -> bool:
-        """Whether nearly all of `count` items have the same value, or none."""
+        """Whether nearly all of `count` items have the same value, or have no value."""
         most = max(*self.counts.values(), count - len(self.values), 0)
         return count - most < max(1, FEWEST * count)
 

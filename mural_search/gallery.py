@@ -26,9 +26,12 @@ def write_gallery(path: str | os.PathLike, index, results: Sequence[Result], lin
 
 def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
     """Returns the page of all results, a section per query, with `links` {words: address} at its foot."""
+    title = f"{len(results)} queries"
+    if len(results) == 1:
+        title = results[0].query.name
     return pages.render(
         TEMPLATES / "results.html",
-        title=results[0].query.name if len(results) == 1 else f"{len(results)} queries",
+        title=title,
         kind=index.kind,
         count=len(index),
         model=index.model.describe(),
@@ -39,6 +42,7 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
 
 
 def _section(index, result: Result) -> dict[str, object]:
+    """Returns the values that the template shows of a query: {"query", "query_picture", "notes", "cards"}."""
     query = result.query
     notes = []
     if query.right and result.first_right:
@@ -47,7 +51,9 @@ def _section(index, result: Result) -> dict[str, object]:
         notes.append("The expected answer is not among these.")
     if result.nothing_fits:
         notes.append("Nothing fits; the closest:")
-    query_picture = thumbnail_url(read_file(query.image), SIDE) if query.image else None
+    query_picture = None
+    if query.image:
+        query_picture = thumbnail_url(read_file(query.image), SIDE)
     cards = []
     for hit in result.hits:
         card = card_of(index, hit, index.describe(hit.row), query.language)
@@ -56,7 +62,7 @@ def _section(index, result: Result) -> dict[str, object]:
 
 
 def _picture_and_link(index, card: Card) -> tuple[str, str]:
-    """Returns a card's picture and the address of its file, "" for a picture that is gone or in no file."""
+    """Returns (a card's picture as a data address, its file's address); "" for a picture that is gone or no file."""
     if index.kind != IMAGES:
         return "", ""
     try:

@@ -19,13 +19,13 @@ class Item:
     """One image or one text. In an index of images an item without `path` has no picture: captions and words find it.
 
     Attributes:
-      name: to show: a path, an image id or the text itself.
+      name: the name to show: a path, an image id or the text itself.
       path: the file of the image, absolute, "" for a text without an image.
-      offset: of the image's record in the TFRecord file `path`; -1 if the file is the image.
-      captions: (language, text) of an image.
-      language: of a text, BCP 47 or "".
+      offset: where the image's record begins in the TFRecord file `path`; -1 if the file is the image.
+      captions: (language, text) of each caption of an image.
+      language: a text's language, BCP 47 or "".
       fields: further values, such as a product's brand or price.
-      content: of an image, 16 hexadecimal digits of a hash of its bytes, "" if not known.
+      content: 16 hexadecimal digits, a hash of an image's bytes, "" if not known.
       digest: a hash of the item's row in a table; the name is the key of such an item.
     """
 
@@ -50,8 +50,10 @@ class Item:
 
     def caption(self, language: str = "") -> tuple[str, str]:
         """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
-        wanted = [caption for caption in self.captions if caption[0] == (language or "en")]
-        return [*wanted, *self.captions, ("", "")][0]
+        for tag, text in self.captions:
+            if tag == (language or "en"):
+                return tag, text
+        return self.captions[0] if self.captions else ("", "")
 
 
 # Fields.
@@ -68,18 +70,20 @@ class Filter(NamedTuple):
         return f"{self.name}{self.operator}{self.value}"
 
 
-FILTER = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)  # of one pass, however long the text is
+FILTER = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)  # takes one pass, however long the text is
 LONGEST_FILTER = 500  # characters
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
-    """Parses filters such as "name=value" and "name<20"; raises `UserError` for anything else."""
+    """Returns the different filters in texts such as "name=value" and "name<20"; raises `UserError` for others."""
     filters = []
     for text in texts:
         if len(text) > LONGEST_FILTER:
             raise UserError(f"A filter has {len(text):,} characters; at most {LONGEST_FILTER} are read.")
+        name = ""
         match = FILTER.fullmatch(text)
-        name, operator, value = (part.strip() for part in match.groups()) if match else ("", "", "")
+        if match:
+            name, operator, value = map(str.strip, match.groups())
         if not name:
             raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme, or price<20.")
         if operator != "=" and amount(value) is None:
@@ -98,7 +102,7 @@ DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\
 
 
 def group_marks(texts: Iterable[str]) -> str:
-    """Returns which of the marks "," and "." divide thousands in a field's values, as far as one value cannot say it.
+    """Returns which of the marks "," and "." divide thousands in a field's values, where a value may be read both ways.
 
     "1.299" is 1299 where all values have three digits behind the point, or one is "1.299.000"; and 1.299 next to "2.5".
     """
@@ -120,7 +124,7 @@ def group_marks(texts: Iterable[str]) -> str:
 
 
 def _digits(text: str) -> tuple[str, list[str]]:
-    """Returns the sign, digits and marks of a number, "" for another text; and its kinds of marks, in their order."""
+    """Returns a number's sign, digits and marks, and its kinds of marks in their order; ("", []) for another text."""
     ends = RANGE.split(text.translate(SIGNS).strip(), maxsplit=1)
     matches = [NUMBER.fullmatch(end) for end in ends]
     if not all(matches):
@@ -139,11 +143,12 @@ def amount(text: str, groups: str = ",") -> float | None:
     Args:
       groups: the marks that divide thousands where they are before three last digits, see `group_marks`.
     """
-    if match := DATE.fullmatch(text.strip()):
+    match = DATE.fullmatch(text.strip())
+    if match:
         year = int(match[1] or match[6])
         month = int(match[2] or match[5])
         day = int(match[3] or match[4] or 1)
-        return year + (month - 1) / 12 + (day - 1) / 372
+        return year + (month - 1) / 12 + (day - 1) / 372  # 12 months of 31 days
     digits, marks = _digits(text)
     has_group_mark = len(marks) == 2
     if len(marks) == 1 and GROUPED.fullmatch(digits):

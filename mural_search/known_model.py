@@ -2,7 +2,7 @@
 
 An index goes on with the encoders that made it: an export's `lite/`, where that made it, or the model's own. Vectors of
 pictures by the two differ (`models.encoder_of`), so they never come into one index. Whether it is still the same model
-is known by a stamp of its files, and by its vectors where the stamp is another one.
+is known by a stamp of its files, and by its vectors where the stamp differs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class KnownModel:
     Args:
       path: the model's folder, as `open_model` takes it.
       recorded: the model that made the index in `folder`, `None` without an index.
-      folder: of the index.
+      folder: the index's folder.
 
     Attributes:
-      stamp: of the model's files, "" if it is in a store.
-      fingerprint: the model's; it is opened now unless its stamp is the index's.
+      stamp: the stamp of the model's files, "" if it is in a store.
+      fingerprint: the model's fingerprint; the model is opened now unless its stamp is the index's.
     """
 
     def __init__(self, path: str | os.PathLike, recorded: Fingerprint | None, folder: pathlib.Path):
@@ -37,7 +37,10 @@ class KnownModel:
         self.stamp = model_stamp(model_place(path))
         self._opened = None
         is_known = recorded is not None and self.stamp != "" and described(folder).get("stamp") == self.stamp
-        self.fingerprint = recorded if is_known else take_fingerprint(self.opened)
+        if is_known:
+            self.fingerprint = recorded
+        else:
+            self.fingerprint = take_fingerprint(self.opened)
 
     @property
     def is_open(self) -> bool:
@@ -49,7 +52,7 @@ class KnownModel:
         """The model's `Embedder`."""
         if self._opened is None:
             self._opened = models.open_model(self.name)
-            if "fingerprint" in self.__dict__:  # by its stamp
+            if "fingerprint" in self.__dict__:  # taken from the index, because of the stamp
                 self.fingerprint.check(take_fingerprint(self._opened), "The index")
         return self._opened
 
@@ -65,11 +68,15 @@ def known_model(model: str, folder: pathlib.Path) -> KnownModel:
     recorded = model_of(folder)
     path = quickest(model)
     if recorded is not None:
-        path = next((other for other in _encoders(model) if encoder_of(model_place(other)) == recorded.encoder), path)
+        for candidate in _encoders(model):
+            if encoder_of(model_place(candidate)) == recorded.encoder:
+                path = candidate
+                break
     return KnownModel(path, recorded, folder)
 
 
 def _encoders(model: str) -> Iterator[str | os.PathLike]:
+    """Yields the folders of a model's encoders, the quickest first."""
     yield quickest(model)
     yield export_of(model)
     yield model

@@ -27,7 +27,7 @@ def report(made: Index, folder: str) -> None:
 
 
 def measure_noise(made: Index, folder: pathlib.Path, embedder) -> None:
-    """Measures by which values nothing fits a question, in the index of `folder`, and keeps them there."""
+    """Measures the noise level of the index in `folder`, see `noise_level`, and keeps it there."""
     announce("Asking the index with strings that mean nothing …")
     made.noise = noise_level.measure_noise(made, embedder)
     changes.keep_noise(folder, made.noise)

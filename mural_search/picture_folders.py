@@ -17,11 +17,11 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
     Hidden files are not taken, nor the files of programs, for example thumbnails in "@eaDir".
 
     Args:
-      folder: here or in a store.
+      folder: a folder of this machine or a store.
       more: endings of further files to return, without the point.
     """
     files = []
-    others = {}
+    others = {}  # reason -> paths
     for path in sorted(folder.rglob("*")):
         parts = str(path.relative_to(folder)).split("/")
         is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)

@@ -23,12 +23,12 @@ KEPT = 2**21  # places of trigrams that stay in memory, of 6 bytes each
 
 
 class Postings:
-    """The lengths and owners of the rows of the table `words`, by its rowids, see `database.py`.
+    """The lengths and owners of the rows of the table `words`, by its rowids, see `database.documents`.
 
     Args:
-      ask: function from a question and its values to rows, one by one.
-      ids: int64 [N] rising, of the items.
-      schema: of the table `words`.
+      ask: function from a query and its values to rows, one by one.
+      ids: int64 [N] rising, the items' ids.
+      schema: the schema of the table `words`.
 
     Raises `TypeError` or `ValueError` for a damaged table.
     """
@@ -37,7 +37,8 @@ class Postings:
         self._ask = ask
         self._ids = ids
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        list(ask(f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"))
+        creation = f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"
+        list(ask(creation))  # a query runs when its rows are read
         sizes = ask("SELECT id, sz FROM words_docsize")
         decoded = ((rowid, _varint(size)) for rowid, size in sizes)
         rowids, sizes = np.fromiter(decoded, PAIR).T
@@ -52,12 +53,12 @@ class Postings:
         self._set_owners(2 * ids + 1, ids)  # of an item's name and fields
 
     def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
-        """Notes for texts, by their rowids, the places of the items `owners` in `ids`."""
+        """Notes for texts, int64 [T] rowids, the rows of their items, whose ids are `owners`, int64 [T]."""
         is_known = (rowids < len(self._rows)) & np.isin(owners, self._ids)
         self._rows[rowids[is_known]] = np.searchsorted(self._ids, owners[is_known])
 
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
-        """Returns ids of the `count` items with the best texts for trigrams, and the texts' BM25, best first.
+        """Returns (item id, BM25 of its best text) for the `count` items with the best texts for trigrams, best first.
 
         For the arguments see `ItemTable.by_words`.
         """
@@ -83,11 +84,11 @@ class Postings:
         """Returns the scores of all texts, float64, by rowid; 0 for texts without any of the trigrams."""
         scores = np.zeros(len(self._rows))
         for gram in grams:
-            texts, often = self._list(gram)
+            texts, counts = self._list(gram)
             idf = max(np.log((self._texts - len(texts) + 0.5) / (len(texts) + 0.5)), LEAST_IDF)
             damped = K1 * (1.0 - B + B * self._lengths[texts] / self._mean)
-            often = often.astype(np.float64)
-            scores[texts] += idf * (often * (K1 + 1.0) / (often + damped))
+            counts = counts.astype(np.float64)
+            scores[texts] += idf * (counts * (K1 + 1.0) / (counts + damped))
         return scores
 
     def _list(self, gram: str) -> tuple[np.ndarray, np.ndarray]:
@@ -96,14 +97,16 @@ class Postings:
             ((joined,),) = self._ask(f"SELECT group_concat(doc, ' ') FROM {LISTS} WHERE term = ?", (gram,))
             texts = np.fromstring(joined or "", np.int32, sep=" ")  # each as often as it holds the trigram
             firsts = np.flatnonzero(np.diff(texts, prepend=-1))
-            often = np.diff(firsts, append=len(texts))
-            self._lists[gram] = texts[firsts], np.minimum(often, 2**16 - 1).astype(np.uint16)
+            counts = np.diff(firsts, append=len(texts))
+            self._lists[gram] = texts[firsts], np.minimum(counts, 2**16 - 1).astype(np.uint16)
         while len(self._lists) > 1 and sum(len(texts) for texts, _ in self._lists.values()) > KEPT:
-            del self._lists[next(iter(self._lists))]  # that came first
+            oldest = next(iter(self._lists))
+            del self._lists[oldest]
         return self._lists[gram]
 
 
 def _varint(data: bytes) -> int:
+    """Returns SQLite's varint at the start of data: 7 bits per byte, highest first; the high bit says: more follow."""
     value = 0
     for byte in data:
         value = value << 7 | byte & 127

@@ -250,7 +250,7 @@ def find(
     """
     texts = ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, page.offset + page.top), filters, rank)
-    # Noise was measured by answers from the whole index.
+    # Noise was measured by answers from the whole index, of which filters and -words leave a part.
     is_judged = index.noise is not None and not filters and not page.sort and rank == ALL
     is_judged = is_judged and all(texts) and not any(words.split(text)[1] for text in texts)
     results = []

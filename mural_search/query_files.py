@@ -11,7 +11,7 @@ from mural_search.queries import Query
 
 
 def read_queries(path: str | os.PathLike) -> list[Query]:
-    """Reads a table: one sentence per line, or language[TAB]sentence, and then any number of names of right answers.
+    """Returns the queries of a table: a sentence per line, or language[TAB]sentence[TAB]names of right answers.
 
     Raises `UserError` for a missing file, a line without a sentence, or no line.
     """
@@ -20,7 +20,10 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
     queries = []
     for number, line in read_lines(path):
         if line.strip():
-            language, text, *right = line.split("\t") if "\t" in line else ("", line)
+            cells = ["", line]
+            if "\t" in line:
+                cells = line.split("\t")
+            language, text, *right = cells
             if not text.strip():
                 raise UserError(f"{path}, line {number}: no sentence; expected language[TAB]text.")
             queries.append(Query(text, language.strip(), right=tuple(name for name in right if name)))

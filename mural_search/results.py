@@ -33,6 +33,7 @@ def to_lines(index, result: Result) -> list[str]:
 
 
 def _line(index, hit: Hit, language: str) -> str:
+    """Returns a hit in a line, with its caption in `language` if it has one, and the fields that the index shows."""
     item = index.describe(hit.row)
     _, caption = item.caption(language)
     parts = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
@@ -57,19 +58,19 @@ def _shortened(text: str, most: int) -> str:
 
 def to_json(index, results: Sequence[Result]) -> str:
     """Returns {"model", "kind", "count", "results": [{"query", "hits": [{"rank", "score", "row", "name", …}]}]}."""
-    described = []
+    result_values = []
     for result in results:
         values = {"query": _present(dataclasses.asdict(result.query))}
         if result.nothing_fits:
             values["nothing_fits"] = True
-        hits = [_described(index.describe(hit.row), hit) for hit in result.hits]
-        described.append({**values, "first_right": result.first_right, "hits": hits})
-    values = {"model": str(index.model), "kind": index.kind, "count": len(index), "results": described}
+        hits = [_hit_values(index.describe(hit.row), hit) for hit in result.hits]
+        result_values.append({**values, "first_right": result.first_right, "hits": hits})
+    values = {"model": str(index.model), "kind": index.kind, "count": len(index), "results": result_values}
     return json.dumps(values, ensure_ascii=False, indent=2)
 
 
-def _described(item: Item, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: rank, score, row, name, and the values that are known of its item."""
+def _hit_values(item: Item, hit: Hit) -> dict[str, object]:
+    """Returns a hit as JSON values: {"rank", "score", "row", "name"} and what is known of its item."""
     details = {
         "path": item.path,
         "language": item.language,
@@ -84,6 +85,7 @@ def _described(item: Item, hit: Hit) -> dict[str, object]:
 
 
 def _present(values: dict) -> dict:
+    """Returns the values that are not empty; 0 and False stay."""
     return {key: value for key, value in values.items() if value not in ("", [], (), {})}
 
 
@@ -91,8 +93,8 @@ class Card(NamedTuple):
     """A hit as pages show it.
 
     Attributes:
-      caption: in `language`, "" without a caption.
-      fields: on the card; an item may have more.
+      language, caption: a caption and its language, "" without a caption.
+      fields: the fields that the card shows; an item may have more.
     """
 
     hit: Hit
@@ -108,6 +110,10 @@ class Card(NamedTuple):
 
 
 def card_of(index, hit: Hit, item: Item, language: str) -> Card:
-    """Returns the card of a hit, with its caption in `language` if it has one."""
-    language, caption = (item.language, item.name) if index.kind == TEXTS else item.caption(language)
+    """Returns the card of a hit, with the item's caption in `language` if it has one; a text is its own caption."""
+    if index.kind == TEXTS:
+        language = item.language
+        caption = item.name
+    else:
+        language, caption = item.caption(language)
     return Card(hit, item, language, caption, fields.of_index(index).of(item))

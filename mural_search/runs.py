@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -47,13 +46,15 @@ def index(
     with local_folder(output) as folder:
         if names:
             changes.check_free(folder)
-        recorded = {} if names else described(folder)
-        names = names or recorded["sources"]
-        vectors = list(filter(embed.is_embeddings, names))
-        if vectors and len(names) > 1:
-            raise UserError(f"{vectors[0]} holds vectors that `embed` made: give this folder alone.")
-        if vectors:
-            made, embedder = _index_embeddings(vectors[0], folder, model, prune, fields)
+        recorded = {}
+        if not names:
+            recorded = described(folder)
+            names = recorded["sources"]
+        embeddings = list(filter(embed.is_embeddings, names))
+        if embeddings and len(names) > 1:
+            raise UserError(f"{embeddings[0]} holds vectors that `embed` made: give this folder alone.")
+        if embeddings:
+            made, embedder = _index_embeddings(embeddings[0], folder, model, prune, fields)
         else:
             if recorded:
                 model = model or recorded["model"]["path"]
@@ -61,10 +62,10 @@ def index(
             split = split or recorded.get("split", "")
             if not model:
                 raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
-            collect.list_files(kind or IMAGES, names, split)
+            collect.list_files(kind or IMAGES, names, split)  # raises for wrong sources, before the model is loaded
             embedder = open_model(model, made_states=True)
-            about = dict(kind=kind, split=split, fields=fields)
-            made = Index.build(folder, embedder, names, prune=prune, progress=True, **about)
+            options = dict(kind=kind, split=split, fields=fields)
+            made = Index.build(folder, embedder, names, prune=prune, progress=True, **options)
         report(made, display_name(folder))
         if made.kind == IMAGES and made.captions is not None and made.noise is None:
             measure_noise(made, folder, embedder)
@@ -72,17 +73,20 @@ def index(
 
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
-    """Makes an index of a folder that `embed` made; returns it and its model, which is loaded when it is asked."""
+    """Makes an index of a folder that `embed` made; returns (index, its model); without `model` it is loaded later."""
     from mural_search import embed
 
-    fingerprint, about, items = embed.read(embeddings)
-    embedder = open_model(quickest(model)) if model else None
-    if embedder is not None:
+    fingerprint, settings, items = embed.read(embeddings)
+    embedder = None
+    if model:
+        embedder = open_model(quickest(model))
         fingerprint.check(take_fingerprint(embedder), f"The folder {embeddings}")
-    made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **about)
+    made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
     if not model and made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    return made, embedder or LazyModel(made, by_pictures=False)  # it is asked with texts alone
+    if embedder is None:
+        embedder = LazyModel(made, by_pictures=False)  # only texts ask it, see `made_index.measure_noise`
+    return made, embedder
 
 
 class LazyModel:
@@ -109,7 +113,8 @@ def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = Fal
         )
 
     def check(embedder) -> None:
-        if few and (tensorflow := sys.modules.get("tensorflow")):
+        tensorflow = sys.modules.get("tensorflow")  # LiteRT's encoders do without
+        if few and tensorflow:
             tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         made.check_model(embedder, by_pictures)
 
@@ -124,35 +129,39 @@ def check_outputs(html: str = "", json: str = "") -> None:
             raise UserError(f"The folder of --{flag}={file} does not exist.")
 
 
-MANY = 5  # queries with right answers; of more a table is shown
+MANY = 5  # queries with right answers that are shown; for more a table counts the right answers
 FEW = 8  # queries for which a model is not made quick first
 
 
-def recall_lines(answered: Sequence[Result]) -> list[str]:
-    """Returns a line for each language of queries with right answers, and one for all: how many were found."""
+def recall_lines(judged: Sequence[Result]) -> list[str]:
+    """Returns a line for each language of queries with right answers, and a line for all: how many were found."""
     groups: dict[str, list[Result]] = collections.defaultdict(list)
-    for result in sorted(answered, key=lambda result: result.query.language):
+    for result in sorted(judged, key=lambda result: result.query.language):
         groups[result.query.language].append(result)
     if len(groups) > 1:
-        groups["all"] = list(answered)
+        groups["all"] = list(judged)
     lines = []
     for language, results in groups.items():
         first = sum(result.first_right == 1 for result in results)
-        among = sum(result.first_right is not None for result in results)
+        shown = sum(result.first_right is not None for result in results)
         most = max(len(result.hits) for result in results)
-        of = f"of {len(results):,} queries"
-        lines.append(f"{language or 'no language':12} right first {first:,}, among the {most} shown {among:,} {of}")
+        lines.append(
+            f"{language or 'no language':12} right first {first:,}, among the {most} shown {shown:,} "
+            f"of {len(results):,} queries"
+        )
     return lines
 
 
 def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
     """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
     notes = sys.stderr if json == "-" else sys.stdout
-    answered = [result for result in results if result.query.right]
-    shown = [result for result in results if len(answered) <= MANY or not result.query.right]
-    lines = list(itertools.chain.from_iterable(to_lines(opened, result) for result in shown))
-    if len(answered) > MANY:
-        lines += recall_lines(answered)
+    judged = [result for result in results if result.query.right]
+    lines = []
+    for result in results:
+        if len(judged) <= MANY or not result.query.right:
+            lines += to_lines(opened, result)
+    if len(judged) > MANY:
+        lines += recall_lines(judged)
     if json == "-":
         print(to_json(opened, results))
     else:
@@ -182,7 +191,7 @@ def query(
     Args:
       model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
-      weights: of the one ranking, see `ranking.parse_weights`.
+      weights: texts such as "pictures=4", see `ranking.parse_weights`.
       options: top, filters, rank, offset and sort, see `queries.search`.
     """
     check_queries(queries, options.get("top", 1))
@@ -209,9 +218,9 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
     with local_folder(index_folder) as folder:
         opened = load_index(folder)
         check_filters(opened, filters)
-        count, of = changes.remove(folder, names, filters, dry_run)
-    done = "would be" if dry_run else "are"
-    print(f"{count:,} of {of:,} {opened.kind} {done} removed from {display_name(index_folder)}.")
+        count, total = changes.remove(folder, names, filters, dry_run)
+    verb = "would be" if dry_run else "are"
+    print(f"{count:,} of {total:,} {opened.kind} {verb} removed from {display_name(index_folder)}.")
 
 
 def export(index_folder: str, output: str) -> None:

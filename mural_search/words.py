@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable
 
 BORDER = "|"  # around each caption, name and value; no text holds it
-MOST_GRAMS = 64  # of a question; longer texts give their first
+MOST_GRAMS = 64  # trigrams of a question; a longer text gives its first
 # Accents, variants, and marks of Hebrew and Arabic above and below letters: few people type vowels or a hamza there.
 # Vowel signs of other scripts stay.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
@@ -36,10 +36,13 @@ def spread(text: str) -> str:
 
 @functools.lru_cache(2**16)
 def _placed(letter: str) -> str:
+    """Returns a character as a part of `spread`: a space for punctuation, and spaces around a character of CJK."""
     category = unicodedata.category(letter)
     if letter == BORDER or category[0] in "PZ" or category in ("Cc", "Cf", "Cs"):
         return " "
-    return f" {letter} " if any(ord(letter) in block for block in _ALONE) else letter
+    if any(ord(letter) in block for block in _ALONE):
+        return f" {letter} "
+    return letter
 
 
 def document(texts: Iterable[str]) -> str:
@@ -50,11 +53,12 @@ def document(texts: Iterable[str]) -> str:
 def grams(text: str) -> list[str]:
     """Returns the different trigrams of a question, `MOST_GRAMS` at most; [] if it holds no letter, digit or sign."""
     text = f" {spread(text)} "
-    return list(dict.fromkeys(text[i : i + 3] for i in range(len(text) - 2)))[:MOST_GRAMS]
+    different = dict.fromkeys(text[i : i + 3] for i in range(len(text) - 2))  # in order
+    return list(different)[:MOST_GRAMS]
 
 
 def quoted(text: str) -> str:
-    """Returns a string of FTS5's questions, taken literally."""
+    """Returns a text as a string in FTS5's queries, which is taken literally."""
     return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 
 

@@ -32,7 +32,7 @@ FIELDS = ("date", "place", "camera", "people", "latitude", "longitude")
 PLACES = ("location", "city", "state", "country")
 DATES = ("taken", "created", "digitized")  # the likeliest first
 
-# Name -> (language as the file writes it or "", text) of everything that one or several sources say.
+# {name: [(language as the file writes it or "", text)]} of everything that one or several sources say.
 Texts = dict[str, list[tuple[str, str]]]
 
 
@@ -45,7 +45,7 @@ class Caption(NamedTuple):
 
 
 class WordsInside:
-    """Reads the words of `pictures`, and counts them; `others` are files among which their sidecars are.
+    """Reads the words of `pictures`, and counts them; `others` are files that may be their sidecars.
 
     Attributes:
       sidecars: the files next to pictures that are read.
@@ -59,7 +59,7 @@ class WordsInside:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what was counted."""
+        """Begins to count anew."""
         self.problems: list[tuple[str, str]] = []
         self._read = 0
         self._with_words = 0
@@ -79,7 +79,7 @@ class WordsInside:
         return captions, fields
 
     def describe(self) -> list[str]:
-        """Returns in words what was found."""
+        """Returns lines that say how many pictures have words, and what cannot be read."""
         counts = CountsByKind()
         for problem, file in self.problems:
             counts.add(problem, file)
@@ -87,13 +87,12 @@ class WordsInside:
         numbers = ", ".join(f"{name} {count:,}" for name, count in self._counts.items() if count)
         if numbers:
             first = "the first " if self._read < len(self._sidecars) else ""
-            line = f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}"
-            lines.insert(0, line)
+            lines.insert(0, f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}")
         return lines
 
 
 def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
-    """Returns the XMP sidecar and the JSON of a picture, of `files`: path in lower case -> path.
+    """Returns the XMP sidecar and the JSON of a picture, as far as they are in `files`: {path in lower case: path}.
 
     Takeout calls the JSON of "a.jpg" "a.jpg.supplemental-metadata.json", cut off anywhere where the name is long, and
     the JSON of "a(1).jpg" "a.jpg.supplemental-metadata(1).json"; "a-edited.jpg" has the JSON of "a.jpg".
@@ -103,18 +102,21 @@ def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> lis
     original, number = re.fullmatch(r"(.+?)(?:-edited)?(\(\d+\))?", stem).groups("")
     whole = f"{original}{ending}.supplemental-metadata"
     shortest = min(len(original + ending), TAKEOUT_LENGTH)
-    cut = [f"{whole[:length]}{number}.json" for length in range(len(whole), shortest - 1, -1)]
+    takeout_names = [f"{whole[:length]}{number}.json" for length in range(len(whole), shortest - 1, -1)]
     sidecars = []
-    for names in ([f"{name}.xmp", f"{stem}.xmp"], [f"{name}.json", *cut]):
-        paths = [os.path.join(folder, candidate) for candidate in names]
-        sidecars += [files[path] for path in paths if path in files][:1]
+    for names in ([f"{name}.xmp", f"{stem}.xmp"], [f"{name}.json", *takeout_names]):
+        for candidate in names:
+            path = os.path.join(folder, candidate)
+            if path in files:
+                sidecars.append(files[path])
+                break
     return sidecars
 
 
 def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems: list[tuple[str, str]]) -> Texts:
-    """Returns everything that a picture and its sidecars say; names of an XMP sidecar replace the picture's own.
+    """Returns everything that a picture and its sidecars say; an XMP sidecar's names replace those of the others.
 
-    `problems`: takes (problem, file) of everything that cannot be read.
+    `problems`: (problem, file) is added for everything that cannot be read.
     """
 
     def attempt(read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path = picture) -> Texts:
@@ -155,6 +157,7 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
 
 
 def _read_sidecar(path: pathlib.Path) -> Texts:
+    """Returns the texts of an XMP or JSON file; raises for a file that is damaged or too large."""
     with path.open("rb") as file:
         content = file.read(LARGEST)  # a larger file is cut off and does not parse
     if path.suffix.lower() == ".xmp":
@@ -166,7 +169,7 @@ def _read_sidecar(path: pathlib.Path) -> Texts:
 
 _RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-# Of dc, photoshop, Iptc4xmpCore, Iptc4xmpExt, tiff, exif and xmp; no name has two meanings among these.
+# Names of dc, photoshop, Iptc4xmpCore, Iptc4xmpExt, tiff, exif and xmp; no name has two meanings in these schemas.
 _XMP = {
     "title": "title", "Headline": "title", "description": "description", "UserComment": "description",
     "subject": "keywords", "Location": "location", "City": "city", "State": "state", "Country": "country",
@@ -190,18 +193,18 @@ def read_xmp(data: bytes | None) -> Texts:
         properties += [(element.tag, _values_of(element)) for element in description]
         for tag, values in properties:
             _, _, property_name = tag.rpartition("}")
-            name = _XMP.get(property_name, "")
+            name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
             texts.setdefault(name, []).extend(values)
     paths = [text.split(mark) for mark in "/|" for _, text in texts.pop(mark, ())]
     no_words = {word for path in paths if path[0] in _OF_PROGRAMS for word in path}
     keywords = texts.get("keywords", []) + [("", word) for path in paths for word in reversed(path)]
     if keywords:
-        texts["keywords"] = [keyword for keyword in keywords if keyword[1] not in no_words]
+        texts["keywords"] = [(language, word) for language, word in keywords if word not in no_words]
     return texts
 
 
 def _values_of(element) -> list[tuple[str, str]]:
-    """Returns (language, text) of a property: of a list or of alternatives, each item's."""
+    """Returns [(language, text)] of a property: of each item where it is a list or has alternatives."""
     items = element.findall(f"*/{_RDF}li") or [element]
     return [(item.get(_LANGUAGE, ""), item.text or "") for item in items]
 
@@ -215,14 +218,17 @@ _IPTC = {
 def read_iptc(image: Image.Image) -> Texts:
     """Returns the texts of IPTC's second record."""
     data = IptcImagePlugin.getiptcinfo(image) or {}
-    is_utf8 = data.get((1, 90)) == b"\x1b%G"
+    is_utf8 = data.get((1, 90)) == b"\x1b%G"  # CodedCharacterSet: the escape sequence of UTF-8
     texts: Texts = {}
     for number, name in _IPTC.items():
         values = data.get((2, number)) or []
         if not isinstance(values, list):
             values = [values]
         for value in values:
-            text = value.decode("utf-8", "ignore") if is_utf8 else _decoded(value)  # the last character may be cut
+            if is_utf8:
+                text = value.decode("utf-8", "ignore")  # the last character may be cut
+            else:
+                text = _decoded(value)
             texts.setdefault(name, []).append(("", text))
     return texts
 
@@ -230,9 +236,9 @@ def read_iptc(image: Image.Image) -> Texts:
 _EXIF = {0x010E: "description", 0x010F: "make", 0x0110: "model", 0x0131: "software"}
 _EXIF_OF_PHOTOGRAPH = {0x9003: "taken", 0x9004: "digitized"}
 _EXIF_OF_WINDOWS = {0x9C9B: "title", 0x9C9C: "description", 0x9C9E: "keywords"}
-_PHOTOGRAPH = 0x8769
-_POSITION = 0x8825
-_COMMENT = 0x9286
+_PHOTOGRAPH = 0x8769  # the directory of the photograph
+_POSITION = 0x8825  # the directory of GPS
+_COMMENT = 0x9286  # UserComment
 
 
 def read_exif(image: Image.Image) -> Texts:
@@ -247,7 +253,9 @@ def read_exif(image: Image.Image) -> Texts:
     for tag, name in _EXIF_OF_WINDOWS.items():
         data = bytes(exif.get(tag, b""))
         text = data.decode("utf-16-le", "ignore").rstrip("\0")
-        parts = text.split(";") if name == "keywords" else [text]
+        parts = [text]
+        if name == "keywords":
+            parts = text.split(";")
         texts.setdefault(name, []).extend(("", part) for part in parts)
     comment = _comment(photograph.get(_COMMENT, b""), is_big=exif.endian == ">")
     texts["description"].append(("", comment))
@@ -255,12 +263,12 @@ def read_exif(image: Image.Image) -> Texts:
 
 
 def read_position(image: Image.Image) -> Texts:
-    """Returns latitude and longitude of EXIF data."""
+    """Returns latitude and longitude of EXIF data as `_degrees` reads them, from degrees to the direction."""
     position = Image.Image.getexif(image).get_ifd(_POSITION)
     texts: Texts = {}
-    for tag, name in ((2, "latitude"), (4, "longitude")):
+    for tag, direction_tag, name in ((2, 1, "latitude"), (4, 3, "longitude")):
         degrees = ",".join(f"{float(part):.7f}" for part in position.get(tag, ()))
-        texts[name] = [("", f"{degrees}{position.get(tag - 1, '')}")]
+        texts[name] = [("", f"{degrees}{position.get(direction_tag, '')}")]
     return texts
 
 
@@ -274,14 +282,14 @@ def _decoded(value: str | bytes) -> str:
 
 
 def _comment(data: bytes, is_big: bool) -> str:
-    """Returns EXIF's UserComment, of which the first eight bytes name the encoding; `is_big`: the data's byte order."""
+    """Returns EXIF's UserComment, whose first eight bytes name the encoding; `is_big`: the data's byte order."""
     encoding = data[:8].rstrip(b"\0 ")
     text = data[8:]
     if encoding in (b"", b"ASCII"):
         return _decoded(text)
     if encoding != b"UNICODE":
         return _decoded(data)
-    # Many programs write another byte order here than the data's. Every second byte of Latin letters is 0.
+    # Many programs write another byte order here than the data's. Latin letters have a 0 as every second byte.
     even_zeros = text[::2].count(0)
     odd_zeros = text[1::2].count(0)
     if even_zeros != odd_zeros:
@@ -331,7 +339,7 @@ def captions_of(texts: Texts, picture: pathlib.Path) -> list[Caption]:
             if has_words and not is_default and not is_numbered_name:
                 code = "" if language == "x-default" else language
                 captions.append(Caption(name, code, text))
-    different = dict.fromkeys(captions)
+    different = dict.fromkeys(captions)  # in order
     return [caption for caption in different if not any(_repeats(caption, other) for other in different)]
 
 
@@ -342,7 +350,7 @@ def _plain(text: str) -> str:
 
 
 def _repeats(caption: Caption, other: Caption) -> bool:
-    """Whether a text without a language is another one, whose language is known, or its begin, as IPTC cuts it."""
+    """Whether a text without a language is another caption with a language, or the beginning that IPTC leaves of it."""
     if caption.language or not other.text.startswith(caption.text):
         return False
     if caption.text == other.text:
@@ -351,9 +359,9 @@ def _repeats(caption: Caption, other: Caption) -> bool:
 
 
 def fields_of(texts: Texts) -> dict[str, str]:
-    """Returns the fields of a picture: date ("2019-07-05"), place, camera, people, and degrees north and east."""
+    """Returns {field: text} of a picture: date ("2019-07-05"), place, camera, people, and degrees north and east."""
     plain = {name: [_plain(text) for _, text in values] for name, values in texts.items()}
-    first = {name: next(filter(None, values), "") for name, values in plain.items()}
+    first = {name: next(filter(None, values), "") for name, values in plain.items()}  # not empty
     dates = [_date(text) for name in DATES for text in plain.get(name, ())]
     places = [first.get(name, "") for name in PLACES]
     camera = first.get("model", "")
@@ -380,7 +388,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _date(text: str) -> str:
-    """Returns "2019-07-05", "2019-07" or "2019" of a date as XMP, IPTC or EXIF writes it, "" of other texts."""
+    """Returns "2019-07-05", "2019-07" or "2019" for a date as XMP, IPTC or EXIF writes it, "" for other texts."""
     match = re.match(r"([12]\d{3})(?:[-:]?(\d\d)(?:[-:]?(\d\d))?)?(?!\d)", text)
     if not match:
         return ""
@@ -389,21 +397,21 @@ def _date(text: str) -> str:
         if part == "00":
             break
         parts.append(part)
-    whole = [*parts, 1, 1][:3]  # of a year or a month, its first day
+    year, month, day = [*parts, "1", "1"][:3]  # the first day of a year or a month
     try:
-        datetime.date(*map(int, whole))
+        datetime.date(int(year), int(month), int(day))
     except ValueError:
         return ""
     return "-".join(parts)
 
 
 def _degrees(text: str) -> float | None:
-    """Returns degrees of "47,22.6N", "47,22,36.8S" or "-8.54"; None of other texts."""
+    """Returns the degrees in "47,22.6N", "47,22,36.8S" or "-8.54"; None for other texts."""
     parts = text.rstrip("NSEW").split(",")  # degrees, minutes, seconds
     try:
         value = sum(float(part) / 60**power for power, part in enumerate(parts))
     except ValueError:
         return None
-    if not abs(value) <= 180:  # nan, too, of a fraction with a denominator of 0
+    if not abs(value) <= 180:  # NaN, too, which a fraction with a denominator of 0 gives
         return None
     return -value if text.endswith(("S", "W")) else value
