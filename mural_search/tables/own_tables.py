@@ -57,7 +57,7 @@ DOWNLOADS = "img2dataset's output"
 PICTURES = "folder of pictures"
 _FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".token": CSV, ".jsonl": JSON}
 _FORMS |= {".ndjson": JSON, ".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
-_OF_TEXT = (".txt", ".caption")  # next to pictures; programs that train on drawings write .caption
+_OF_TEXT = (".txt", ".caption")  # endings of texts next to pictures; programs that train on drawings write .caption
 _PACKED = (".gz", ".bz2", ".xz")
 LARGEST = 2**30  # bytes of a file that is held in memory, unpacked
 CUT_OFF = "file that is damaged or cut off: what follows is lost"
@@ -72,21 +72,21 @@ class Form:
     more: tuple[tuple[str, Any], ...] = ()
 
     def reader(self, lines: Iterator[str]):
-        """Returns the rows of lines."""
+        """Returns `csv.reader` of lines."""
         return csv.reader(lines, delimiter=self.delimiter, **dict(self.more))
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnTable:
-    """A table, of one file or several alike.
+    """A table in one file, or in several files of one form.
 
     Attributes:
-      folder: to which the names of its pictures are relative.
+      folder: the folder to which the names of its pictures are relative.
       names: whether pictures without text files have their file names as captions.
-      others: further files of a folder of pictures, {why they are not read: paths}.
+      others: {reason: paths} of files in a folder of pictures that are not read.
       inside: reads the words inside pictures of a folder.
       lists: columns whose texts are lists or objects, see `table_rows.columns_of_lists`.
-      heading: what shows while the first rows are read.
+      heading: what is found out while the first rows are read.
     """
 
     files: Sequence[pathlib.Path]
@@ -116,8 +116,8 @@ class OwnTable:
         if self.file_type == PICTURES:
             rows = _read_pictures(self, on_problem)
         else:
-            read = readers[self.file_type]
-            rows = itertools.chain.from_iterable(read(path, on_problem, self) for path in self.files)
+            read_file = readers[self.file_type]
+            rows = itertools.chain.from_iterable(read_file(path, on_problem, self) for path in self.files)
         for row in rows:
             problem = _problem_with(row)
             if problem:
@@ -132,10 +132,12 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
     """Returns the table of a name: a file, several files (a pattern), or a folder.
 
     Args:
-      name: here or in an object store.
-      encoding: of text; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else Windows-1252.
-      captions: of a folder of pictures: "texts": only text files next to them; "inside": also the words inside them,
-        which is the default, but not in an object store; "names": also the names of files without any words.
+      name: a name on this machine or in an object store.
+      encoding: the text's encoding; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else
+        Windows-1252.
+      captions: where a folder of pictures has its captions: "texts": only in text files next to them; "inside": also in
+        the words inside them, which is the default, but not in an object store; "names": also in the names of files
+        without any words.
 
     Raises:
       UserError: there is no such file, it is not a table, or holds no rows of a table; `captions` with a table.
@@ -156,7 +158,11 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
 
 
 def _open_files(name: str, encoding: str) -> OwnTable:
-    files = [as_path(name)] if as_path(name).is_file() else sorted(find(name))
+    """Returns the table in a file, or in the files that a pattern names."""
+    if as_path(name).is_file():
+        files = [as_path(name)]
+    else:
+        files = sorted(find(name))
     if not files:
         raise UserError(f"There is no file {name}.")
     file_types = {_file_type_of(path) for path in files}
@@ -174,8 +180,9 @@ def _open_files(name: str, encoding: str) -> OwnTable:
 
 
 def _file_type_of(path: pathlib.Path) -> str:
-    plain = path.with_suffix("") if path.suffix in _PACKED else path
-    file_type = _FORMS.get(plain.suffix.lower())
+    """Returns the type of a file by its ending; raises `UserError` for a file that is not a table."""
+    unpacked = path.with_suffix("") if path.suffix in _PACKED else path
+    file_type = _FORMS.get(unpacked.suffix.lower())
     if file_type is None or path.is_dir():
         raise UserError(
             f"{path} is not a table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
@@ -185,7 +192,10 @@ def _file_type_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
-    downloads = find_shards(folder) if is_download(folder) else []
+    """Returns the table that a folder is: img2dataset's output, Parquet files, or pictures."""
+    downloads = []
+    if is_download(folder):
+        downloads = find_shards(folder)
     if downloads and downloads[0].suffix != ".parquet":
         return OwnTable(downloads, DOWNLOADS, folder)
     tables = downloads or sorted(folder.glob("*.parquet"))
@@ -197,8 +207,8 @@ def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
     inside = WordsInside()
     # In a store each picture would be fetched, also where nothing is new.
-    by_default = captions != "texts" and isinstance(folder, pathlib.Path)
-    if captions == "inside" or by_default:
+    is_read_by_default = captions != "texts" and isinstance(folder, pathlib.Path)
+    if captions == "inside" or is_read_by_default:
         inside = WordsInside(pictures, itertools.chain.from_iterable(others.values()))
         unread = {}
         for reason, paths in others.items():
@@ -215,7 +225,7 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # that a message names
+_OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # encodings that a message names
 
 
 def _ignore(reason: str, location: str) -> None:
@@ -226,9 +236,9 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     """Returns a file, unpacked, up to the first damage."""
     data = bytearray()
     with open_binary(path) as (content, _):
-        read = getattr(content, "read1", content.read)  # gives the whole part before the damage
+        read_block = getattr(content, "read1", content.read)  # returns everything before the damage
         try:
-            while block := read(1 << 20):
+            while block := read_block(1 << 20):
                 data += block
                 if len(data) > LARGEST:
                     raise UserError(
@@ -241,16 +251,19 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
 
 
 def _find_encoding(data: bytes, path: pathlib.Path) -> str:
-    """Returns the likeliest encoding of text, which may have a few bytes that are damaged; raises `UserError`."""
+    """Returns the likeliest encoding of text, which may have a few bytes that are damaged.
+
+    Raises `UserError` for text that is neither Unicode nor Windows-1252.
+    """
     begin = data[: 1 << 12]
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    even = begin[::2].count(0)
-    odd = begin[1::2].count(0)
-    if 4 * odd > len(begin) and not even:
+    even_zeros = begin[::2].count(0)
+    odd_zeros = begin[1::2].count(0)
+    if 4 * odd_zeros > len(begin) and not even_zeros:
         return "utf-16-le"
-    if 4 * even > len(begin) and not odd:
+    if 4 * even_zeros > len(begin) and not odd_zeros:
         return "utf-16-be"
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
@@ -260,7 +273,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
     if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
         return "cp1252"
-    fitting = [name for name in _OTHERS if _decodes(data, name)] or ["shift_jis"]
+    fitting = [name for name in _OTHERS if _decodes(data, name)] or ["shift_jis"]  # an example
     raise UserError(
         f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
         f"{' or '.join(f'--encoding={name}' for name in fitting[:3])}, or save the file as UTF-8."
@@ -268,6 +281,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
 
 
 def _decodes(data: bytes, encoding: str) -> bool:
+    """Whether all bytes are text in an encoding."""
     try:
         data.decode(encoding)
     except UnicodeDecodeError:
@@ -284,6 +298,7 @@ def _text(data: bytes, encoding: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
+    """Returns the lines of a text with their ends."""
     return list(io.StringIO(text, newline=""))  # ends of lines are kept, and a sentence may hold U+2028
 
 
@@ -302,8 +317,9 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     lines = _lines(text[:_SAMPLE])
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns for pictures and captions.")
-    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # Excel writes and reads this line
-        return dataclasses.replace(form, delimiter=lines[0][4])
+    separator_line = re.fullmatch(r"sep=([,;|\t])\s*", lines[0])  # Excel writes and reads this line
+    if separator_line:
+        return dataclasses.replace(form, delimiter=separator_line[1])
     best = form
     most = 0.0
     for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
@@ -322,9 +338,9 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
 
 
 def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
-    """Returns the share of rows with the most frequent number of columns; 0 if that is one column.
+    """Returns the share of rows with the most frequent number of columns.
 
-    And 0 if more rows than `most_titles` at the beginning have one column.
+    0 if that is one column, or if more rows than `most_titles` at the beginning have one column.
 
     A decimal comma in every row does not separate columns: the row with their names has no comma.
     """
@@ -342,7 +358,7 @@ def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
 
 
 def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
-    """Yields the number of columns of each row; 0 for a row that is no CSV, or has a quote that nothing closes."""
+    """Yields the number of columns of each row; 0 for a row that is not CSV, or has a quote that nothing closes."""
     while True:
         try:
             cells = next(reader)
@@ -350,8 +366,8 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
             return
         except csv.Error:
             cells = []
-        is_open = any(len(cell) > _SAMPLE // 4 for cell in cells)
-        if is_open:
+        has_open_quote = any(len(cell) > _SAMPLE // 4 for cell in cells)  # its cell goes on to the end
+        if has_open_quote:
             yield 0
         else:
             yield len(cells)
@@ -367,10 +383,13 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
     for line in lines:
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
-    first = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, _ignore), FIRST_ROWS))
-    start, header = table.heading.find_names([cells for *_, cells in first], [begin + 1 for begin, *_ in first])
-    end = first[start - 1][1] if start else 0
-    for begin, _, cells in _rows_of_csv(path, lines, form, header, end, on_problem):
+    first_rows = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, _ignore), FIRST_ROWS))
+    numbers = [begin + 1 for begin, _, _ in first_rows]
+    start, header = table.heading.find_names([cells for _, _, cells in first_rows], numbers)
+    header_end = 0
+    if start:
+        _, header_end, _ = first_rows[start - 1]
+    for begin, _, cells in _rows_of_csv(path, lines, form, header, header_end, on_problem):
         yield Row(f"{path}:{begin + 1}", {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
@@ -401,9 +420,9 @@ def _is_empty(cells: Sequence[str]) -> bool:
 
 
 def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], int]:
-    """Returns the cells of the row that begins at a line, and the number of lines up to its end; raises `csv.Error`."""
+    """Returns (cells, line behind the row) of the row that begins at a line; raises `csv.Error`."""
     # Each row has a new reader, because a reader cannot go back. A quote that nothing closes, as in `1.jpg,"a cat`,
-    # makes a cell of the whole rest of the file; so only this line is lost, and the next one begins a row.
+    # makes a cell of the whole rest of the file; so only this line is lost, and the next line begins a row.
     rest = map(lines.__getitem__, range(begin, len(lines)))  # not a slice, which would copy the rest for each row
     reader = form.reader(rest)
     cells = next(reader)
@@ -414,9 +433,9 @@ def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form)
     """Returns why the cells of a row do not fit this table, or ""."""
     if any(map(str.strip, cells[len(header) :])):
         return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
-    broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
+    with_line_breaks = [cell for cell in cells if "\n" in cell or "\r" in cell]
     is_short = len(cells) < len(header)
-    if broken and (is_short or any(_holds_rows(cell, form) for cell in broken)):
+    if with_line_breaks and (is_short or any(_holds_rows(cell, form) for cell in with_line_breaks)):
         return "row with a quote that nothing closes"
     return ""
 
@@ -470,7 +489,10 @@ def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> 
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
     if content and all(isinstance(values, list) for values in content):  # rows without names of columns
-        start, names = find_names([[str(value_of(value)) for value in values] for values in content[:FIRST_ROWS]])
+        first_rows = []
+        for values in content[:FIRST_ROWS]:
+            first_rows.append([str(value_of(value)) for value in values])
+        start, names = find_names(first_rows)
         content = [dict(zip(names, values)) for values in content[start:]]
     for number, values in enumerate(content, start=1):
         yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
@@ -515,11 +537,14 @@ def _rows_of_objects(document: dict[str, dict]) -> list[dict]:
         are_columns = any(map(_names_pictures, document.values()))
     if not are_columns:
         return _labelled(document.values(), document)
-    rows = [{name: column[label] for name, column in document.items()} for label in labels]
+    rows = []
+    for label in labels:
+        rows.append({name: column[label] for name, column in document.items()})
     return _labelled(rows, labels)
 
 
 def _names_pictures(column: dict) -> bool:
+    """Whether all values of a column {label: value} name pictures."""
     return all(map(names_picture, map(str, column.values())))
 
 
@@ -532,7 +557,7 @@ def _labelled(rows: Iterable[dict], labels: Iterable) -> list[dict]:
 
 
 def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -> Iterator[Row]:
-    """Yields the row of an object; reports other values, which are a `part` ("line" or "entry") of the file."""
+    """Yields the row of an object; reports another value, which is a `part` ("line" or "entry") of the file."""
     if _is_object(values):
         yield Row(location, flattened(values))
     else:
@@ -566,7 +591,7 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
     """Yields the rows of a workbook's sheet."""
     try:
-        import openpyxl  # noqa: F401 - whether it is installed
+        import openpyxl  # noqa: F401 - `workbooks` needs it
     except ImportError:
         raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
     from mural_search.tables import workbooks
@@ -609,33 +634,33 @@ _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic":
 
 
 def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
+    """Yields a row for each picture of a folder, with the captions of its text files and the words inside it."""
     pictures = [path for path in table.files if path.suffix.lower() not in _OF_TEXT]
     table.inside.begin()
     stems = set(map(_stem, pictures))
-    texts_of: dict[str, list[tuple[str, pathlib.Path]]] = {}
+    text_files: dict[str, list[tuple[str, pathlib.Path]]] = {}  # stem of the picture -> (language or "", file)
     for path in table.files:
         if path.suffix.lower() not in _OF_TEXT:
             continue
         stem = _stem(path)
         language = ""
-        begin, _, code = stem.rpartition(".")
+        stem_before_code, _, code = stem.rpartition(".")
         if stem not in stems and language_of(code):
-            stem = begin
+            stem = stem_before_code
             language = language_of(code)
         if stem in stems:
-            texts_of.setdefault(stem, []).append((language, path))
+            text_files.setdefault(stem, []).append((language, path))
         else:
             on_problem("text without a picture of its name", str(path))
     for path in pictures:
         captions: dict[str, tuple[str, ...]] = {}
-        for language, text in texts_of.get(_stem(path), ()):
-            for name, captions_of_file in _captions_of(text, language).items():
-                captions[name] = (*captions.get(name, ()), *captions_of_file)
-        inside, fields = table.inside.read(path)
-        for caption in inside:
-            tag = known_language(caption.language)
-            name = f"caption.{tag}" if tag else "caption"
-            captions[name] = (*captions.get(name, ()), caption.text)
+        for language, text_file in text_files.get(_stem(path), ()):
+            for column, captions_of_file in _captions_of(text_file, language).items():
+                captions[column] = (*captions.get(column, ()), *captions_of_file)
+        captions_inside, fields = table.inside.read(path)
+        for caption in captions_inside:
+            column = _caption_column(known_language(caption.language))
+            captions[column] = (*captions.get(column, ()), caption.text)
         if table.names and not captions:
             words = _words_of_name(path.stem)
             if words:
@@ -644,12 +669,12 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
 
 
 def _stem(path: pathlib.Path) -> str:
-    """Returns a path without its ending."""
+    """Returns the path of a file without its ending."""
     return str(path)[: -len(path.suffix)]
 
 
 def _words_of_name(stem: str) -> str:
-    """Returns the words of a file's name: "red_hat-2" -> "red hat", "" of a number ("IMG_0001") or of no long word."""
+    """Returns the words of a file's name: "red_hat-2" -> "red hat"; "" for a camera's number or without a long word."""
     if _NUMBERED.match(stem):
         return ""
     words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
@@ -662,20 +687,26 @@ _NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' name
 
 
 def language_of_caption(column: str) -> str | None:
-    """Returns the language in a name of those columns, "caption" or "caption.de"; `None` for another column."""
+    """Returns the language of a column that `_caption_column` names, "" without one; `None` for another column."""
     name, _, tag = column.partition(".")
     return tag if name == "caption" else None
+
+
+def _caption_column(tag: str) -> str:
+    """Returns the column for captions in a language, "caption.de", or "caption" for an unknown language."""
+    return f"caption.{tag}" if tag else "caption"
 
 
 def language_of(code: str) -> str:
     """Returns the BCP 47 tag of a code in a name ("de", "pt_BR", "deu"), "" for other texts."""
     tag = known_language(code.replace("_", "-"))
-    # Most words of three letters are the code of some language: only those count that have a shorter one.
-    return tag if len(tag.split("-")[0]) == 2 else ""
+    # Most words of three letters are the code of some language: only languages that have a code of two letters count.
+    code, _, _ = tag.partition("-")
+    return tag if len(code) == 2 else ""
 
 
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
-    """Returns column -> captions of a file: one caption per line, or lines `de=…`, which one caption may precede."""
+    """Returns {column: captions} of a file: one caption per line, or lines `de=…`, which one caption may precede."""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
@@ -685,18 +716,20 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
     stripped = map(str.strip, text.splitlines())
     lines = list(filter(None, stripped))
     have_names = all(map(_named_caption, lines[1:]))
-    by_column: dict[str, tuple[str, ...]] = {}
+    captions: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        named = _named_caption(line) if have_names else None
-        tag, caption = named or (language, line)
-        name = f"caption.{tag}" if tag else "caption"
+        tag = language
+        caption = line
+        if have_names:
+            tag, caption = _named_caption(line) or (language, line)
+        column = _caption_column(tag)
         if caption:
-            by_column[name] = (*by_column.get(name, ()), caption)
-    return by_column
+            captions[column] = (*captions.get(column, ()), caption)
+    return captions
 
 
 def _named_caption(line: str) -> tuple[str, str] | None:
-    """Returns the language and the text of a line `de=…`; `None` for another line."""
+    """Returns (BCP 47 tag, text) of a line `de=…`; `None` for another line."""
     match = _NAMED_LINE.fullmatch(line)
     if not match:
         return None
@@ -704,5 +737,10 @@ def _named_caption(line: str) -> tuple[str, str] | None:
     if variant and variant.lower() in _SCRIPTS:
         code += f"-{_SCRIPTS[variant.lower()]}"
     # No sentence begins with `ace.utf8=`, but many words are codes of languages.
-    tag = known_language(code.replace("_", "-")) if encoded else language_of(code)
-    return (tag, caption) if tag else None
+    if encoded:
+        tag = known_language(code.replace("_", "-"))
+    else:
+        tag = language_of(code)
+    if not tag:
+        return None
+    return tag, caption

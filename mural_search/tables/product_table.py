@@ -43,7 +43,7 @@ from mural_search.tables.table_columns import (
 from mural_search.tables.table_pictures import Pictures, pictures_of
 from mural_search.tables.table_rows import Row, Value, columns_of_lists, names_picture, texts_of, with_lists
 
-TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie next to pictures
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of tables that may lie next to pictures
 CHECKED = 50  # first rows whose pictures are looked for
 
 
@@ -52,17 +52,17 @@ class TableRequest:
     """A table, and the user's instructions for reading it.
 
     Attributes:
-      table: a file, files alike (a pattern) or a folder.
-      captions: of a folder of pictures, "inside", "names" or "texts", see `open_table`.
+      table: a file, several files of one form (a pattern) or a folder.
+      captions: where a folder of pictures has its captions, "inside", "names" or "texts", see `open_table`.
       images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
       columns: the roles of columns, see `table_columns.parse_choices`.
-      language: of captions without a language; "": it is guessed.
-      encoding: of text; "": it is detected.
-      where: column -> conditions that its text, "" in a row that lacks it, must meet; they also take the column's marks
-        of thousands, see `items.group_marks`.
-      all_rows: also rows that are not for sale.
+      language: the language of captions that do not say theirs; "": it is guessed.
+      encoding: the text's encoding; "": it is found.
+      where: {column: conditions} that the column's text, "" in a row that lacks it, must meet; they also take the
+        column's marks of thousands, see `items.group_marks`.
+      all_rows: whether rows that are not for sale are used, too.
       guesses: file of guessed languages, so that equal captions are guessed once; "": they are not kept.
-      max_skipped_fraction: of the rows; above it reading stops.
+      max_skipped_fraction: share of the rows that may be skipped; above it reading stops.
     """
 
     table: str
@@ -84,13 +84,13 @@ class RowContent(NamedTuple):
     """The content of a row.
 
     Attributes:
-      place: of the row, for messages.
-      pictures: as `Pictures.file` takes them.
-      captions: (language, text, whether the language is guessed).
-      product: "" in a row that names no product.
-      names: by which other rows may call this row's product: its id, its article number.
-      parent: by which the row calls the product that it is a variation of.
-      fields: name -> value.
+      place: where the row is, for messages.
+      pictures: names, addresses or bytes of pictures, as `Pictures.file` takes them.
+      captions: (language, text, whether the language is guessed) of each caption.
+      product: the id of the product, "" in a row that names no product.
+      names: the names by which other rows may call this row's product: its id, its article number.
+      parent: the name by which the row calls the product that it is a variation of, or "".
+      fields: {name: value}.
     """
 
     place: str
@@ -103,7 +103,7 @@ class RowContent(NamedTuple):
 
 
 class Unusable(Exception):
-    """A row that cannot be used, because of a `problem`; `value`: the wrong value, "" if it is empty."""
+    """A row that cannot be used, because of a `problem`; `value`: the wrong value, "" if a value is missing."""
 
     def __init__(self, problem: str, value: str = ""):
         super().__init__(problem)
@@ -116,11 +116,11 @@ class ProductTable:
     """A table with the roles of its columns and the place of its pictures.
 
     Attributes:
-      guesses: column of captions -> its languages, where they are guessed.
+      guesses: {column of captions: its languages}, where they are guessed.
       fields: names of further columns of the first rows.
       presence: how many of the first pictures exist, in words.
       notes: further remarks on the first rows, in words.
-      group_marks: of the columns that have conditions, see `items.group_marks`.
+      group_marks: {column: its marks of thousands}, for columns with conditions, see `items.group_marks`.
     """
 
     request: TableRequest
@@ -158,18 +158,26 @@ class ProductTable:
 
     def _language_in_words(self, name: str) -> str:
         """Returns the language of a column of captions, or how it is found."""
-        ways = [f"by {self.columns.language}"] if self.columns.language else []
+        if self.columns.captions[name]:
+            return self.columns.captions[name]
+        ways = []
+        if self.columns.language:
+            ways.append(f"by {self.columns.language}")
         if self.request.language:
             ways.append(self.request.language)
-        guessed = self.guesses[name].describe() if name in self.guesses else "no language"
-        return self.columns.captions[name] or " or ".join(ways) or guessed
+        if ways:
+            return " or ".join(ways)
+        return self.guesses[name].describe() if name in self.guesses else "no language"
 
     def _without_captions(self) -> str:
+        """Returns the words for a table without captions, and how it may get them."""
         if self.table.file_type != PICTURES:
             return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
         hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
         tables = [path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES]
-        return f"{hint}, `catalogue {tables[0]}` that table" if tables else hint
+        if tables:
+            hint += f", `catalogue {tables[0]}` that table"
+        return hint
 
     def content_of(self, row: Row) -> RowContent:
         """Returns the content of a row; raises `Unusable`."""
@@ -184,12 +192,13 @@ class ProductTable:
         names = []
         if product:
             fields[columns.identity] = product
-            named = [_text_in(values, name) for name in values if plain(name) in IDENTITIES]
-            names = [product, *filter(None, named)]
+            ids = [_text_in(values, name) for name in values if plain(name) in IDENTITIES]
+            names = [product, *filter(None, ids)]
         parent = _text_in(values, columns.parent)
         return RowContent(row.place, pictures, self._captions(values), product, names, parent, fields)
 
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
+        """Returns (language, text, whether the language is guessed) of each caption of a row; raises `Unusable`."""
         captions = []
         row_language = _text_in(values, self.columns.language)
         for name, value in values.items():
@@ -206,13 +215,15 @@ class ProductTable:
         return captions
 
     def _guessed_language(self, name: str, text: str) -> str:
-        """Returns the language of a caption in a column; a column that only later rows have is guessed like others."""
-        guesses = [self.guesses[name]] if name in self.guesses else list(self.guesses.values())
-        if not guesses and self.table.file_type == PICTURES:
+        """Returns the language of a caption in a column; raises `Unusable` where none is guessed."""
+        guess = self.guesses.get(name)
+        if guess is None:  # only later rows have this column: it is guessed like the first column
+            guess = next(iter(self.guesses.values()), None)
+        if guess is not None:
+            return guess(text)
+        if self.table.file_type == PICTURES:
             return "und"  # the first pictures had no words inside
-        if not guesses:
-            raise Unusable("caption without a language")
-        return guesses[0](text)
+        raise Unusable("caption without a language")
 
     def reason_against(self, values: Mapping[str, Value]) -> str:
         """Returns why a row is not wanted, or ""."""
@@ -244,7 +255,7 @@ def _tag(language: str) -> str:
 
 
 def _text_in(values: Mapping[str, Value], name: str) -> str:
-    """Returns the value of a column in one line, "" for a picture or no column."""
+    """Returns the value of a column in one line, "" for a picture or without a column."""
     texts = texts_of(values.get(name, "")) if name else ()
     return ", ".join(filter(None, map(plain_text, texts)))
 
@@ -263,7 +274,7 @@ def has_html(text: str) -> bool:
 
 
 def plain_text(text: str) -> str:
-    """Returns a text in one line, of HTML the text that a browser would show."""
+    """Returns a text in one line, and the text that a browser would show if it is HTML."""
     if has_html(text):
         text = _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text))
         text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", text)
@@ -278,14 +289,16 @@ def inspect_table(request: TableRequest) -> ProductTable:
     choices = parse_choices(request.columns)
     own_table = open_table(request.table, request.encoding, request.captions)
     pictures = Pictures(own_table, request.images)
-    problems: list[tuple[str, str]] = []
-    rows = list(itertools.islice(own_table.rows(lambda *problem: problems.append(problem)), SAMPLE))
+    problems: list[tuple] = []
+    all_rows = own_table.rows(lambda *problem: problems.append(problem))
+    rows = list(itertools.islice(all_rows, SAMPLE))
     own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
     rows = [with_lists(row, own_table.lists) for row in rows]
     if not rows:
         hint = ", below its names of columns if it has any"
         if problems:
-            hint = f": {problems[0][0]}, at {problems[0][1]}"
+            reason, place, *_ = problems[0]  # Parquet's reader adds a count of rows
+            hint = f": {reason}, at {place}"
         reasons = [f"{request.table} holds no rows that can be read{hint}", *own_table.heading.notes]
         raise UserError(f"{'; '.join(reasons)}.")
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))
@@ -293,8 +306,11 @@ def inspect_table(request: TableRequest) -> ProductTable:
     if empty:
         own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty)}")
     if own_table.file_type == PICTURES and not choices:
-        languages = {name: language_of_caption(name) for name in names}
-        captions = {name: language for name, language in languages.items() if language is not None}
+        captions = {}
+        for name in names:
+            language = language_of_caption(name)
+            if language is not None:
+                captions[name] = language
         columns = Columns(("image",), captions, language_of_others=language_of_caption)
     else:
         columns = find_columns(rows, choices, pictures.is_there, own_table.heading.notes)
@@ -311,7 +327,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
 
 
 def _earlier_guesses(path: str) -> Collection[Mapping]:
-    """Returns the guesses in a file; none from a missing file, or a file that is damaged or has another form."""
+    """Returns the guesses in a file; () for a missing file, or a file that is damaged or has another form."""
     if not path or not as_path(path).is_file():
         return ()
     try:
@@ -335,18 +351,24 @@ def keep_guesses(table: ProductTable) -> None:
 
 
 def _first_values(rows: Sequence[Row], name: str) -> list[Value]:
+    """Returns the values of a column in the first rows that are checked for pictures."""
     return [row.values[name] for row in rows[:CHECKED] if name in row.values]
 
 
 def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
-    """Returns how many pictures exist, and where others can be found, as far as the values tell."""
+    """Returns in words how many pictures exist, and where others can be found, as far as the values tell."""
     count = sum(map(pictures.is_there, values))
     present = f"{count} of the first {len(values)} are there"
-    names = [pictures_of(value)[0] for value in values if pictures_of(value)]
-    names = [name for name in names if isinstance(name, str)]
+    names = []
+    for value in values:
+        first_picture = next(iter(pictures_of(value)), None)
+        if isinstance(first_picture, str):
+            names.append(first_picture)
     elsewhere = [os.path.dirname(name) for name in map(str.strip, names) if os.path.isfile(name)]
     if len(elsewhere) > count:
-        folder = os.path.commonpath(elsewhere) if all(map(os.path.isabs, elsewhere)) else "."
+        folder = "."
+        if all(map(os.path.isabs, elsewhere)):
+            folder = os.path.commonpath(elsewhere)
         return f"{present}, with --images={shlex.quote(folder)} {len(elsewhere)} are"
     if 2 * count < len(values) and any("://" in name for name in names):
         return f"{present}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
@@ -354,7 +376,7 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
 
 
 def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
-    """Returns lines: another column of pictures, rows that are not for sale, columns of one name."""
+    """Returns notes on other columns of pictures, rows that are left out, repeated ids and columns of one name."""
     notes = [*table.table.heading.notes]
     notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
     notes += table.table.inside.describe()
@@ -367,9 +389,9 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
         if reason:
             notes.append(f"left out of the first {len(rows)} rows: {count} x {reason}")
     ids = [_text_in(row.values, table.columns.identity) for row in rows]
-    joined = sum(map(bool, ids)) - len(set(filter(None, ids)))
-    if joined:
-        notes.append(f"{joined} of the first {len(rows)} rows repeat an id: rows with one id are one product")
+    repetitions = sum(map(bool, ids)) - len(set(filter(None, ids)))
+    if repetitions:
+        notes.append(f"{repetitions} of the first {len(rows)} rows repeat an id: rows with one id are one product")
     repeated = [name for name in names if re.fullmatch(r".+ \(\d+\)", name) and name.rpartition(" (")[0] in names]
     repeated = [name for name in repeated if name not in table.columns.images]
     if repeated:
@@ -378,7 +400,7 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
 
 
 def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]) -> dict[str, Guess]:
-    """Returns the guess for each column of captions without a language; `earlier`: as `Guess` takes it."""
+    """Returns {column: guess} for columns of captions without a language; `earlier`: see `Guess`."""
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:
         if columns.language and row.values.get(columns.language):
@@ -386,5 +408,4 @@ def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]
         for name, value in row.values.items():
             if columns.caption_language(name) == "":
                 texts[name] += map(plain_text, texts_of(value))
-    texts = {name: some for name, some in texts.items() if some}
-    return {name: Guess(some, earlier) for name, some in texts.items()}
+    return {name: Guess(captions, earlier) for name, captions in texts.items() if captions}

@@ -46,11 +46,11 @@ class Entry:
     """One thing to find: a picture of a product, or a product without a picture.
 
     Attributes:
-      product: its id, "" for a picture without a product.
-      name: unique among the entries.
-      file: of the picture; `None` for a product without a picture.
-      captions: (language, text) -> (number of its row, whether the language is guessed).
-      fields: name -> values.
+      product: the product's id, "" for a picture without a product.
+      name: a name that no other entry has.
+      file: the picture's file; `None` for a product without a picture.
+      captions: {(language, text): (number of its row, whether the language is guessed)}.
+      fields: {name: values}.
     """
 
     product: str
@@ -61,18 +61,18 @@ class Entry:
 
     def add(self, number: int, content: RowContent) -> bool:
         """Adds the content of a row; returns whether any of it was new."""
-        before = self._size()
-        for language, text, guessed in content.captions:
-            self.captions.setdefault((language, text), (number, guessed))
+        size_before = self._size()
+        for language, text, is_guessed in content.captions:
+            self.captions.setdefault((language, text), (number, is_guessed))
         for name, value in content.fields.items():  # a product may have several rows
-            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), value]))
-        return self._size() > before
+            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), value]))  # each value once
+        return self._size() > size_before
 
     def _size(self) -> int:
         return len(self.captions) + sum(map(len, self.fields.values()))
 
     def texts(self) -> dict[str, str]:
-        """Returns the fields as an index shows them."""
+        """Returns {name: text} of the fields, as an index shows them."""
         return {name: ", ".join(values) for name, values in self.fields.items()}
 
     def digest(self) -> str:
@@ -86,9 +86,9 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
     """Returns the entries of a table, in the order of its rows, and counts its rows.
 
     Args:
-      tally: to count in.
-      keep: folder for pictures that lie in no file of their own; it is made with the first one.
-      bar: of progress, has `update`.
+      tally: counts the rows.
+      keep: folder for pictures that lie in no file of their own; it is made with the first picture.
+      bar: a bar of progress, whose `update` is called for each row.
 
     Raises:
       UserError: no row can be used, or too many are unusable.
@@ -96,12 +96,15 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
     for reason, paths in table.table.others.items():
         for path in paths:
             tally.leave_out(reason, str(path))
-    contents = list(_wanted_rows(table, tally, keep, bar))
+    rows = list(_wanted_rows(table, tally, keep, bar))
     tally.places += table.table.inside.problems
-    products = _products_of([content for content, _ in contents], table.columns)
+    products = _products_of([content for content, _ in rows], table.columns)
     entries = _Entries()
-    # Rows with pictures first: rows without, of translations or sizes, then add to all pictures of their product.
-    for number, (content, files) in sorted(enumerate(contents), key=lambda row: not row[1][1]):
+    with_pictures = [number for number, (_, files) in enumerate(rows) if files]
+    without_pictures = [number for number, (_, files) in enumerate(rows) if not files]
+    # Rows without pictures, of translations or sizes, add to all pictures of their product, which come first.
+    for number in with_pictures + without_pictures:
+        content, files = rows[number]
         product = products[number]
         content = _of_product(content, product, entries.by_product[product], table.columns)
         if not (files or product or content.captions):
@@ -127,7 +130,7 @@ class _Entries:
 
     def add(self, number: int, content: RowContent, product: str, files: Mapping[pathlib.Path, str]) -> bool:
         """Adds a row to the entries of its pictures or its product; returns whether any of it was new."""
-        before = len(self.by_key)
+        count_before = len(self.by_key)
         if files:
             entries = [self._entry(product, file, product or name) for file, name in files.items()]
         elif product and self.by_product[product]:
@@ -135,9 +138,10 @@ class _Entries:
         else:
             entries = [self._entry(product, None, product or content.captions[0][1])]
         are_new = [entry.add(number, content) for entry in entries]
-        return any(are_new) or len(self.by_key) > before
+        return any(are_new) or len(self.by_key) > count_before
 
     def _entry(self, product: str, file: pathlib.Path | None, name: str) -> Entry:
+        """Returns the entry of a product's picture, or of a name without a picture; makes it if it is new."""
         key = product, file, "" if file else name
         if key not in self.by_key:
             self._names[name] += 1
@@ -170,15 +174,19 @@ def _wanted_rows(
         names: dict[pathlib.Path, str] = {}
         problems = []
         for value in content.pictures:
-            is_name = isinstance(value, str)
-            file, problem = file_of_name(value) if is_name else file_of(value)
+            if isinstance(value, str):
+                file, problem = file_of_name(value)
+                name = value
+            else:
+                file, problem = file_of(value)
+                name = file.name if file else ""
             if file is None:
                 problems.append(problem)
             else:
-                names.setdefault(file, value if is_name else file.name)
+                names.setdefault(file, name)
         if problems and not names:
-            value = next((value for value in content.pictures if isinstance(value, str)), "")
-            tally.skip(problems[0], _place(row, value))
+            first_name = next((value for value in content.pictures if isinstance(value, str)), "")
+            tally.skip(problems[0], _place(row, first_name))
             continue
         for problem in problems:
             tally.places.append((f"picture of a row that is used with others: {problem}", row.place))
@@ -186,7 +194,10 @@ def _wanted_rows(
 
 
 def _place(row: Row, value: str) -> str:
-    return f"{row.place} ({value[:LONGEST_NAME]})" if value else row.place
+    """Returns the place of a row, and the wrong value if it is not empty."""
+    if not value:
+        return row.place
+    return f"{row.place} ({value[:LONGEST_NAME]})"
 
 
 def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted: dict[str, str]) -> str:
@@ -202,7 +213,7 @@ def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-    """Returns the file of a picture, or None and the reason for its absence."""
+    """Returns (file of a picture, or None, the reason if there is no file)."""
     try:
         return pictures.file(value, keep), "picture that is not there"
     except BadImage as error:
@@ -210,8 +221,8 @@ def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tupl
 
 
 def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
-    """Returns the product of each row; a variation has its parent's product."""
-    product_of: dict[str, str] = {}
+    """Returns the id of each row's product; a variation has its parent's product."""
+    product_of: dict[str, str] = {}  # by each name of a product
     for content in reversed(contents):
         product_of.update(dict.fromkeys(content.names, content.product))
     has_groups = plain(columns.parent) in GROUPS
@@ -232,7 +243,10 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     names: tuple[str, ...] = ()
     for entry in entries:
         names += tuple(text for _, text in entry.captions)
-    captions = [caption for caption in content.captions if not caption[1].startswith(names)]
+    captions = []
+    for language, text, is_guessed in content.captions:
+        if not text.startswith(names):
+            captions.append((language, text, is_guessed))
     fields = dict(content.fields)
     if content.product:
         fields[VARIATIONS] = content.product
@@ -265,7 +279,7 @@ class LanguageCounts(NamedTuple):
 
 
 def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
-    """Returns the languages of captions, the most frequent first."""
+    """Returns {BCP 47 tag: counts} of the captions' languages, the most frequent first."""
     captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)
     for entry in entries:
         for (language, _), (_, is_guessed) in entry.captions.items():

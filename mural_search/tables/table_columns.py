@@ -29,7 +29,7 @@ from mural_lite.text_files import canonical_language
 from mural_search.tables.own_tables import language_of
 from mural_search.tables.table_rows import Row, Value, names_picture, texts_of
 
-Values = Mapping[str, Sequence[Value]]  # column -> values of the first rows
+Values = Mapping[str, Sequence[Value]]  # {column: values of the first rows}
 SAMPLE = 1000  # rows that are looked at
 MOST = 2**14  # columns: as many as a spreadsheet has
 
@@ -78,7 +78,7 @@ class Columns:
 
     Attributes:
       images: the columns of the pictures, the main one first.
-      captions: column -> language of its captions, "" where rows name it, or nothing does.
+      captions: {column: language of its captions}, "" where rows name the language, or nothing does.
       bases: names before the language in columns such as "title_de", for columns that only later rows have.
       others: columns of the first rows that hold no captions.
       language_of_others: returns the language of a column of captions with an unlisted name; `None` for other columns.
@@ -99,7 +99,7 @@ class Columns:
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
-        """Returns the language of a column of captions, "" if it says none; None for any other column.
+        """Returns the language of a column of captions, "" if the column does not say it; None for any other column.
 
         A listed column comes first, then `language_of_others`, which the user's own choice of columns sets, then the
         language in its name.
@@ -114,7 +114,7 @@ class Columns:
         return None
 
     def is_field(self, name: str) -> bool:
-        """Whether a column has no meaning of its own here."""
+        """Whether a column has none of these roles except `parent` and `sold`, so that its values are fields."""
         return name not in (*self.images, self.language, self.identity) and self.caption_language(name) is None
 
 
@@ -126,26 +126,29 @@ def plain(name: str) -> str:
 
 @functools.lru_cache(maxsize=MOST)
 def split_language(name: str) -> tuple[str, str]:
-    """Divides "title_de", "caption.pt-BR", "Titel (EN)" or "de" into the rest's plain name and the BCP 47 tag.
+    """Returns (plain name without the language, BCP 47 tag) of "title_de", "caption.pt-BR", "Titel (EN)" or "de".
 
     The tag is "" where a name ends in no language.
     """
     if re.fullmatch(r"[A-Za-z]{2}[-_][A-Za-z]{2}", name) and language_of(name):
         return "", language_of(name)
     match = re.fullmatch(r"(?:(.*?)[\s_.\-:\[(/]+)?([A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?)[\])\s]*", name[:200])
-    language = language_of(match[2]) if match else ""
-    if not language:
-        return plain(name), ""
-    return plain(match[1] or ""), language
+    if match:
+        base, code = match.groups("")
+        language = language_of(code)
+        if language:
+            return plain(base), language
+    return plain(name), ""
 
 
 _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
 
 
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Returns role -> names of columns from "image=foto", "caption=title+text", "caption.de=titel"; or raises.
+    """Returns {role: names of columns} from "image=foto", "caption=title+text", "caption.de=titel".
 
-    A name may hold commas, which divide entries: an entry without a role belongs to the entry before it.
+    A name may hold commas, which divide entries: an entry without a role belongs to the entry before it. Raises
+    `UserError` for another text.
     """
     choices: dict[str, list[str]] = {}
     role = ""
@@ -176,12 +179,12 @@ def find_columns(
 
     Args:
       rows: the first rows, at least one.
-      choices: of the user, from `parse_choices`.
-      is_there: whether a value leads to a picture.
-      notes: on the table, for a message.
+      choices: the user's choices, from `parse_choices`.
+      is_there: tells whether a value leads to a picture.
+      notes: notes on the table, for a message.
 
     Raises:
-      UserError: no column of pictures is found, or one that was named is not there, or there are too many.
+      UserError: no column of pictures is found, or a named column is not there, or there are too many columns.
     """
     values: dict[str, list[Value]] = collections.defaultdict(list)
     for row in rows:
@@ -210,7 +213,7 @@ def find_columns(
 
 
 def _column(role: str, name: str, values: Values) -> str:
-    """Returns the column that a user means, ignoring spaces and signs; raises `UserError`."""
+    """Returns the column that a user means by a name, ignoring spaces and signs; raises `UserError` without one."""
     alike = [column for column in values if plain(column) == plain(name)]
     is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
     if name not in values and len(alike) == 1:
@@ -223,8 +226,8 @@ def _column(role: str, name: str, values: Values) -> str:
 
 
 def _named(columns: Sequence[str], names: Sequence[str]) -> str:
-    """Returns the column with the first of several names, or ""."""
-    by_plain_name = {plain(column): column for column in reversed(columns)}  # of equal names the first column's
+    """Returns the column that has the earliest of several plain names, or ""."""
+    by_plain_name = {plain(column): column for column in reversed(columns)}  # the first of columns with equal names
     for name in names:
         if name in by_plain_name:
             return by_plain_name[name]
@@ -235,10 +238,11 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
-        first = values[name][:50]
-        return sum(map(is_picture, first)) / len(first)
+        first_values = values[name][:50]
+        return sum(map(is_picture, first_values)) / len(first_values)
 
     def quality(name: str) -> tuple:
+        """Returns (share of pictures that exist, share of names of pictures, …); the largest is the column."""
         exist = round(share(name, is_there), 1)
         look = round(share(name, names_picture), 1)
         rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
@@ -267,8 +271,8 @@ def _find_language(values: Values, taken: Sequence[str]) -> str:
     for name in free:
         if plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
-        different = {value.strip() for value in values[name] if isinstance(value, str)}
-        if _are_language_codes(different):
+        texts = {value.strip() for value in values[name] if isinstance(value, str)}
+        if _are_language_codes(texts):
             return name
     return ""
 
@@ -287,7 +291,7 @@ def _are_language_codes(texts: set[str]) -> bool:
 
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Returns column -> language, and the bases of columns with a language in their names."""
+    """Returns ({column: language}, bases of columns with a language in their names) of the captions, see `Columns`."""
     texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
     with_language = _with_language(texts)
     chosen: dict[str, str] = {}
@@ -324,26 +328,32 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
 
 
 def _with_language(values: Values) -> dict[str, tuple[str, str]]:
-    """Returns column -> (base, language) of the columns whose names end in a language, and which hold words.
+    """Returns {column: (base, language)} of the columns whose names end in a language, and which hold words.
 
-    For example "caption_id" may be the number of a caption or one in Indonesian: its values decide.
+    For example "caption_id" may be a caption's number or a caption in Indonesian: its values decide.
     """
-    divided = {name: split_language(name) for name in values}
-    return {name: parts for name, parts in divided.items() if parts[1] and _holds_words(values[name])}
+    columns = {}
+    for name, column in values.items():
+        base, language = split_language(name)
+        if language and _holds_words(column):
+            columns[name] = base, language
+    return columns
 
 
 def _of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
+    """Returns {column: language} of the columns from `_with_language` that have these bases."""
     return {name: language for name, (base, language) in with_language.items() if base in bases}
 
 
 def _holds_words(values: Sequence[Value]) -> bool:
-    """Whether at least half of some values are not numbers or codes: two letters in a row, or one of another script."""
+    """Whether at least half of some values have two letters in a row, or a letter that is not Latin: not numbers."""
     texts = _all_texts(values)
     with_words = [text for text in texts if re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)]
     return 2 * len(with_words) >= len(texts) > 0
 
 
 def _all_texts(values: Sequence[Value]) -> list[str]:
+    """Returns the texts of several values, in order."""
     return list(itertools.chain.from_iterable(map(texts_of, values)))
 
 
@@ -358,7 +368,7 @@ def _wordiness(values: Sequence[Value]) -> float:
 
 
 def _is_of_words(character: str) -> bool:
-    """Whether a character is a letter or a mark of one: Hindi's vowels are marks."""
+    """Whether a character is a letter or a mark of a letter: Hindi's vowels are marks."""
     return unicodedata.category(character)[0] in "LM"
 
 
@@ -367,8 +377,8 @@ def _find_identity(values: Values, rows: int) -> str:
     for name, column in values.items():
         texts = [value for value in column if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
-        decimal = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
-        if len(texts) == rows and len(codes) > 0.95 * rows and not decimal:
+        are_amounts = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
+        if len(texts) == rows and len(codes) > 0.95 * rows and not are_amounts:
             return name
     return ""
 
@@ -388,9 +398,9 @@ class Guess:
     """The languages of a column.
 
     Attributes:
-      shares: BCP 47 tag -> estimated share of the captions, the largest first.
-      certainty: mean probability of the language that each caption is assigned to, among these.
-      languages: text -> its language, of the captions that were asked for.
+      shares: {BCP 47 tag: estimated share of the captions}, the largest first.
+      certainty: the mean probability, among these languages, of the language that a caption is assigned to.
+      languages: {text: its language}, the captions whose languages were asked for.
     """
 
     certainty = 1.0
@@ -398,7 +408,7 @@ class Guess:
     def __init__(self, texts: Sequence[str], earlier: Iterable[Mapping] = ()):
         """Estimates the languages of texts; raises `UserError` if lingua is not installed.
 
-        `earlier`: `to_json()` of earlier guesses. One that knows all captions is taken over, which spares lingua's
+        `earlier`: `to_json()` of earlier guesses. A guess that knows all captions is taken over, which spares lingua's
         models: 190 MB and 1.4 processor seconds.
         """
         sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
@@ -416,7 +426,7 @@ class Guess:
             self.languages.update(before["languages"])
 
     def to_json(self) -> dict[str, object]:
-        """Returns the guess as JSON's values."""
+        """Returns the guess as JSON values: {"shares", "certainty", "scripts", "languages"}."""
         return {
             "shares": self.shares,
             "certainty": self.certainty,
@@ -425,6 +435,7 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
+        """Sets the languages' shares, scripts and certainty, by texts."""
         guesses = _probabilities(_detector(()), sample)
         ranked = list(_shares(guesses, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
@@ -435,11 +446,15 @@ class Guess:
             self.shares = _shares(probabilities)
         joint = [[share * guess.get(tag, 0.0) for tag, share in self.shares.items()] for guess in probabilities]
         self._scripts = {_script(text) for text, values in zip(sample, joint) if any(values)}
-        sure = [max(values) / sum(values) for values in joint if any(values)]
-        self.certainty = sum(sure) / len(sure) if sure else 1.0
+        certainties = [max(values) / sum(values) for values in joint if any(values)]
+        if certainties:
+            self.certainty = sum(certainties) / len(certainties)
 
     def __call__(self, text: str) -> str:
-        """Returns the BCP 47 tag of the likeliest language; of all languages for a script that none of these has."""
+        """Returns the BCP 47 tag of a text's likeliest language.
+
+        Another language than the column's is possible for a text in a script that no language of the column has.
+        """
         if text not in self.languages:
             self.languages[text] = self._likeliest(text)
         return self.languages[text]
@@ -452,6 +467,7 @@ class Guess:
         return _detector(tuple(self.shares))
 
     def _likeliest(self, text: str) -> str:
+        """Returns what a call returns, for a new text."""
         script = _script(text)
         if script and self._scripts and script not in self._scripts:
             (probabilities,) = _probabilities(_detector(()), [text])
@@ -474,7 +490,10 @@ def _script(text: str) -> str:
     """Returns the script of most letters of a text, such as "LATIN" or "KATAKANA", "" without letters."""
     if text.isascii():
         return "LATIN" if any(map(str.isalpha, text)) else ""
-    scripts = [unicodedata.name(letter, "").split(" ")[0] for letter in text if letter.isalpha()]
+    scripts = []
+    for letter in filter(str.isalpha, text):
+        script, _, _ = unicodedata.name(letter, "").partition(" ")
+        scripts.append(script)
     return max(dict.fromkeys(scripts), key=scripts.count, default="")  # the first of equally many
 
 
@@ -484,11 +503,14 @@ def language_named(name: str) -> str:
         import lingua
     except ImportError:
         return ""
-    tags = [_tag(language) for language in lingua.Language.all() if language.name.casefold() == name.casefold()]
-    return tags[0] if tags else ""
+    for language in lingua.Language.all():
+        if language.name.casefold() == name.casefold():
+            return _tag(language)
+    return ""
 
 
 def _detector(tags: Sequence[str]):
+    """Returns lingua's detector of the languages of BCP 47 tags, or a small detector of all languages for no tags."""
     try:
         import lingua
     except ImportError:
@@ -503,6 +525,7 @@ def _detector(tags: Sequence[str]):
 
 
 def _tag(language) -> str:
+    """Returns the BCP 47 tag of one of lingua's languages."""
     return language.iso_code_639_1.name.lower()
 
 
@@ -516,7 +539,7 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
 
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
-    """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
+    """Returns {tag: share of the texts}, by expectation maximisation; languages below `least` are left out."""
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
     if not tags:
         return {}
@@ -526,5 +549,5 @@ def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> 
         joint = values * shares  # [texts, languages]
         posterior = joint / np.maximum(joint.sum(1, keepdims=True), 1e-300)
         shares = np.mean(posterior, axis=0)
-    kept = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never a share of 0
-    return {tag: kept[tag] for tag in sorted(kept, key=kept.get, reverse=True)}
+    share_of = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never 0
+    return {tag: share_of[tag] for tag in sorted(share_of, key=share_of.get, reverse=True)}

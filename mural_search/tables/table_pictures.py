@@ -27,7 +27,9 @@ def pictures_of(value: Value) -> Sequence[str | bytes]:
     """Returns the pictures of a value; a text may name several, "a.jpg|b.jpg", or be one, in base64."""
     pictures: list[str | bytes] = []
     for item in several(value):
-        content = item if isinstance(item, bytes) else _decoded(item)
+        content = item
+        if isinstance(item, str):
+            content = _decoded(item)
         if content is not None:
             pictures.append(content)
         else:
@@ -43,7 +45,10 @@ def _decoded(text: str) -> bytes | None:
     text = text.strip()
     if not is_encoded(text):
         return None
-    head, _, body = text.rpartition(",") if text.startswith("data:") else ("base64", "", text)
+    head = "base64"
+    body = text
+    if text.startswith("data:"):
+        head, _, body = text.rpartition(",")
     content = unquote_to_bytes(body)
     if not head.endswith("base64"):
         return content
@@ -53,16 +58,19 @@ def _decoded(text: str) -> bytes | None:
 
 
 def _divided(text: str) -> Sequence[str]:
+    """Returns the names of pictures in a text, which is a single name unless all of its parts are names of pictures."""
     parts = [part for part in map(str.strip, re.split(r"[|;,\n]", text)) if part]
-    return parts if len(parts) > 1 and all(map(names_picture, parts)) else (text.strip(),)
+    if len(parts) > 1 and all(map(names_picture, parts)):
+        return parts
+    return (text.strip(),)
 
 
 class Pictures:
     """The pictures of a table, each of which is a file.
 
     Args:
-      table: of the pictures.
-      images: folder of files, or into which img2dataset downloaded; "": the table's.
+      table: the table that names the pictures.
+      images: folder of files, or of img2dataset's downloads; "": the table's folder.
 
     Raises `UserError` if there is no such folder.
     """
@@ -100,39 +108,44 @@ class Pictures:
         return path
 
     def _content(self, value: str | bytes) -> bytes | None:
-        """Returns the bytes of a picture that is in no file of its own."""
+        """Returns the bytes of a picture that is in no file of its own, `None` for another picture."""
         if isinstance(value, bytes):
             return value
-        return self._downloads.get(value, self) if self._downloads is not None else None
+        if self._downloads is None:
+            return None
+        return self._downloads.get(value, self)
 
     def find(self, value: str | bytes) -> pathlib.Path | None:
         """Returns the file that a value names, `None` if it is not there; raises `BadImage` if it may not be read."""
         if isinstance(value, bytes) or self._downloads is not None:
             return None
-        refused = None
+        first_error = None
         for name in _names(value, self.folder):
             try:
                 path = self.folder / name if self._are_listed else path_below(self.folder, name)
                 if name and path.is_file():
                     return path
             except BadImage as error:
-                refused = refused or error
+                first_error = first_error or error
             except (OSError, ValueError):
                 continue
-        files = self._by_stem
         stems = [_plain_stem(name) for name in _names(value, self.folder)]
-        named = [files[stem] for stem in (*stems, *map(_of_size, stems)) if files.get(stem)]
-        if not named and refused is not None:
-            raise refused
-        path = path_below(self.folder, str(named[0])) if named else None
-        return path if path and path.is_file() else None
+        for stem in (*stems, *map(_of_size, stems)):
+            file = self._by_stem.get(stem)
+            if file is not None:
+                path = path_below(self.folder, str(file))
+                return path if path.is_file() else None
+        if first_error is not None:
+            raise first_error
+        return None
 
     def location(self, address: str) -> tuple[int, int, int] | None:
-        """Returns (shard, offset, size) of a downloaded picture."""
+        """Returns (shard, offset, size) of a downloaded picture, `None` for an address that was not downloaded."""
         return self._locations.get(text_hash(address))
 
     @functools.cached_property
     def _locations(self) -> Mapping[int, tuple[int, int, int]]:
+        """{hash of an address: (shard, offset, size)} of the downloads."""
         locations: dict[int, tuple[int, int, int]] = {}
         for shard in range(len(self._downloads.shards)):
             for address, offset, size in self._downloads.addresses(shard):
@@ -141,16 +154,17 @@ class Pictures:
 
     @functools.cached_property
     def _by_stem(self) -> Mapping[str, pathlib.Path | None]:
-        """Stem, as `_plain_stem` makes it, -> file; None for a stem of several files."""
+        """{stem, as `_plain_stem` makes it: file}; None for a stem of several files."""
         files: dict[str, pathlib.Path | None] = {}
-        for path in picture_files(self.folder)[0]:
+        paths, _ = picture_files(self.folder)
+        for path in paths:
             stem = _plain_stem(path.name)
             files[stem] = None if stem in files else path.relative_to(self.folder)
         return files
 
 
 def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
-    """Yields below which names a picture may lie in its folder, the likeliest first."""
+    """Yields the names that a picture may have in its folder, the likeliest first."""
     if "://" in value:
         with contextlib.suppress(ValueError):
             path = unquote(urlsplit(value).path).strip("/")
@@ -166,15 +180,17 @@ def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
 
 
 def _plain_stem(value: str) -> str:
-    """Returns a picture's name without its ending, in lower case; some systems write é as two characters."""
-    base = os.path.basename(value)
-    stem, ending = os.path.splitext(base)
-    return unicodedata.normalize("NFC", stem if ending.lower()[1:] in ENDINGS else base).casefold()
+    """Returns a picture's name without its folder and ending, in lower case."""
+    name = os.path.basename(value)
+    stem, ending = os.path.splitext(name)
+    if ending.lower()[1:] in ENDINGS:
+        name = stem
+    return unicodedata.normalize("NFC", name).casefold()  # some systems write é as two characters
 
 
 def _of_size(stem: str) -> str:
-    """Returns the name of the picture that WordPress made another size of, "hat-scaled" or "hat-300x200".
+    """Returns the stem of the original of WordPress' "hat-scaled" or "hat-300x200".
 
-    Or whose number pandas wrote as a fraction: "1000.0".
+    Also of "1000.0", which pandas writes for a file with a number as its name.
     """
     return re.sub(r"(-(scaled|\d+x\d+)|\.0)$", "", stem)

@@ -18,14 +18,14 @@ DEEPEST = 4  # levels of objects that become columns; deeper levels stay JSON
 
 
 class Row(NamedTuple):
-    """A row: column -> value, without columns that are empty; `place` is "file:line" or the like."""
+    """A row: {column: value} without empty columns; `place` is "file:line" or the like."""
 
     place: str
     values: dict[str, Value]
 
 
 def several(value: Value) -> tuple:
-    """Returns the parts of a value."""
+    """Returns the parts of a value; a single text or picture is its only part."""
     if isinstance(value, tuple):
         return value
     return (value,)
@@ -74,11 +74,11 @@ def names_picture(value: Value) -> bool:
 
 # The names of columns.
 
-FIRST_ROWS = 30  # in which the names of the columns are looked for
+FIRST_ROWS = 30  # rows in which the names of the columns are looked for
 
 
 def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
-    """Returns the number of rows up to the names of the columns, and a name of its own for each column.
+    """Returns (number of rows up to the names of the columns, a name of its own for each column).
 
     The rows may begin with a title or with instructions. Names are in the last row above the first picture that is as
     full as any row there, has no text twice, and is unlike the row of the picture. Where the first row names a picture,
@@ -90,7 +90,7 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
     sizes = [sum(bool(cell.strip()) for cell in cells) for cells in rows]
     pictured = next((number for number, cells in enumerate(rows) if any(map(names_picture, cells))), None)
     above = [number for number, size in enumerate(sizes[:pictured]) if size > 1]
-    if pictured is None:
+    if pictured is None:  # only the first row that is at least half as full as any
         above = [number for number in above if 2 * sizes[number] >= max(sizes)][:1]
     if not above:
         columns = max(map(len, rows), default=0)
@@ -103,11 +103,11 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
 
 @dataclasses.dataclass
 class Heading:
-    """What shows while the rows of a table are read.
+    """What is found out while the rows of a table are read.
 
     Attributes:
-      names: of the columns, where rows do not have them.
-      notes: lines on what was chosen, or is not read; a dictionary keeps their order.
+      names: the names of the columns, where they are not in the rows themselves.
+      notes: lines on what was chosen, or is not read; a dictionary keeps their order, each once.
     """
 
     names: list[str] = dataclasses.field(default_factory=list)
@@ -118,7 +118,7 @@ class Heading:
         self.notes.setdefault(line)
 
     def find_names(self, rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[int, list[str]]:
-        """Does what `find_names` does, and notes which of the rows, that have these numbers, has the names."""
+        """Does what `find_names` does, and notes the names and their row; `numbers`: the rows' numbers in the file."""
         start, names = find_names(rows)
         self.names = list(dict.fromkeys([*self.names, *names]))
         if start > 1:
@@ -129,13 +129,24 @@ class Heading:
 def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) -> bool:
     """Whether a row has no text twice, and no text of the row of the first picture, such as a brand or "A-1", "A-2"."""
     texts = [cell.strip() for cell in rows[number] if cell.strip()]
-    shapes = [[re.sub(r"\d+", "0", cell) for cell in rows[row]] for row in (number, pictured or number)]
-    is_alike = any(cell.strip() and cell == below for cell, below in zip(*shapes))
-    return len(set(texts)) == len(texts) and not (pictured and is_alike)
+    if len(set(texts)) < len(texts):
+        return False
+    if not pictured:
+        return True
+    for cell, cell_below in zip(rows[number], rows[pictured]):
+        if cell.strip() and _shape(cell) == _shape(cell_below):
+            return False
+    return True
+
+
+def _shape(cell: str) -> str:
+    """Returns a cell's text with a 0 for each number."""
+    return re.sub(r"\d+", "0", cell)
 
 
 def _unique_names(cells: Sequence[str]) -> list[str]:
-    names: dict[str, None] = {}
+    """Returns a name for each cell, its text if that is not taken or empty."""
+    names: dict[str, None] = {}  # in order
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
         while name in names:
@@ -154,12 +165,12 @@ def columns_of_lists(rows: Iterable[Row]) -> frozenset[str]:
         for name, value in row.values.items():
             if isinstance(value, str):
                 is_list = _parsed(value) is not None
-                counts[name] += 1 if is_list else -1
+                counts[name] += 1 if is_list else -1  # above 0 in the end: most are lists
     return frozenset(name for name, count in counts.items() if count > 0)
 
 
 def with_lists(row: Row, names: Collection[str]) -> Row:
-    """Returns a row with the lists and objects that the texts in some columns are."""
+    """Returns a row whose texts in the columns `names` have become the lists and objects that they write."""
     values: dict[str, Value] = {}
     for name, value in row.values.items():
         parsed = None
@@ -184,7 +195,7 @@ def _with_comma(match: re.Match) -> str:
 
 
 def _parsed(text: str) -> list | dict | None:
-    """Returns the list or the object that a text is, such as `["a", "b"]`, `['a', nan]` or `['a' 'b']`; else `None`."""
+    """Returns the list or object that a text writes, such as `["a", "b"]`, `['a', nan]` or `['a' 'b']`; else `None`."""
     text = text.strip()
     if text[:1] + text[-1:] not in ("[]", "{}"):
         return None
@@ -205,7 +216,10 @@ def _parsed(text: str) -> list | dict | None:
 
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
-    """Returns the values of a row of JSON or Parquet as column -> value; objects become columns "name.key"."""
+    """Returns {column: value} for a row of JSON or Parquet; objects become columns "name.key".
+
+    `before`: what the names of columns begin with; `depth`: the level of these values, 1 for the row itself.
+    """
     columns: dict[str, Value] = {}
     if before and values.get("bytes"):  # an image of Hugging Face's `datasets`: {"bytes", "path"}, both of one picture
         values = {key: value for key, value in values.items() if key != "path"}
@@ -215,7 +229,7 @@ def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> di
             value = {str(part): text for part, text in value}
         objects = value if isinstance(value, list) else [value]
         if value and all(isinstance(part, dict) for part in objects) and depth < DEEPEST:
-            for part in objects:  # of a list of objects each column holds the texts, or the pictures, of all
+            for part in objects:  # of a list of objects, each column holds the values of all objects
                 for column, text in flattened(part, f"{name}.", depth + 1).items():
                     if column in columns:
                         text = (*several(columns[column]), *several(text))

@@ -30,7 +30,7 @@ _LINK = re.compile(rb'(?:_xlfn\.)?(?:HYPERLINK|IMAGE)\("([^"]*)"', re.I)  # a fo
 
 @dataclasses.dataclass
 class _Extras:
-    """What a sheet has besides the values of its cells: for rows, from 1, {column, from 0: what is there}.
+    """What a sheet has besides the values of its cells: {row, from 1: {column, from 0: what is there}}.
 
     Attributes:
       merged: the last row of a merged cell of several rows.
@@ -49,9 +49,10 @@ def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Head
     """Yields the rows of one sheet of a workbook.
 
     Args:
-      path: of the workbook, for messages.
+      path: the workbook's path, for messages.
       file: its content.
-      most_rows: that are read.
+      most_rows: how many rows are read at most.
+      heading: takes the names of columns, and notes.
     """
     book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     sheet = _sheet_with_table(book, heading)
@@ -64,15 +65,15 @@ def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Head
 
 
 def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
-    """Returns the first sheet that names pictures, else that has two rows; the sheet that was open comes first."""
+    """Returns the first sheet that names pictures, otherwise that has two rows; the open sheet comes first."""
     sheets = sorted(book.worksheets, key=lambda sheet: sheet is not book.active)  # a chart may have been open
     ranks = []
     for sheet in sheets:
         sheet.reset_dimensions()  # the size that a file names is only a hint
-        first = list(itertools.islice(sheet.iter_rows(values_only=True), FIRST_ROWS))
-        texts = filter(None, map(str, itertools.chain.from_iterable(first)))
-        wide = [row for row in first if sum(value is not None for value in row) > 1]
-        ranks.append((any(map(names_picture, texts)), len(wide) > 1))
+        first_rows = list(itertools.islice(sheet.iter_rows(values_only=True), FIRST_ROWS))
+        texts = filter(None, map(str, itertools.chain.from_iterable(first_rows)))
+        rows_of_cells = [row for row in first_rows if sum(value is not None for value in row) > 1]
+        ranks.append((any(map(names_picture, texts)), len(rows_of_cells) > 1))
     sheet = sheets[ranks.index(max(ranks))]
     others = [repr(other.title) for other in sheets if other is not sheet]
     if others:
@@ -114,7 +115,7 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
                 _, images = find_images(archive, relation.target)
                 for image in images:
                     _put_picture(extras, image, most_rows, heading)
-    except Exception:  # noqa: BLE001 - of parsers of XML, on drawings that openpyxl does not know
+    except Exception:  # noqa: BLE001 - parsers of XML raise many classes on drawings that openpyxl does not know
         heading.say("the pictures in the workbook cannot be read")
     return extras
 
@@ -143,15 +144,15 @@ def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, lis
     """Yields (number, texts) of each row, at least to the last picture; a merged cell has its text in all its rows."""
     merged: dict[int, tuple[int, str]] = {}  # column -> (last row, text) of its latest merged cell
     to_last_picture = range(max(extras.pictures, default=0))
-    rows_and_more = itertools.zip_longest(rows, to_last_picture, fillvalue=())
-    for number, (values, _) in enumerate(rows_and_more, start=1):
+    padded_rows = itertools.zip_longest(rows, to_last_picture, fillvalue=())
+    for number, (values, _) in enumerate(padded_rows, start=1):
         cells = [str(value_of(value)) for value in values]
-        for column, (last, text) in merged.items():
-            if number <= last and column < len(cells):
+        for column, (last_row, text) in merged.items():
+            if number <= last_row and column < len(cells):
                 cells[column] = cells[column] or text
-        for column, last in extras.merged.get(number, {}).items():
+        for column, last_row in extras.merged.get(number, {}).items():
             if column < len(cells):
-                merged[column] = last, cells[column]
+                merged[column] = last_row, cells[column]
         yield number, cells
 
 
@@ -159,13 +160,13 @@ def _named_rows(
     path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
 ) -> Iterator[Row]:
     """Yields the rows below the names of the columns."""
-    first = []  # without empty rows
+    first_rows = []  # without empty rows
     for number, cells in itertools.islice(rows, FIRST_ROWS):
         if number in extras.pictures or any(map(str.strip, cells)):
-            first.append((number, cells))
-    start, header = heading.find_names([cells for _, cells in first], [number for number, _ in first])
+            first_rows.append((number, cells))
+    start, header = heading.find_names([cells for _, cells in first_rows], [number for number, _ in first_rows])
     header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
-    for number, cells in itertools.chain(first[start:], rows):
+    for number, cells in itertools.chain(first_rows[start:], rows):
         values: dict[str, Value] = {name: cell for name, cell in zip(header, cells) if cell.strip()}
         for column in extras.without_value.get(number, ()):
             values.pop(header[column], None)
