@@ -22,6 +22,7 @@ SHOP = pathlib.Path(__file__).resolve().parents[1] / "samples/shop"
 
 
 def main(model: str, folder: str) -> None:
+    """Prints a line for each of the five runs."""
     shop = pathlib.Path(folder)
     shutil.copytree(SHOP, shop)
     with (shop / "products.csv").open(encoding="utf-8", newline="") as file:
@@ -56,11 +57,11 @@ def _mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
 
 def _measured(command: list[str]) -> str:
     """Runs a command, and returns its processor seconds, seconds and largest memory in words."""
-    begun = time.monotonic()
+    start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     if status:
         sys.exit(errors.decode("utf-8", "replace"))
     processor = usage.ru_utime + usage.ru_stime

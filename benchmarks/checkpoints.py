@@ -28,44 +28,50 @@ import sys
 
 import numpy as np
 
-from benchmarks.against_transformers import Side, caption_lengths, seconds, spread
+from benchmarks.against_transformers import Side, caption_lengths, in_batches, seconds, spread
 
 CASES = ("images", "texts", "captions", "captions_sorted", "captions_77", "modernbert", "naflex")
 MMBERT = dict(layers=22, heads=12, feed_forward_size=1152)  # of base; hidden_size is 768
 SETTINGS = ("float32", "bfloat16")
-BATCH, ROWS = 32, 32_000
+BATCH = 32
+ROWS = 32_000  # of the tables of pieces
 SIDE = 272  # pixels of NaFlex's prepared pictures
 
 
 def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns batches of ids and mask, int32 [B, T]."""
+    """Returns a case's batches, (ids, mask) each, int32 [B, T]; padding has the id 1."""
     if case == "texts":
-        lengths = [[64] * BATCH]
+        lengths = [64] * BATCH
+    elif case == "captions_sorted":
+        lengths = caption_lengths(8 * BATCH)
+        if side == "PyTorch":
+            lengths.sort()
     else:
-        many = caption_lengths(BATCH * (8 if case == "captions_sorted" else 1))
-        many = sorted(many) if case == "captions_sorted" and side == "PyTorch" else many
-        lengths = [many[i : i + BATCH] for i in range(0, len(many), BATCH)]
-    draw, batches = np.random.default_rng(0), []
-    for batch_lengths in lengths:
+        lengths = caption_lengths(BATCH)
+    generator = np.random.default_rng(0)
+    batches = []
+    for batch_lengths in in_batches(lengths, BATCH):
         width = 77 if (case, side) == ("captions_77", "PyTorch") else max(batch_lengths)
         mask = (np.arange(width) < np.array(batch_lengths)[:, None]).astype(np.int32)
-        batches.append((np.where(mask, draw.integers(4, ROWS, mask.shape), 1).astype(np.int32), mask))
+        ids = np.where(mask, generator.integers(4, ROWS, mask.shape), 1).astype(np.int32)
+        batches.append((ids, mask))
     return batches
 
 
 def pictures() -> np.ndarray:
+    """Returns a batch of random pixels, float32 [B, 224, 224, 3] in [-1, 1]."""
     return np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3)).astype(np.float32) / 127.5 - 1
 
 
 def patched_pictures() -> np.ndarray:
-    """Returns square pictures of 16 x 16 patches, as `data/patches.py` prepares them: black, with their size within."""
+    """Returns black pictures of 16 x 16 patches, float32 [B, SIDE, SIDE, 3], as `data/patches.py` prepares them."""
     images = np.zeros((BATCH, SIDE, SIDE, 3), np.float32)
-    images[:, -16, -16:-14, 0] = 16 / 255
+    images[:, -16, -16:-14, 0] = 16 / 255  # rows and columns, at the start of the last patch
     return images
 
 
 class Ours:
-    """Towers as the importers build them, in graphs as an `Embedder`'s."""
+    """Towers as the importers build them, in graphs as an `Embedder` has them."""
 
     def __init__(self, setting: str):
         import tensorflow as tf
@@ -74,7 +80,8 @@ class Ours:
         from mural_tf.encoders import build_image_encoder, build_text_encoder
         from mural_tf.encoders.by_length import encode_by_length
 
-        config, precision = base_config(), setting  # bfloat16: the weights too, as PyTorch has them
+        config = base_config()
+        precision = setting  # bfloat16: the weights too, as PyTorch has them
         config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
         siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
         image = build_image_encoder(config.image_tower)
@@ -90,19 +97,19 @@ class Ours:
         naflex = build_image_encoder(config.image_tower)
         self._tf = tf
         self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
-        self._naflex = tf.function(lambda x: naflex(x, training=False))
-        self._images = tf.function(lambda x: image(x, training=False))
+        self._naflex = tf.function(lambda images: naflex(images, training=False))
+        self._images = tf.function(lambda images: image(images, training=False))
         self._texts = tf.function(lambda tokens: text(tokens, training=False), reduce_retracing=True)
         self._captions = tf.function(lambda tokens: encode_by_length(packed, tokens, 4, False), reduce_retracing=True)
 
     def run(self, case: str):
         """Returns a function that encodes a case's batches."""
         if case == "images":
-            shown = self._tf.constant(pictures())
-            return lambda: self._images(shown).numpy()
+            images = self._tf.constant(pictures())
+            return lambda: self._images(images).numpy()
         if case == "naflex":
-            shown = self._tf.constant(patched_pictures())
-            return lambda: self._naflex(shown).numpy()
+            images = self._tf.constant(patched_pictures())
+            return lambda: self._naflex(images).numpy()
         encode = {"texts": self._texts, "modernbert": self._modern}.get(case, self._captions)
         batches = []
         for ids, mask in rows_of(case, "ours"):
@@ -127,7 +134,8 @@ class PyTorch:
             XLMRobertaModel,
         )
 
-        self._torch, self._dtype = torch, getattr(torch, setting)
+        self._torch = torch
+        self._dtype = getattr(torch, setting)
         siglip = SiglipConfig(text_config=dict(vocab_size=ROWS), vision_config=dict(image_size=224))
         roberta = XLMRobertaConfig(vocab_size=ROWS, max_position_embeddings=514, type_vocab_size=1)
         self._siglip = SiglipModel(siglip).to(self._dtype).eval()
@@ -138,29 +146,31 @@ class PyTorch:
         self._naflex = Siglip2VisionModel(Siglip2VisionConfig()).to(self._dtype).eval()
 
     def run(self, case: str):
-        """As of `Ours`."""
+        """Returns a function that encodes a case's batches."""
         torch = self._torch
         if case == "images":
-            shown = torch.from_numpy(pictures()).permute(0, 3, 1, 2).contiguous().to(self._dtype)
-            encode = [lambda: self._siglip.get_image_features(pixel_values=shown)]
+            images = torch.from_numpy(pictures()).permute(0, 3, 1, 2).contiguous().to(self._dtype)
+            encoders = [lambda: self._siglip.get_image_features(pixel_values=images)]
         elif case == "naflex":
             patches = dict(
                 pixel_values=torch.zeros(BATCH, 256, 768, dtype=self._dtype),
                 pixel_attention_mask=torch.ones(BATCH, 256, dtype=torch.int32),
                 spatial_shapes=torch.full((BATCH, 2), 16),
             )
-            encode = [lambda: self._naflex(**patches).pooler_output]
+            encoders = [lambda: self._naflex(**patches).pooler_output]
         else:
-            batches = [tuple(map(torch.from_numpy, batch)) for batch in rows_of(case, "PyTorch")]
-            encode = [self._encoder(case, ids.long(), mask.long()) for ids, mask in batches]
+            encoders = []
+            for ids, mask in rows_of(case, "PyTorch"):
+                encoders.append(self._encoder(case, torch.from_numpy(ids).long(), torch.from_numpy(mask).long()))
 
         def run():
             with torch.inference_mode():
-                return [encode_batch() for encode_batch in encode]
+                return [encode_batch() for encode_batch in encoders]
 
         return run
 
     def _encoder(self, case, ids, mask):
+        """Returns a function that encodes one batch of texts."""
         if case == "texts":
             return lambda: self._siglip.get_text_features(input_ids=ids)
 
@@ -175,14 +185,16 @@ class PyTorch:
 
 
 def answer_as(name: str, setting: str) -> None:
-    """Is one side, in a process of its own: answers each line, a case, with its seconds."""
-    side, made = {"ours": Ours, "PyTorch": PyTorch}[name](setting), {}
+    """Is one side, in a process of its own: answers each line {"case"} of standard input with {"elapsed": seconds}."""
+    side = {"ours": Ours, "PyTorch": PyTorch}[name](setting)
+    runs = {}
     for line in sys.stdin:
         case = json.loads(line)["case"]
-        if case not in made:
-            made[case] = side.run(case)
-            made[case]()
-        print(json.dumps({"elapsed": seconds(made[case])[0]}), flush=True)
+        if case not in runs:
+            runs[case] = side.run(case)
+            runs[case]()  # it warms up
+        elapsed, _ = seconds(runs[case])
+        print(json.dumps({"elapsed": elapsed}), flush=True)
 
 
 def main() -> None:
@@ -197,16 +209,22 @@ def main() -> None:
         return
     program = ["-m", "benchmarks.checkpoints", "--side"]
     pythons = {"ours": sys.executable, "PyTorch": arguments.pytorch}
-    sides = {(n, s): Side([python, *program, n, s]) for n, python in pythons.items() for s in SETTINGS}
-    both = list(itertools.product(SETTINGS, SETTINGS))
-    head = ["case", *(f"{name}, {setting}" for name in pythons for setting in SETTINGS)]
+    sides = {}
+    for name, setting in itertools.product(pythons, SETTINGS):
+        sides[name, setting] = Side([pythons[name], *program, name, setting])
+    pairs = list(itertools.product(SETTINGS, SETTINGS))  # our setting and PyTorch's
+    head = ["case", *(f"{name}, {setting}" for name, setting in sides)]
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow([*head, *(f"{ours} ÷ PyTorch's {theirs}" for ours, theirs in both)])
+    table.writerow([*head, *(f"{ours} ÷ PyTorch's {theirs}" for ours, theirs in pairs)])
     for case in arguments.cases:
-        rounds = [{key: side.ask(case=case) for key, side in sides.items()} for _ in range(arguments.rounds)]
+        elapsed = {key: [] for key in sides}  # seconds of each round
+        for _ in range(arguments.rounds):
+            for key, side in sides.items():
+                elapsed[key].append(side.ask(case=case)["elapsed"])
+        ratios = []
+        for ours, theirs in pairs:
+            ratios.append([b / a for a, b in zip(elapsed["ours", ours], elapsed["PyTorch", theirs])])
         count = BATCH * (8 if case == "captions_sorted" else 1)
-        elapsed = {key: [round_[key]["elapsed"] for round_ in rounds] for key in sides}
-        ratios = [[b / a for a, b in zip(elapsed["ours", s], elapsed["PyTorch", t])] for s, t in both]
         speeds = [f"{count / statistics.median(values):.1f}" for values in elapsed.values()]
         table.writerow([case, *speeds, *map(spread, ratios)])
         sys.stdout.flush()

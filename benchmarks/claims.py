@@ -65,83 +65,116 @@ GROUPS = {"English": ("en",), "nine": WELL_RESOURCED, "four": HELD_OUT,
           "twelve": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)}  # fmt: skip
 
 
+EMOJI_LIST = "emoji.json"
+
+
 def classes_of_emoji(tarball: pathlib.Path) -> dict[str, int]:
-    """Returns emoji key → number of its class, of the emoji that have one."""
-    entries = parse_json(read_members(tarball, lambda path: path == "emoji.json")["emoji.json"], tarball, "emoji.json")
-    kinds = {key_of_code_points(x["unified"]): f"{x['category']}/{x['subcategory']}" for x in entries}
-    classes = {key: [i for i, of in enumerate(CLASSES.values()) if name.startswith(of)] for key, name in kinds.items()}
-    return {key: numbers[0] for key, numbers in classes.items() if numbers}
+    """Returns {emoji key: number of its class in `CLASSES`, from 0}; emoji outside all classes are left out."""
+    members = read_members(tarball, lambda path: path == EMOJI_LIST)
+    categories = {}
+    for entry in parse_json(members[EMOJI_LIST], tarball, EMOJI_LIST):
+        key = key_of_code_points(entry["unified"])
+        categories[key] = f"{entry['category']}/{entry['subcategory']}"
+    classes = {}
+    for key, category in categories.items():
+        for number, beginnings in enumerate(CLASSES.values()):
+            if category.startswith(beginnings):
+                classes[key] = number
+                break
+    return classes
 
 
 def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
-    """Returns language → names of the classes, of the languages whose labels are not English's."""
-    paths = {f"main/{language}/characterLabels.json": language for language in CORE}
-    names_of = {}
-    for path, content in read_members(tarball, lambda path: path in paths).items():
-        locale_labels = parse_json(content, tarball, path)["main"][paths[path]]["characterLabels"]
-        names_of[paths[path]] = [locale_labels[name] for name in CLASSES]
-    return {language: names for language, names in names_of.items() if language == "en" or names != names_of["en"]}
+    """Returns {language: names of the classes}, in the order of `CLASSES`, for languages with labels of their own."""
+    languages = {f"main/{language}/characterLabels.json": language for language in CORE}
+    names = {}
+    for path, content in read_members(tarball, lambda path: path in languages).items():
+        language = languages[path]
+        locale_labels = parse_json(content, tarball, path)["main"][language]["characterLabels"]
+        names[language] = [locale_labels[name] for name in CLASSES]
+    english = names["en"]
+    return {language: own_names for language, own_names in names.items() if language == "en" or own_names != english}
 
 
 def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[str, list[str]]) -> dict[str, str]:
+    """Returns a model's entries of the table for zero-shot classification, {column: cell}.
+
+    `emoji`: {emoji key: class}; `names`: {language: names of the classes}.
+    """
     from mural_tf.data import records
 
-    test_records = records.read_records(data_dir, records.IMAGE_TEXT, "test")
-    test = {record.image_id.split("/")[1]: record.image for record in test_records}
-    keys = [key for key in test if key in emoji]
-    images = embedder.encode_image([test[key] for key in keys], progress=False)
-    own = np.array([emoji[key] for key in keys])
-    accuracy = {}
+    pictures = {}
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):
+        _, key = record.image_id.split("/")  # the drawing style, the emoji
+        if key in emoji:
+            pictures[key] = record.image
+    image_vectors = embedder.encode_image(list(pictures.values()), progress=False)
+    right_classes = np.array([emoji[key] for key in pictures])
+    accuracy = {}  # {(language, k): percent}
     for language, class_names in names.items():
         prototypes = class_embeddings(encode_captions(embedder, class_names, language), 1)
-        ranks = ranking.ranks(images, prototypes, own)
-        accuracy[language] = [ranking.recall_at(ranks, k) for k in (1, 5)]
-    row = {"drawings": f"{len(keys)}", "classes": f"{len(CLASSES)}"}
-    row["largest class"] = f"{100 * np.bincount(own).max() / len(own):.1f}"
-    for index, k in enumerate((1, 5)):
+        ranks = ranking.ranks(image_vectors, prototypes, right_classes)
+        for k in (1, 5):
+            accuracy[language, k] = ranking.recall_at(ranks, k)
+    row = {"drawings": f"{len(pictures)}", "classes": f"{len(CLASSES)}"}
+    row["largest class"] = f"{100 * np.bincount(right_classes).max() / len(right_classes):.1f}"
+    for k in (1, 5):
         row[f"chance@{k}"] = f"{100 * k / len(CLASSES):.1f}"
         for group, members in GROUPS.items():
-            accuracies = [accuracy[language][index] for language in members if language in accuracy]
+            accuracies = [accuracy[language, k] for language in members if language in names]
             row[f"accuracy@{k}, {group} ({len(accuracies)} named)"] = f"{np.mean(accuracies):.1f}"
     return row
 
 
 def translation_matrix(embeddings: list[np.ndarray]) -> np.ndarray:
-    """Returns float64 [L, L]: Recall@1 in percent from language a (row) to b, of [N, D] each; the diagonal is 100."""
-    own = np.arange(len(embeddings[0]))
-    recalls = np.full((len(embeddings),) * 2, 100.0)
-    for a, b in np.argwhere(~np.eye(len(embeddings), dtype=bool)):
-        recalls[a, b] = ranking.recall_at(ranking.ranks(embeddings[a], embeddings[b], own), 1)
+    """Returns Recall@1 in percent from language a (row) to b (column), float64 [L, L]; the diagonal is 100.
+
+    `embeddings`: each language's vectors of the same N names, [N, D].
+    """
+    count = len(embeddings)
+    right_names = np.arange(len(embeddings[0]))
+    recalls = np.full((count, count), 100.0)
+    for a, b in np.argwhere(~np.eye(count, dtype=bool)):
+        recalls[a, b] = ranking.recall_at(ranking.ranks(embeddings[a], embeddings[b], right_names), 1)
     return recalls
 
 
 def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Returns a model's entries of the table, and the matrix, a line for each language."""
+    """Returns a model's entries of the table, {column: cell}, and the matrix's rows, {column: cell} each."""
     from mural_tf.evaluation.globetrotter import globetrotter
     from mural_tf.evaluation.parallel import read_parallel
 
     texts, _ = read_parallel(data_dir, "test", CORE)
-    head = embedder.with_text_head("text_text") if "text_text" in embedder.text_heads else embedder
-    matrix = translation_matrix([encode_captions(head, lines, language) for language, lines in texts.items()])
-    families = np.array([family_of(language) for language in texts])
-    same, apart = families[:, None] == families, ~np.eye(len(texts), dtype=bool)
-    better = dict(zip(texts, (matrix.sum(axis=1) - matrix.sum(axis=0)) / (len(texts) - 1)))
-    ordered = sorted(better, key=better.get, reverse=True)
+    languages = list(texts)
+    head = embedder
+    if "text_text" in embedder.text_heads:
+        head = embedder.with_text_head("text_text")
+    matrix = translation_matrix([encode_captions(head, names, language) for language, names in texts.items()])
+    families = np.array([family_of(language) for language in languages])
+    is_same_family = families[:, None] == families
+    is_other_language = ~np.eye(len(languages), dtype=bool)
+    advantages = (matrix.sum(axis=1) - matrix.sum(axis=0)) / (len(languages) - 1)  # as source over as target
+    advantage_of = dict(zip(languages, advantages))
+    ordered = sorted(languages, key=advantage_of.get, reverse=True)
     row = {
-        "names": f"{len(next(iter(texts.values())))}",
-        "R@1": f"{matrix[apart].mean():.1f}",
-        "within families": f"{matrix[same & apart].mean():.1f}",
-        "between families": f"{matrix[~same].mean():.1f}",
-        "asymmetry": f"{np.abs(matrix - matrix.T)[apart].mean():.1f}",
-        "better as source": " ".join(f"{x} {better[x]:+.1f}" for x in ordered[:3]),
-        "better as target": " ".join(f"{x} {-better[x]:+.1f}" for x in ordered[:-4:-1]),
+        "names": f"{len(texts[languages[0]])}",
+        "R@1": f"{matrix[is_other_language].mean():.1f}",
+        "within families": f"{matrix[is_same_family & is_other_language].mean():.1f}",
+        "between families": f"{matrix[~is_same_family].mean():.1f}",
+        "asymmetry": f"{np.abs(matrix - matrix.T)[is_other_language].mean():.1f}",
+        "better as source": " ".join(f"{language} {advantage_of[language]:+.1f}" for language in ordered[:3]),
+        "better as target": " ".join(f"{language} {-advantage_of[language]:+.1f}" for language in ordered[:-4:-1]),
     }
     request = Request(embedder, pathlib.Path(data_dir), "test", default_protocol())
-    metrics, suffix = globetrotter(request)[0].metrics, list(request.text_heads())[-1]
+    metrics = globetrotter(request)[0].metrics
+    suffix = list(request.text_heads())[-1]
     for name in ("raw", "rotated", "raw_without_identical", "rotated_without_identical"):
         row[f"words, {name.replace('_', ' ')}"] = f"{metrics[f'globetrotter/word_translation/{name}{suffix}']:.1f}"
-    lines = [dict(zip(texts, map("{:.1f}".format, recalls))) for recalls in matrix]
-    return row, [{"from": language, **line} for language, line in zip(texts, lines)]
+    matrix_rows = []
+    for source, recalls in zip(languages, matrix):
+        cells = {target: f"{recall:.1f}" for target, recall in zip(languages, recalls)}
+        matrix_rows.append({"from": source, **cells})
+    return row, matrix_rows
 
 
 def main(argv: Sequence[str]) -> None:
@@ -150,21 +183,26 @@ def main(argv: Sequence[str]) -> None:
 
     if len(argv) < 5 or not all("=" in argument for argument in argv[4:]):
         raise UserError("Give OUTPUT.csv DATA_DIR PACKAGES NAME=WORKDIR …, see the file's beginning.")
-    _, output, data_dir, cache, *named = argv
-    tarballs = fetch_packages([PACKAGES[0], LABELS], cache)
-    emoji, names = classes_of_emoji(tarballs[PACKAGES[0].name]), labels(tarballs[LABELS.name])
-    rows, matrices = [], []
-    for name, workdir in (x.split("=", 1) for x in named):
+    _, output, data_dir, cache, *models = argv
+    drawings_package = PACKAGES[0]
+    tarballs = fetch_packages([drawings_package, LABELS], cache)
+    emoji = classes_of_emoji(tarballs[drawings_package.name])
+    names = labels(tarballs[LABELS.name])
+    rows = []
+    matrices = []
+    for model in models:
+        name, workdir = model.split("=", 1)
         embedder = open_model(workdir)
-        entries, matrix = translation(embedder, data_dir)
+        entries, matrix_rows = translation(embedder, data_dir)
         row = {"model": name, **entries}
-        matrices += [{"model": name, **line} for line in matrix]
+        matrices += [{"model": name, **matrix_row} for matrix_row in matrix_rows]
         if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
             row.update(classification(embedder, data_dir, emoji, names))
         rows.append(row)
         print(row, flush=True)
     write_rows(output, rows)
-    write_rows(pathlib.Path(output).with_name(f"{pathlib.Path(output).stem}_matrix.csv"), matrices)
+    path = pathlib.Path(output)
+    write_rows(path.with_name(f"{path.stem}_matrix.csv"), matrices)
 
 
 if __name__ == "__main__":

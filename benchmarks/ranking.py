@@ -30,15 +30,16 @@ from mural_search.words import quoted
 LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
 TITLES = LANGUAGES[:4]  # of the shop, by turns
 HEAD = ["collection and language", "questions", *ranking.RANKS, "FTS5, trigrams", "BM25, words"]
-EMOJI, STAMPS = "emoji", "stamps"
-FEW = 200  # titles of a language that all ask
+EMOJI = "emoji"
+STAMPS = "stamps"
+FEW = 200  # titles: in a language with fewer, each title asks
 
 
 class Plain:
     """Only FTS5, one row per caption: any of the words of the sentence, or of its trigrams."""
 
     def __init__(self, items: Iterable[Item], tokenizer: str):
-        self.captions: list[tuple[int, str, str]] = []
+        self.captions: list[tuple[int, str, str]] = []  # row of the item, language, text
         for row, item in enumerate(items):
             self.captions += [(row, *caption) for caption in item.captions]
         self.trigrams = tokenizer == "trigram"
@@ -48,16 +49,20 @@ class Plain:
         self.database.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", rows)
 
     def ask(self, text: str, hidden: Sequence[str]) -> list[int]:
-        """Returns ten rows."""
-        pieces = [text[i : i + 3] for i in range(len(text) - 2)] if self.trigrams else text.split()
-        rows: dict[int, None] = {}
-        condition = " OR ".join(map(quoted, pieces)) or '""'
-        question = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank"
-        for (number,) in self.database.execute(question, (condition,)):
+        """Returns the rows of the ten best items by BM25, best first, without captions in the `hidden` languages."""
+        pieces = text.split()
+        if self.trigrams:
+            pieces = [text[begin : begin + 3] for begin in range(len(text) - 2)]
+        condition = " OR ".join(map(quoted, pieces)) or '""'  # "" matches nothing
+        query = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank"
+        rows: list[int] = []
+        for (number,) in self.database.execute(query, (condition,)):
             row, language, _ = self.captions[number]
-            if language not in hidden and len(rows) < 10:
-                rows[row] = None
-        return list(rows)
+            if language not in hidden and row not in rows:
+                rows.append(row)
+            if len(rows) == 10:
+                break
+        return rows
 
 
 def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
@@ -73,11 +78,12 @@ NAMES = "cldr-annotations-full", "cldr-annotations-derived-full"
 
 
 def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
-    """Returns the name of every fourth drawing in each language."""
+    """Returns the questions {language: [(name of a drawing, [its row])]}, of every fourth drawing."""
     questions: Questions = {language: [] for language in LANGUAGES}
     for row, item in list(enumerate(index.table))[::4]:
+        _, _, key = item.name.rpartition("/")
         for language in LANGUAGES:
-            name = names[language].get(item.name.rpartition("/")[2])
+            name = names[language].get(key)
             if name:
                 questions[language].append((name.name, [row]))
     return questions
@@ -85,66 +91,82 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
 
 def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
     """Returns the index of the stamps, each with one title, and the questions."""
-    stamps, times = read_stamps(folder), collections.Counter()
-    items = []
-    for row, (name, _, texts) in enumerate(stamps):  # stamps in several folders may have one name
+    stamps = read_stamps(folder)
+    times = collections.Counter()
+    entries = []
+    for row, (name, picture, texts) in enumerate(stamps):
         times[name] += 1
-        items.append(Item(name if times[name] == 1 else f"{name}#{times[name]}", captions=(title_of(row, texts),)))
-    index = index_in_memory(embedder, ((item, picture) for item, (_, picture, _) in zip(items, stamps)))
+        if times[name] > 1:  # stamps in several folders may have one name, and items may not
+            name = f"{name}#{times[name]}"
+        entries.append((Item(name, captions=(title_of(row, texts),)), picture))
+    index = index_in_memory(embedder, entries)
     assert len(index) == len(stamps), "a question's right answer is its stamp's row"
-    return index, shop_questions([texts for *_, texts in stamps])
+    return index, shop_questions([texts for _, _, texts in stamps])
 
 
 def title_of(row: int, texts: dict[str, str]) -> tuple[str, str]:
-    """Returns language and text of a stamp's one title."""
-    language = next(language for language in [*TITLES[row % 4 :], *TITLES] if texts.get(language))
+    """Returns (language, text) of the one title that the stamp in a row keeps; `texts`: {language: title}."""
+    turns = [*TITLES[row % len(TITLES) :], *TITLES]  # from the row's own language on
+    language = next(language for language in turns if texts.get(language))
     return language, texts[language]
 
 
 def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
-    """Returns every third title in a language that is not its stamp's one."""
+    """Returns {language: [(title, [its stamp's row])]} for titles of every third stamp, without those that stamps keep.
+
+    `stamps`: {language: title} of each stamp. In a language with fewer than `FEW` titles each stamp asks.
+    """
     questions: Questions = {}
     for language in LANGUAGES:
-        asked = [(row, texts) for row, texts in enumerate(stamps) if texts.get(language)]
-        every = 1 if len(asked) < FEW else 3
-        questions[language] = [
-            (texts[language], [row]) for row, texts in asked if row % every == 0 and title_of(row, texts)[0] != language
-        ]
+        titled = [(row, texts) for row, texts in enumerate(stamps) if texts.get(language)]
+        every = 1 if len(titled) < FEW else 3
+        questions[language] = []
+        for row, texts in titled:
+            own_language, _ = title_of(row, texts)
+            if row % every == 0 and own_language != language:
+                questions[language].append((texts[language], [row]))
     return questions
 
 
 def measure(name: str, index: Index, embedder, questions: Questions, hide: bool) -> list[list[str]]:
-    """Returns the lines of a collection in the table; `hide`: the captions in the language that is asked in."""
-    plain = [Plain(index.table, tokenizer) for tokenizer in ("trigram", "unicode61")]
+    """Returns a collection's lines in the table, the cells under `HEAD`: a line per language, and their mean.
+
+    `hide`: whether captions in a question's language are hidden from it.
+    """
+    engines = [Plain(index.table, tokenizer) for tokenizer in ("trigram", "unicode61")]
     lines = []
-    ranks_of_all = []
-    for language, asked in questions.items():
-        if not asked:
+    recalls = []  # of each language, float64 [columns, 2]
+    for language, language_questions in questions.items():
+        if not language_questions:
             continue
-        texts, right = zip(*asked)
+        texts, right_rows = zip(*language_questions)
         hidden = (language,) if hide else ()
         prompt = ranking.prompt_of(embedder, ranking.QUESTIONS)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
         captions = index.captions.encode_questions(embedder, texts)
-        ranked = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = []
+        answers = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
+        ranks = []  # of each column, a rank per question
         for way in ranking.WAYS:
-            ranks.append([_place(rows, list(answer.lists[way])) for rows, answer in zip(right, ranked)])
-        ranks.append([_place(rows, answer.rows.tolist()) for rows, answer in zip(right, ranked)])
-        for engine in plain:
-            ranks.append([_place(rows, engine.ask(text, hidden)) for text, rows in asked])
-        recalls = [np.mean(np.array(ranks) <= first, axis=1) for first in (1, 10)]
-        ranks_of_all.append(np.stack(recalls, axis=1))
-        lines.append([f"{name}, {language}", str(len(asked)), *map(_cell, ranks_of_all[-1])])
+            ranks.append([_rank(rows, list(answer.lists[way])) for rows, answer in zip(right_rows, answers)])
+        ranks.append([_rank(rows, answer.rows.tolist()) for rows, answer in zip(right_rows, answers)])
+        for engine in engines:
+            ranks.append([_rank(rows, engine.ask(text, hidden)) for text, rows in language_questions])
+        recalls.append(np.stack([np.mean(np.array(ranks) <= k, axis=1) for k in (1, 10)], axis=1))
+        lines.append([f"{name}, {language}", str(len(language_questions)), *map(_cell, recalls[-1])])
     total = sum(map(len, questions.values()))
-    return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(ranks_of_all, axis=0))]]
+    return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(recalls, axis=0))]]
 
 
-def _place(right: list[int], ranked: list[int]) -> float:
-    return min((ranked.index(row) + 1 for row in right if row in ranked), default=np.inf)
+def _rank(right_rows: list[int], ranked_rows: list[int]) -> float:
+    """Returns the rank, from 1 on, of the first right row; infinity if there is no right row among the ranked."""
+    for rank, row in enumerate(ranked_rows, 1):
+        if row in right_rows:
+            return rank
+    return np.inf
 
 
 def _cell(shares: Sequence[float]) -> str:
+    """Returns shares in percent, "12.3 / 45.6"."""
     return " / ".join(f"{100 * share:.1f}" for share in shares)
 
 

@@ -17,8 +17,8 @@ from mural_lite.errors import UserError
 from mural_search.items import Item
 from mural_tf.evaluation.gcompris import WORDS, read_words
 
-Entries = list[tuple[Item, bytes]]
-Questions = dict[str, list[tuple[str, list[int]]]]
+Entries = list[tuple[Item, bytes]]  # items with their pictures
+Questions = dict[str, list[tuple[str, list[int]]]]  # {language: [(text, rows of the right answers)]}
 
 DRAWINGS = "openclipart"  # made by dpkg -x
 LANGUAGES = {"en": "en", "de": "de", "fr": "fr", "es": "es", "ru": "ru", "ar": "ar", "hi": "hi", "tr": "tr",
@@ -37,50 +37,60 @@ TURNS = ("de", "de", "fr", "de", "es", "en", "de", "tr", "ru")  # of a German sh
 
 
 def is_chosen(text: str) -> bool:
-    """Whether a name is of the half that has captions, by a hash."""
+    """Whether a name belongs to the half that has captions, which a hash decides."""
     return int(hashlib.sha256(text.encode()).hexdigest(), 16) % 2 == 1
 
 
 def album(data: pathlib.Path) -> tuple[Entries, Questions]:
-    """Half of the drawings are named in English, the others are numbered."""
+    """Returns drawings of which half are named in English and the others numbered, and all words as questions."""
     words = _words(data)
     entries: Entries = []
-    rows: dict[str, list[int]] = {}  # name of a word → rows
-    for path, word in _drawings(data, words):
-        if len(rows.setdefault(word, [])) < OF_ONE_WORD:
-            rows[word].append(len(entries))
-            item = Item(f"{path.parent.name}-{path.name}", captions=(("en", _title(path)),))
-            if not is_chosen(path.name):
-                item = Item(f"DSC_{len(entries):04d}.png")
+    rows: dict[str, list[int]] = {}  # {name of a word: rows}
+    for path, name in _drawings(data, words):
+        if len(rows.setdefault(name, [])) < OF_ONE_WORD:
+            row = len(entries)
+            rows[name].append(row)
+            item = Item(f"DSC_{row:04d}.png")
+            if is_chosen(path.name):
+                item = Item(f"{path.parent.name}-{path.name}", captions=(("en", _title(path)),))
             entries.append((item, path.read_bytes()))
     return entries, _questions(words, rows)
 
 
 def titles(data: pathlib.Path) -> tuple[Entries, Questions]:
-    """Each drawing has one title in one language, asked in the others."""
+    """Returns drawings with one title in one language each, and their words in the other languages as questions."""
     words = _words(data)
     entries: Entries = []
-    rows: dict[str, list[int]] = {}
-    for path, word in _drawings(data, words):
-        if word not in rows:
-            language = TURNS[len(entries) % len(TURNS)]
-            if not words[language].get(word):
-                language = "en"
-            name = words[language][word]
-            title = TITLES[language][len(entries) % len(TITLES[language])].format(name[0].upper() + name[1:])
-            rows[word] = [len(entries)]
-            entries.append((Item(str(3000 + len(entries)), captions=((language, title),)), path.read_bytes()))
-    questions = _questions(words, rows)
-    title_languages = [item.captions[0][0] for item, _ in entries]
-    for language, asked in questions.items():
-        questions[language] = [(text, right) for text, right in asked if title_languages[right[0]] != language]
+    rows: dict[str, list[int]] = {}  # {name of a word: [its drawing's row]}
+    title_languages = []  # of each row
+    for path, name in _drawings(data, words):
+        if name in rows:
+            continue
+        row = len(entries)
+        language = TURNS[row % len(TURNS)]
+        if not words[language].get(name):
+            language = "en"
+        word = words[language][name]
+        pattern = TITLES[language][row % len(TITLES[language])]
+        title = pattern.format(word[0].upper() + word[1:])
+        rows[name] = [row]
+        title_languages.append(language)
+        entries.append((Item(str(3000 + row), captions=((language, title),)), path.read_bytes()))
+    questions: Questions = {}
+    for language, word_questions in _questions(words, rows).items():
+        questions[language] = []
+        for word, right_rows in word_questions:
+            (row,) = right_rows
+            if title_languages[row] != language:
+                questions[language].append((word, right_rows))
     return entries, questions
 
 
 def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questions]:
-    """Photographs with one English caption, asked by other captions; of `share` "half" half of them have a caption.
+    """Returns photographs with one English caption each, and other captions as questions.
 
-    Of "products": a name of three words, and three captions as a description.
+    `share`: "all"; "half", so that half of the photographs have no caption; "products", with a name of three words and
+    three captions as a description.
     """
     pictures = read_photographs(data)
     entries: Entries = []
@@ -94,22 +104,24 @@ def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questi
         entries.append((Item(photograph.number, captions=tuple(captions)), photograph.picture))
     questions: Questions = {}
     for row, photograph in enumerate(pictures):
-        for language, text in _asked(photograph, row % 3):
+        for language, text in _question_captions(photograph, row % 3):
             questions.setdefault(language, []).append((text, [row]))
     return entries, questions
 
 
-def _asked(photograph: Photograph, third: int) -> Iterator[tuple[str, str]]:
+def _question_captions(photograph: Photograph, third: int) -> Iterator[tuple[str, str]]:
+    """Yields (language, caption) for a photograph of a third: 0 asks in English, 1 in `OTHERS`, 2 in Arabic."""
     if third == 0 and len(photograph.english) > 4:
         yield "en", photograph.english[4]
-    if third == 1:
-        yield from ((language, photograph.sentences[language]) for language in OTHERS if photograph.sentences)
+    if third == 1 and photograph.sentences:
+        for language in OTHERS:
+            yield language, photograph.sentences[language]
     if third == 2 and photograph.arabic:
         yield "ar", photograph.arabic[0]
 
 
 def _words(data: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns language → name of a word → word."""
+    """Returns GCompris' words, {language: {name of a word: word}}."""
     path = data / WORDS[0]
     if not path.is_file():
         raise UserError(f"{path} does not exist: docs/evaluation.md says how to get it.")
@@ -121,16 +133,17 @@ def _words(data: pathlib.Path) -> dict[str, dict[str, str]]:
 
 
 def _drawings(data: pathlib.Path, words: dict[str, dict[str, str]]) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yields the drawings whose names are an English word of GCompris, each with the word's name."""
+    """Yields (path, name of the word) of the drawings whose titles are an English word of GCompris."""
     folder = data / DRAWINGS
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist: apt-get download openclipart-png, dpkg -x openclipart-png_*.deb it.")
-    by_word: dict[str, str] = {}
+    names: dict[str, str] = {}  # {word without its article: name}; the first name of equal words
     for name, word in words["en"].items():
-        by_word.setdefault(re.sub("^(a|an|the) ", "", word.lower()), name)
+        names.setdefault(re.sub("^(a|an|the) ", "", word.lower()), name)
     for path in sorted(folder.rglob("*.png")):
-        if word := by_word.get(_title(path)):
-            yield path, word
+        name = names.get(_title(path))
+        if name:
+            yield path, name
 
 
 def _title(path: pathlib.Path) -> str:
@@ -139,9 +152,10 @@ def _title(path: pathlib.Path) -> str:
 
 
 def _questions(words: dict[str, dict[str, str]], rows: dict[str, list[int]]) -> Questions:
+    """Returns the words of all languages as questions; `rows`: {name of a word: rows of its drawings}."""
     questions = {}
     for language, texts in words.items():
-        questions[language] = [(texts[word], right) for word, right in rows.items() if texts.get(word)]
+        questions[language] = [(texts[name], right_rows) for name, right_rows in rows.items() if texts.get(name)]
     return questions
 
 

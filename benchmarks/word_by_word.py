@@ -42,19 +42,23 @@ Entry = tuple[list[str], list[float]]  # the words that a word may become, and t
 
 def words_of(text: str) -> list[str]:
     """Returns a text's words between spaces, in lower case, without the punctuation around them."""
-    return [word for part in text.casefold().split() if (word := _stripped(part))]
+    words = [_stripped(part) for part in text.casefold().split()]
+    return [word for word in words if word]
 
 
 def _stripped(word: str) -> str:
-    letters = [index for index, letter in enumerate(word) if unicodedata.category(letter)[0] not in "PS"]
-    return word[letters[0] : letters[-1] + 1] if letters else ""
+    """Returns a word without the punctuation and symbols at its ends, "" if it has no other characters."""
+    positions = [index for index, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
+    if not positions:
+        return ""
+    return word[positions[0] : positions[-1] + 1]
 
 
 def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
-    """Returns which words of the second sides the words of the first become: {word: (words, weights)}, likeliest first.
+    """Returns the translations of the first sides' words, {word: (words of the second sides, weights)}, best first.
 
     A weight is p(f | e) · p(e | f) by IBM Model 1 in both directions: high where each is the other's translation in
-    most pairs, and low for words that accompany every word. Words without an entry of `LEAST` are not in it.
+    most pairs, and low for words that accompany every word. Translations with a weight below `LEAST` are left out.
 
     Raises `UserError` where NLTK is not installed.
     """
@@ -68,40 +72,50 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
         return {}
     forward = IBMModel1([AlignedSent(b, a) for a, b in sides], ITERATIONS).translation_table  # [f][e]: p(f | e)
     backward = IBMModel1([AlignedSent(a, b) for a, b in sides], ITERATIONS).translation_table
-    entries = collections.defaultdict(list)
+    candidates = collections.defaultdict(list)  # {pivot's word: [(-weight, word)]}
     for word, row in forward.items():
         for pivot_word, probability in row.items():
             if pivot_word is not None:  # None means "from no word"
                 weight = round(probability * backward[pivot_word][word], 6)  # the same on every run
                 if weight >= LEAST:
-                    entries[pivot_word].append((-weight, word))
-    ranked_words = {word: sorted(candidates) for word, candidates in entries.items()}
-    return {word: ([w for _, w in ranked], [-weight for weight, _ in ranked]) for word, ranked in ranked_words.items()}
+                    candidates[pivot_word].append((-weight, word))
+    dictionary = {}
+    for pivot_word, translations in candidates.items():
+        translations.sort()
+        words = [word for _, word in translations]
+        weights = [-negative_weight for negative_weight, _ in translations]
+        dictionary[pivot_word] = (words, weights)
+    return dictionary
 
 
 def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: str) -> list[str]:
-    """Returns up to `copies` different translations of a text, none where the dictionary lacks half of its words.
+    """Returns up to `copies` different translations of a text; [] if the dictionary has less than `KNOWN` of its words.
 
-    Words that it lacks are left out. Each word becomes one of its entry, by weight, in the text's order or, for one
-    copy of two, in the reverse: languages differ in the order of words.
+    Unknown words are left out. Each known word becomes a random word of its entry, drawn by weight. About half of the
+    translations are in reverse order, because languages differ in the order of words.
     """
     words = words_of(text)
     entries = [dictionary[word] for word in words if word in dictionary]
     if not entries or len(entries) < KNOWN * len(words):
         return []
-    draw, translations = random.Random(seed), {}
+    generator = random.Random(seed)
+    translations: dict[str, None] = {}  # in order, each once
     for _ in range(copies):
-        chosen = [draw.choices(*entry)[0] for entry in entries]
-        translations[" ".join(chosen if draw.random() < 0.5 else reversed(chosen))] = None
+        translated = []
+        for candidates, weights in entries:
+            translated += generator.choices(candidates, weights)
+        if generator.random() >= 0.5:
+            translated.reverse()
+        translations[" ".join(translated)] = None
     return list(translations)
 
 
 class Sample:
-    """Keeps at most `size` of the different items that it is given: the items of least hash, in any order."""
+    """Keeps at most `size` of the different items that are added: those of least hash, whatever their order."""
 
     def __init__(self, size: int):
         self._size = size
-        self._kept: dict[tuple[str, ...], int] = {}
+        self._kept: set[tuple[str, ...]] = set()
         self._largest: list[tuple[int, tuple[str, ...]]] = []  # a heap of (-hash, item)
         self._is_whole = True
 
@@ -109,21 +123,23 @@ class Sample:
         if item in self._kept:
             return
         hashed = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
-        self._kept[item] = hashed
+        self._kept.add(item)
         heapq.heappush(self._largest, (-hashed, item))
         if len(self._kept) > self._size:
-            del self._kept[heapq.heappop(self._largest)[1]]
+            _, largest = heapq.heappop(self._largest)
+            self._kept.remove(largest)
             self._is_whole = False
 
     def items(self) -> list[tuple[str, ...]]:
-        """Returns what was kept, sorted."""
+        """Returns the items that are kept, sorted."""
         return sorted(self._kept)
 
-    def given(self) -> int:
-        """Returns how many different items there were: exactly if all were kept, else by the hashes of those kept."""
+    def distinct_count(self) -> int:
+        """Returns how many different items were added: an estimate from the largest kept hash if some were dropped."""
         if self._is_whole:
             return len(self._kept)
-        return round(len(self._kept) * 2**64 / -self._largest[0][0])
+        negative_hash, _ = self._largest[0]
+        return round(len(self._kept) * 2**64 / -negative_hash)  # hashes are spread evenly over 64 bits
 
 
 def build_word_by_word(
@@ -140,18 +156,19 @@ def build_word_by_word(
 
     Args:
       data_dir: a data folder with text pairs, one side of which is in the pivot language.
-      output: as in `build_folder`.
-      languages: BCP 47, into which texts are translated; empty: all that have pairs with the pivot.
+      output: the folder to write, see `build_folder`.
+      languages: languages into which texts are translated, in BCP 47; empty: all that have pairs with the pivot.
       pivot: the language whose texts are translated: the texts of all its pairs with any language.
       copies: translations of each text, in each language; equal translations are written once.
-      max_pairs: that a language's dictionary is learnt from; more are sampled by hash. It is held in memory.
-      max_texts: that are translated; more are sampled by hash.
-      seed: of the words that are chosen.
+      max_pairs: pairs from which a language's dictionary is learnt, held in memory; more are sampled by hash.
+      max_texts: texts that are translated; more are sampled by hash.
+      seed: the seed of the words that are drawn.
 
     Raises:
       UserError: no such pairs, a language without any, NLTK is not installed, or `output` holds something else.
     """
-    data_dir, pivot = as_path(data_dir), canonical_language(pivot)
+    data_dir = as_path(data_dir)
+    pivot = canonical_language(pivot)
     languages = list(dict.fromkeys(map(canonical_language, languages)))
     settings = dict(languages=languages, pivot=pivot, copies=copies, max_pairs=max_pairs, max_texts=max_texts,
                     seed=seed)  # fmt: skip
@@ -160,29 +177,34 @@ def build_word_by_word(
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
+    """Writes the translated text pairs of `build_word_by_word`, and returns the entries of `dataset.json`."""
     from mural_lite.progress import tqdm
     from mural_tf.data import records
 
-    pivot, size = settings["pivot"], settings["max_pairs"]
-    texts, pairs = Sample(settings["max_texts"]), collections.defaultdict(lambda: Sample(size))
-    for text, group, language, other in _oriented(records.read_records(data_dir, records.TEXT_PAIRS, "train"), pivot):
+    pivot = settings["pivot"]
+    texts = Sample(settings["max_texts"])
+    pairs = collections.defaultdict(lambda: Sample(settings["max_pairs"]))
+    train_pairs = records.read_records(data_dir, records.TEXT_PAIRS, "train")
+    for text, group, language, translation in _oriented(train_pairs, pivot):
         texts.add((text, group))
-        pairs[language].add((text, other))
+        pairs[language].add((text, translation))
     if not pairs:
         raise UserError(f"No text pair of {data_dir} has a side in {pivot!r}: name another language as `pivot`.")
     languages = settings["languages"] or sorted(pairs)
     missing = [language for language in languages if language not in pairs]
     if missing:
         raise UserError(f"No text pairs of {pivot} and {', '.join(missing)} in {data_dir}; there are {_listed(pairs)}.")
-    taken, dictionaries = texts.items(), {}
+    sampled_texts = texts.items()
+    dictionaries = {}
     counts: collections.Counter[str] = collections.Counter()
 
     def translated() -> Iterator[records.TextPair]:
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
             sides = pairs[language].items()
             dictionary = learn_dictionary(sides)
-            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": pairs[language].given()}
-            for text, group in taken:
+            found = pairs[language].distinct_count()
+            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": found}
+            for text, group in sampled_texts:
                 seed = f"{settings['seed']} {language} {text}"
                 for translation in translate_words(text, dictionary, settings["copies"], seed):
                     counts[language] += 1
@@ -199,23 +221,28 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
         "counts": {"image_text": {}, "text_pairs": {"train": total}},
         "languages": {name: {"text_pairs": {"train": counts[name]}} for name in languages},
         "dictionaries": dictionaries,
-        "texts": {"translated": len(taken), "found": texts.given()},
+        "texts": {"translated": len(sampled_texts), "found": texts.distinct_count()},
     }
 
 
 def describe_word_by_word(folder: pathlib.Path) -> str:
-    """Returns what `build_word_by_word` has written, with a line for each language."""
+    """Returns lines that say what `build_word_by_word` has written: one for each language, and the total."""
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []
     for language, dictionary in json_field(description, "dictionaries", dict[str, dict], path).items():
-        words, pairs, available = (json_field(dictionary, name, int, path) for name in ("words", "pairs", "found"))
-        made = json_field(description, f"languages.{language}.text_pairs.train", int, path)
-        of = f"{pairs:,}" if available == pairs else f"{pairs:,} of about {available:,}"
-        lines.append(f"{language}: {words:,} words learnt from {of} pairs, {made:,} texts written")
-    taken, available = (json_field(description, f"texts.{name}", int, path) for name in ("translated", "found"))
-    if available > taken:
-        lines.append(f"{taken:,} of about {available:,} texts were translated: `max_texts`")
+        words = json_field(dictionary, "words", int, path)
+        pairs = json_field(dictionary, "pairs", int, path)
+        found_pairs = json_field(dictionary, "found", int, path)
+        written = json_field(description, f"languages.{language}.text_pairs.train", int, path)
+        share = f"{pairs:,}"
+        if found_pairs != pairs:
+            share += f" of about {found_pairs:,}"
+        lines.append(f"{language}: {words:,} words learnt from {share} pairs, {written:,} texts written")
+    texts = json_field(description, "texts.translated", int, path)
+    found_texts = json_field(description, "texts.found", int, path)
+    if found_texts > texts:
+        lines.append(f"{texts:,} of about {found_texts:,} texts were translated: `max_texts`")
     total = json_field(description, "counts.text_pairs.train", int, path)
     return "\n".join([*lines, f"{total:,} text pairs in {folder}"])
 
@@ -223,17 +250,23 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
 def _oriented(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str, str]]:
     """Yields (pivot's text, group, other language, its text) of pairs with one side in the pivot language."""
     for pair in pairs:
-        sides = (pair.text_a, pair.language_a), (pair.text_b, pair.language_b)
-        for (text, language), (other, other_language) in (sides, sides[::-1]):
-            if language == pivot != other_language:
-                yield text, pair.group_id, other_language, other
+        side_a = (pair.text_a, pair.language_a)
+        side_b = (pair.text_b, pair.language_b)
+        for (text, language), (other_text, other_language) in ((side_a, side_b), (side_b, side_a)):
+            if language == pivot and other_language != pivot:
+                yield text, pair.group_id, other_language, other_text
 
 
 def _listed(languages: Iterable[str]) -> str:
+    """Returns up to 20 languages in alphabetical order, and how many more there are."""
     names = sorted(languages)
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    text = ", ".join(names[:20])
+    if len(names) > 20:
+        text += f" and {len(names) - 20} more"
+    return text
 
 
 if __name__ == "__main__":
-    wanted = [code for codes in sys.argv[3:] for code in codes.split(",")]
-    print(describe_word_by_word(build_word_by_word(*sys.argv[1:3], wanted)))
+    data_folder, output_folder, *language_lists = sys.argv[1:]
+    target_languages = [language for text in language_lists for language in text.split(",")]
+    print(describe_word_by_word(build_word_by_word(data_folder, output_folder, target_languages)))

@@ -71,11 +71,11 @@ def test_a_sample_does_not_depend_on_the_order():
     for item in [*items[::-1], *items]:  # each twice
         samples[1].add(item)
     assert samples[0].items() == samples[1].items() and len(samples[0].items()) == 200
-    assert set(samples[0].items()) < set(items) and 1_500 < samples[1].given() < 2_600
+    assert set(samples[0].items()) < set(items) and 1_500 < samples[1].distinct_count() < 2_600
     whole = Sample(2_000)
     for item in items:
         whole.add(item)
-    assert whole.items() == sorted(items) and whole.given() == 2_000
+    assert whole.items() == sorted(items) and whole.distinct_count() == 2_000
 
 
 def pairs():
