@@ -33,7 +33,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.search import COLOURS, THINGS, make_vectors
+from benchmarks.against_transformers import spread
+from benchmarks.search import COLOURS, THINGS, caption, make_vectors
 from mural_lite import command_line as cli
 from mural_lite import fingerprint
 from mural_lite.models import open_model
@@ -45,26 +46,30 @@ PORT = 18501
 
 
 def make_index(folder: pathlib.Path, export: str, count: int) -> None:
-    """Makes an index that the export's model may search, of synthetic vectors."""
+    """Makes an index of synthetic vectors that the export's model may search."""
     model = fingerprint.take_fingerprint(open_model(export))
     vectors = make_vectors(count, model.probes.shape[1])
-    captions = (f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}" for n in range(count))
-    items = (Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=(("en", caption),)) for n, caption in enumerate(captions))
-    sync(folder, None, zip(items, vectors), model=model, dtype="float16")
+
+    def entries():
+        for number, vector in enumerate(vectors):
+            captions = (("en", caption(number)),)
+            yield Item(f"{number}.jpg", f"/pictures/{number}.jpg", captions=captions), vector
+
+    sync(folder, None, entries(), model=model, dtype="float16")
 
 
 def run(arguments: list[str]) -> tuple[float, float, float]:
     """Returns seconds by the clock, processor seconds and MB of a command that must succeed."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "mural_tf", *arguments], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{arguments[0]} ended with {status}")
-    return time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
-    """Returns {name: function that answers the question of a number}."""
+    """Returns {rival: function that answers the question with a number}."""
     vectors = np.array(np.load(index / "vectors.npy", mmap_mode="r"), np.float32)
     words = sqlite3.connect(":memory:")
     words.execute("CREATE VIRTUAL TABLE captions USING fts5(text)")
@@ -85,26 +90,33 @@ def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
     return {"NumPy float32": multiply, "SQLite FTS5": match}
 
 
-def used_by(process: int) -> float:
-    """Returns processor milliseconds of a process."""
-    user, system = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+def processor_milliseconds(process: int) -> float:
+    """Returns the processor milliseconds that a process has used."""
+    _, _, fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")  # the name before may hold spaces
+    user, system = fields.split()[11:13]
     return 1000 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(process: int) -> dict[str, float]:
-    """Returns MB of a process: the most that was resident, the present resident set, and its proportional part."""
-    lines = (
-        pathlib.Path(f"/proc/{process}/status").read_text() + pathlib.Path(f"/proc/{process}/smaps_rollup").read_text()
-    )
-    values = {line.split(":")[0]: line.split()[1] for line in lines.splitlines()[1:] if line.endswith("kB")}
-    return {name: int(values[name]) / 1024 for name in ("VmHWM", "VmRSS", "Pss")}
+    """Returns a process's memory in MB, {"VmHWM": most resident, "VmRSS": resident now, "Pss": proportional part}."""
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    smaps = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text()
+    kilobytes = {}
+    for line in f"{status}{smaps}".splitlines():
+        if line.endswith("kB"):
+            name, number, _ = line.split()
+            kilobytes[name.rstrip(":")] = int(number)
+    return {name: kilobytes[name] / 1024 for name in ("VmHWM", "VmRSS", "Pss")}
 
 
 def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Callable]) -> dict[str, object]:
-    """Serves an index; returns seconds until the server answers, {engine: [milliseconds]}, processor milliseconds of
-    the same, and MB.
+    """Serves an index and asks the server and the rivals in turns.
+
+    Returns {"start": seconds until the server answers, "spent": {engine: milliseconds of each question},
+    "used": {engine: processor milliseconds per question}} and the entries of `memory_of`.
     """
-    address, begun = f"http://localhost:{PORT}", time.perf_counter()
+    address = f"http://localhost:{PORT}"
+    start_time = time.perf_counter()
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", f"--index={index}", f"--port={PORT}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -116,42 +128,47 @@ def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Ca
                 if process.poll() is not None:
                     raise SystemExit("The server ended before it answered.") from None
                 time.sleep(0.02)
-        start = time.perf_counter() - begun
+        start = time.perf_counter() - start_time
 
         def ask(number: int) -> bytes:
             text = urllib.parse.quote(f"a {COLOURS[number % 8]} {THINGS[number % 10]} {number}")
             return urllib.request.urlopen(f"{address}/search/answer?sentence={text}", timeout=60).read()
 
-        ways = {"server": ask, **rivals}
-        spent, used = {way: [] for way in ways}, dict.fromkeys(ways, 0.0)
+        def used_until_now(engine: str) -> float:
+            if engine == "server":
+                return processor_milliseconds(process.pid)
+            return 1e3 * time.process_time()
+
+        engines = {"server": ask, **rivals}
+        spent = {engine: [] for engine in engines}
+        used = dict.fromkeys(engines, 0.0)
         ask(0)  # which waits until the index is in memory
         for number in range(questions):
-            for way, answer in ways.items():
-                before, asked = (
-                    used_by(process.pid) if way == "server" else 1e3 * time.process_time(),
-                    time.perf_counter(),
-                )
+            for engine, answer in engines.items():
+                used_before = used_until_now(engine)
+                question_time = time.perf_counter()
                 answer(number)
-                spent[way].append(1000 * (time.perf_counter() - asked))
-                used[way] += (used_by(process.pid) if way == "server" else 1e3 * time.process_time()) - before
-        used = {way: total / questions for way, total in used.items()}
-        return {"start": start, "spent": spent, "used": used, **memory_of(process.pid)}
+                spent[engine].append(1000 * (time.perf_counter() - question_time))
+                used[engine] += used_until_now(engine) - used_before
+        used_per_question = {engine: total / questions for engine, total in used.items()}
+        return {"start": start, "spent": spent, "used": used_per_question, **memory_of(process.pid)}
     finally:
         process.terminate()
         process.wait()
 
 
 def main(_) -> None:
-    export, runtimes = FLAG["export"].value, FLAG["runtimes"].value
+    export = FLAG["export"].value
     with tempfile.TemporaryDirectory(dir=FLAG["folder"].value or None) as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
-        exports = {name: path for name, path in exports.items() if name in runtimes}
-        pathlib.Path(f"{folder}/export").mkdir()
-        for path in pathlib.Path(export).resolve().iterdir():  # without lite/, which would be taken
+        exports = {name: path for name, path in exports.items() if name in FLAG["runtimes"].value}
+        without_lite = pathlib.Path(folder) / "export"  # which would be opened in place of the export
+        without_lite.mkdir()
+        for path in pathlib.Path(export).resolve().iterdir():
             if path.name != "lite":
-                (pathlib.Path(folder) / "export" / path.name).symlink_to(path)
+                (without_lite / path.name).symlink_to(path)
         for count in map(int, FLAG["counts"].value):
             index = pathlib.Path(folder) / f"index_{count}"
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -161,24 +178,25 @@ def main(_) -> None:
 
 def compare(index: pathlib.Path, count: int, exports: dict[str, str]) -> None:
     """Asks and serves an index by each runtime, and prints the costs."""
-    costs = {name: [] for name in exports}
+    costs = {name: [] for name in exports}  # of each question, what `run` returns
     for _ in range(1 + FLAG["rounds"].value):
         for name, path in exports.items():
             costs[name].append(run(["search", "query", QUESTION, f"--index={index}", f"--model={path}"]))
-    for name, (_, *measured) in costs.items():
-        columns = [f"{statistics.median(column):.2f} ({min(column):.2f} to {max(column):.2f})"
-                   for column in zip(*measured)]  # fmt: skip
-        print(f"{count:,}: query, {name}: {columns[0]} s, {columns[1]} processor s, {columns[2]} MB", flush=True)
+    for name, (_, *counted) in costs.items():  # the first question compiled the modules
+        seconds, processor, memory = map(spread, zip(*counted))
+        print(f"{count:,}: query, {name}: {seconds} s, {processor} processor s, {memory} MB", flush=True)
     rivals = rivals_of(index)
     for name, path in exports.items():
         served = serve(path, index, FLAG["questions"].value, rivals)
         memory = f"{served['VmHWM']:.0f} MB at most, {served['VmRSS']:.0f} at the end, {served['Pss']:.0f} its share"
         print(f"{count:,}: serve, {name}: start {served['start']:.2f} s, {memory}", flush=True)
-        for way, spent in served["spent"].items():
-            p50, p99 = (statistics.quantiles(spent, n=100)[percent - 1] for percent in (50, 99))
-            ratio = statistics.median(own / other for own, other in zip(served["spent"]["server"], spent))
-            used = f"{served['used'][way]:.1f} processor ms"
-            print(f"    {way}: p50 {p50:.1f} ms, p99 {p99:.1f} ms, {used}, server / it {ratio:.2f}", flush=True)
+        for engine, spent in served["spent"].items():
+            percentiles = statistics.quantiles(spent, n=100)  # 1% to 99%
+            p50 = percentiles[50 - 1]
+            p99 = percentiles[99 - 1]
+            ratio = statistics.median(server / other for server, other in zip(served["spent"]["server"], spent))
+            used = f"{served['used'][engine]:.1f} processor ms"
+            print(f"    {engine}: p50 {p50:.1f} ms, p99 {p99:.1f} ms, {used}, server / it {ratio:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,15 @@ VALUES = (None, True, -1, 0, 7, 0.5, 2**40, 10**30, 1e308, float("nan"), "", "x"
 
 
 def flipped_bits(draw: random.Random, data: bytearray) -> None:
-    """One to three bits."""
+    """One to three bits are flipped."""
     for _ in range(draw.randint(1, 3)):
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
 def cut_off(draw: random.Random, data: bytearray) -> None:
-    """The end is missing, sometimes all."""
-    del data[draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data)), len(data) - 1]) :]
+    """The end is missing, sometimes everything."""
+    begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data)), len(data) - 1])
+    del data[begin:]
 
 
 def changed_stretch(draw: random.Random, data: bytearray) -> None:
@@ -35,14 +36,16 @@ def changed_stretch(draw: random.Random, data: bytearray) -> None:
 def swapped_lines(draw: random.Random, data: bytearray) -> None:
     """Two lines have changed places."""
     lines = bytes(data).split(b"\n")
-    a, b = draw.randrange(len(lines)), draw.randrange(len(lines))
+    a = draw.randrange(len(lines))
+    b = draw.randrange(len(lines))
     lines[a], lines[b] = lines[b], lines[a]
     data[:] = b"\n".join(lines)
 
 
 def huge_number(draw: random.Random, data: bytearray) -> None:
-    """A number, if there is one, has become an impossible one."""
-    if numbers := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
+    """A number, if the data have any, has become an impossible number."""
+    numbers = list(re.finditer(rb"-?\d+(\.\d+)?", data))
+    if numbers:
         chosen = draw.choice(numbers)
         data[chosen.start() : chosen.end()] = draw.choice(NUMBERS)
 
@@ -54,10 +57,10 @@ def not_text(draw: random.Random, data: bytearray) -> None:
 
 
 def other_value(draw: random.Random, data: bytearray) -> None:
-    """The JSON, or one line of JSON Lines, is right, but some value in it is missing, another, or deep."""
+    """The JSON, or one line of JSON Lines, is valid, but some value in it is missing, another, or deep."""
     lines = bytes(data).splitlines(keepends=True)
     number = draw.randrange(len(lines))
-    for chosen in (slice(None), slice(number, number + 1)):
+    for chosen in (slice(None), slice(number, number + 1)):  # all lines as one value, else one of them
         with contextlib.suppress(ValueError):
             root = {"": json.loads(b"".join(lines[chosen]))}
             break
@@ -73,12 +76,13 @@ def other_value(draw: random.Random, data: bytearray) -> None:
     data[:] = b"".join(lines)
 
 
-def places(value):
-    """Every (container, key) below a value of JSON."""
-    for key in list(value) if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
+def places(container: dict | list):
+    """Yields (container, key or index) of every value within a JSON object or array, at all depths."""
+    keys = list(container) if isinstance(container, dict) else range(len(container))
+    for key in keys:
+        yield container, key
+        if isinstance(container[key], (dict, list)):
+            yield from places(container[key])
 
 
 BINARY = (flipped_bits, cut_off, changed_stretch, changed_stretch, changed_stretch)
@@ -87,11 +91,16 @@ JSON = (*LINES, *[other_value] * len(LINES))
 
 
 def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
-    """Returns the bytes after one, seldom two, of the `ways`, and the names of these."""
-    data, how = bytearray(good), []
+    """Returns (the bytes after one or, seldom, two kinds of damage, the names of these kinds); `ways`: their functions.
+
+    Only the first damage can be `other_value`, which needs valid JSON, and empty data are damaged no further.
+    """
+    data = bytearray(good)
+    names = []
     for _ in range(draw.choice([1, 1, 1, 2])):
-        left = [way for way in ways if data and not (how and way is other_value)]
-        for way in draw.sample(left, min(1, len(left))):
+        possible = [way for way in ways if way is not other_value or not names]
+        if data:
+            (way,) = draw.sample(possible, 1)
             way(draw, data)
-            how.append(way.__name__)
-    return bytes(data), " and ".join(how)
+            names.append(way.__name__)
+    return bytes(data), " and ".join(names)

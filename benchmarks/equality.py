@@ -44,11 +44,12 @@ from mural_tf.models.step import compute_gradients, global_losses
 from mural_tf.training.checkpoints import list_checkpoints, training_checkpoints
 
 SEED = (3, 4)  # of the draws in the fixed batch's passes
-CHUNKS, EXAMPLES = 4, 16
+CHUNKS = 4
+EXAMPLES = 16
 
 
 def under(branch: str, **fields) -> dict:
-    """{"branch__field": value}, as `contract.toy_config` takes it."""
+    """Returns {"branch__field": value}, as `contract.toy_config` takes it."""
     return {f"{branch}__{name}": value for name, value in fields.items()}
 
 
@@ -86,13 +87,17 @@ EXPORTED = ("mural_deep", "globetrotter_deep", "mule")
 
 
 def computed_values(model, batch: dict) -> dict[str, np.ndarray]:
-    """Returns a model's initial weights, and of one batch its embeddings, losses, gradients, moments and first step."""
+    """Returns {name of a value: array}: a model's initial weights, and from one batch everything that it computes.
+
+    These are embeddings, losses and logs, gradients and moments, and logs and variables after the first step.
+    """
     values = prefixed("initial", named(own_variables(model)))
     draw_weights(model)
     embeddings = model.encode(batch, training=False)
-    total, logs = global_losses(model, embeddings, batch, model.optimizers)
-    for name_of_result, result in (("embedding", embeddings), ("total", total), ("log", logs)):
-        values.update(prefixed(f"evaluated/{name_of_result}", result))
+    totals, logs = global_losses(model, embeddings, batch, model.optimizers)
+    values.update(prefixed("evaluated/embedding", embeddings))
+    values.update(prefixed("evaluated/total", totals))
+    values.update(prefixed("evaluated/log", logs))
     for chunks in (1, CHUNKS):
         values.update(prefixed(f"chunks_{chunks}", _gradients(model, batch, chunks)))
     values.update(prefixed("step/log", model.train_step(batch)))
@@ -103,87 +108,109 @@ def computed_values(model, batch: dict) -> dict[str, np.ndarray]:
 
 
 def _gradients(model, batch: dict, chunks: int) -> dict[str, np.ndarray]:
-    """Returns logs, gradients by optimizer and moments by layer, of a batch in so many chunks."""
+    """Returns {name: array} with logs, gradients by optimizer and moments by layer, of a batch in so many chunks."""
     names = list(named(model.trainable_variables))
     result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
     values = prefixed("log", result.logs)
     for optimizer, gradients in result.by_optimizer.items():
-        reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
-        values.update(prefixed(f"gradient/{optimizer}", reached))
-    for layer, moments in result.moments.items():
-        values.update(prefixed(f"moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
+        present = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
+        values.update(prefixed(f"gradient/{optimizer}", present))
+    for layer, (mean, variance) in result.moments.items():
+        values.update(prefixed(f"moments/{layer.name}", {"mean": mean, "variance": variance}))
     return values
 
 
 def own_variables(model) -> list[tf.Variable]:
-    """The model's variables without the sums of its logs, which have no names of their own."""
+    """Returns the model's variables without the sums of its logs, which have no names of their own."""
     sums = {variable.ref() for metric in model.metrics for variable in metric.variables}
     return [variable for variable in model.variables if variable.ref() not in sums]
 
 
 def draw_weights(model) -> None:
-    """Gives each variable values that follow from its name; none is 0 or 1, as biases and moving averages are."""
-    fixed = [v for v in model.non_trainable_variables if "moving_" in v.name or "original_vectors" in v.name]
-    drawn = [v for v in model.trainable_variables if "log_temperature" not in v.name] + fixed
+    """Gives each variable values that follow from its name: no exact 0 and 1, as new biases and averages are."""
+    drawn = []
+    for variable in model.trainable_variables:
+        if "log_temperature" not in variable.name:
+            drawn.append(variable)
+    for variable in model.non_trainable_variables:
+        if "moving_" in variable.name or "original_vectors" in variable.name:
+            drawn.append(variable)
     for name, variable in named(drawn).items():
-        draw, shape = np.random.default_rng(zlib.crc32(name.encode())), tuple(variable.shape)
-        if len(shape) < 2:
-            positive = "gamma" in name or "variance" in name
-            value = draw.uniform(0.5, 1.5, shape) if positive else draw.normal(scale=0.1, size=shape)
-        else:
+        generator = np.random.default_rng(zlib.crc32(name.encode()))
+        shape = tuple(variable.shape)
+        if len(shape) >= 2:
             inputs = np.prod(shape[:-1]) if shape[-1] > 1 else np.prod(shape[:-2])
-            value = draw.normal(scale=inputs**-0.5, size=shape)
+            value = generator.normal(scale=inputs**-0.5, size=shape)
+        elif "gamma" in name or "variance" in name:  # positive
+            value = generator.uniform(0.5, 1.5, shape)
+        else:
+            value = generator.normal(scale=0.1, size=shape)
         variable.assign(value.astype(np.float32))
 
 
 def checkpoint_keys(model) -> dict[str, np.ndarray]:
-    """{key: type and shape} of everything in the model's checkpoint."""
+    """Returns {"key/…": type and shape, a string} of everything in the model's checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = training_checkpoints(model, pathlib.Path(folder), keep=1)
         checkpoints.save(1)
         checkpoints.wait()
         reader = tf.train.load_checkpoint(list_checkpoints(pathlib.Path(folder) / "checkpoints")[-1])
     types = reader.get_variable_to_dtype_map()
-    return {f"key/{k}": np.array(f"{types[k].name} {s}") for k, s in reader.get_variable_to_shape_map().items()}
+    shapes = reader.get_variable_to_shape_map()
+    return {f"key/{key}": np.array(f"{types[key].name} {shape}") for key, shape in shapes.items()}
 
 
 def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
-    """An export's signatures and their results; one picture is damaged, one text is empty, one too long."""
-    tokenizer, values = contract.tokenizer(config), {}
+    """Returns {name: array} with an export's signatures and their results.
+
+    One picture is damaged, one text is empty, and one text is too long.
+    """
+    tokenizer = contract.tokenizer(config)
     texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
-    features = config.image_tower.name == "features"
-    pixels = tf.cast(batch[model.image_parts[0]], tf.float32) / (1.0 if features else 255.0)
-    images = [row.tobytes() for row in pixels.numpy()] if features else [*toy_export.pictures(), b"damaged"]
-    inputs = {"image": pixels, "image_bytes": tf.constant(images), "text": tf.constant(texts), **tokenizer(texts)}
+    pixels = tf.cast(batch[model.image_parts[0]], tf.float32)
+    if config.image_tower.name == "features":
+        image_bytes = [row.tobytes() for row in pixels.numpy()]
+    else:
+        pixels = pixels / 255.0
+        image_bytes = [*toy_export.pictures(), b"damaged"]
+    inputs = {"image": pixels, "image_bytes": tf.constant(image_bytes), "text": tf.constant(texts)}
+    inputs.update(tokenizer(texts))
+    values = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = export_model(model, tokenizer, config, pathlib.Path(folder) / "export")
         for encoder in ("image_encoder", "text_encoder"):
             for name, function in tf.saved_model.load(str(path / encoder / "1")).signatures.items():
-                asked = function.structured_input_signature[1]
-                for side, tensors in (("in", asked), ("out", function.structured_outputs)):
-                    described = {key: f"{t.dtype.name} {t.shape}" for key, t in tensors.items()}
-                    values.update(prefixed(f"export/{encoder}/{name}/{side}", described))
-                values.update(prefixed(f"export/{encoder}/{name}", function(**{key: inputs[key] for key in asked})))
+                _, parameters = function.structured_input_signature
+                for side, tensors in (("in", parameters), ("out", function.structured_outputs)):
+                    types = {key: f"{tensor.dtype.name} {tensor.shape}" for key, tensor in tensors.items()}
+                    values.update(prefixed(f"export/{encoder}/{name}/{side}", types))
+                results = function(**{key: inputs[key] for key in parameters})
+                values.update(prefixed(f"export/{encoder}/{name}", results))
     return values
 
 
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
-    """Copies of tensors, and of variables as they are now, under "prefix/name"."""
+    """Returns {"prefix/name": array}, copies of tensors and of variables as they are now."""
     return {f"{prefix}/{name}": np.array(value) for name, value in values.items()}
 
 
 def named(variables) -> dict[str, tf.Variable]:
-    """Variables by their names; a name that occurs again has its count behind it."""
-    counts, by_name = collections.Counter(), {}
+    """Returns {name: variable}; a name that occurs again has its count behind it, "name#2"."""
+    counts = collections.Counter()
+    by_name = {}
     for variable in variables:
-        counts[variable.name] += 1
-        by_name[variable.name + f"#{counts[variable.name]}" * (counts[variable.name] > 1)] = variable
+        name = variable.name
+        counts[name] += 1
+        if counts[name] > 1:
+            name = f"{name}#{counts[name]}"
+        by_name[name] = variable
     return by_name
 
 
 def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yields (name of a method or variant, everything of it)."""
-    for name, (method, fields) in ({method: (method, {}) for method in contract.METHODS} | VARIANTS).items():
+    """Yields (name of a method or variant, {name of a value: array}), of the `chosen` or, if it is empty, of all."""
+    methods = {method: (method, {}) for method in contract.METHODS}
+    for name, (method, fields) in (methods | VARIANTS).items():
         if chosen and not {name, method} & set(chosen):
             continue
         config = contract.toy_config(method, **fields)
@@ -193,11 +220,13 @@ def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         before = set_fusion("off")  # compiling for every shape takes longer than all the rest
         values = checkpoint_keys(model) | computed_values(model, batch)
         set_fusion(before)
-        yield name, values | (exported(config, model, batch) if name in EXPORTED else {})
+        if name in EXPORTED:
+            values.update(exported(config, model, batch))
+        yield name, values
 
 
 def differences(before: dict, after: dict) -> Iterator[str]:
-    """Yields a line for every entry in which two contents differ."""
+    """Yields a line for every entry in which two contents, {name: array}, differ."""
     for name in {**before, **after}:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
@@ -226,16 +255,22 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    entries = unequal = 0
+    entries = 0
+    unequal = 0
     for name, content in contents([method for method in arguments.methods.split(",") if method]):
-        path, entries = arguments.folder / f"{name.replace(':', '.')}.npz", entries + len(content)
+        path = arguments.folder / f"{name.replace(':', '.')}.npz"
+        entries += len(content)
         if arguments.command == "write":
             np.savez(path, **content)
             continue
-        for line in differences(dict(np.load(path)) if path.exists() else {}, content):
+        kept = dict(np.load(path)) if path.exists() else {}
+        for line in differences(kept, content):
             unequal += 1
             print(f"{name} {line}", flush=True)
-    print(f"{entries:,} entries" + (f", {unequal or 'no'} differences" if arguments.command == "compare" else " kept"))
+    if arguments.command == "compare":
+        print(f"{entries:,} entries, {unequal or 'no'} differences")
+    else:
+        print(f"{entries:,} entries kept")
     sys.exit(1 if unequal or not entries else 0)
 
 
