@@ -41,26 +41,32 @@ QUESTIONS = (  # language, question, the emoji that is right
 
 
 def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str]]:
-    """Returns, for each question, the rank of the right picture from 1 on, and the first answer's emoji.
+    """Returns (rank of the right picture, from 1 on, emoji of the first answer) for each question, only by pictures.
 
-    `pictures`: encoded pictures by emoji, such as "1f34c".
+    `pictures`: {emoji, such as "1f34c": encoded picture}.
     """
-    emoji, images = list(pictures), embedder.encode_image(list(pictures.values()), progress=False)
+    emoji = list(pictures)
+    images = embedder.encode_image(list(pictures.values()), progress=False)  # [N, D]
     answers = []
     for _, question, right in QUESTIONS:
         cosines = images @ embedder.encode_text(question)  # [N]
-        index = emoji.index(right)
-        answers.append((1 + int((cosines > cosines[index]).sum()), emoji[int(np.argmax(cosines))]))
+        better = int((cosines > cosines[emoji.index(right)]).sum())
+        answers.append((1 + better, emoji[int(np.argmax(cosines))]))
     return answers
 
 
 def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, str]]:
-    """As `ranks`, by the ranking of an index; 0 for a right picture that is not among the first `top`."""
-    opened, answers = load_index(index), []
+    """Returns (rank of the right picture, emoji of the first answer) for each question, by the ranking of an index.
+
+    A rank is 0 for a right picture that is not among the first `top`.
+    """
+    opened = load_index(index)
+    answers = []
     for language, question, right in QUESTIONS:
         (result,) = search(opened, embedder, [Query(question, language)], top)
         emoji = [hit.name.rpartition("/")[2] for hit in result.hits]
-        answers.append((1 + emoji.index(right) if right in emoji else 0, emoji[0]))
+        rank = 1 + emoji.index(right) if right in emoji else 0
+        answers.append((rank, emoji[0]))
     return answers
 
 
@@ -76,7 +82,9 @@ def main(_) -> None:
     names = ("language", "question", "right answer")
     for way in ways:
         names += (f"its rank, {way}", f"first answer, {way}")
-    rows = [(*question, *itertools.chain(*results)) for question, *results in zip(QUESTIONS, *ways.values())]
+    rows = []
+    for question, *answers in zip(QUESTIONS, *ways.values()):
+        rows.append((*question, *itertools.chain.from_iterable(answers)))
     for row in (names, *rows):
         print("  ".join(map(str, row)))
     for way, answers in ways.items():

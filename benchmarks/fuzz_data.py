@@ -45,18 +45,22 @@ from mural_search import collect
 from mural_tf.data import records
 from mural_tf.data.streams.pipeline import training_batches
 
-SECONDS, GIGABYTES = 60, 3
+SECONDS = 60  # of a case
+GIGABYTES = 3  # of the process
 OUTCOMES = USED, COUNTED, REFUSED, FAILED = "all used", "skipped and counted", "refused with one line", "FAILED"
 COUNT = 12  # images, pairs, lines
 
 
 class Kind(NamedTuple):
-    """One kind of data files. `read` asserts that nothing is missing in silence; it takes the damaged folder, the good
-    one and the damaged file's name, and returns how many things were used, and how many skipped and counted."""
+    """One kind of data files.
+
+    `read` takes the damaged folder, the good folder and the damaged file's name; asserts that nothing is missing in
+    silence; and returns (how many things were used, how many were skipped and counted).
+    """
 
     make: Callable[[pathlib.Path], None]  # fills a new folder
     files: Sequence[str]  # patterns of the files to damage
-    ways: Sequence[Callable]  # how
+    ways: Sequence[Callable]  # kinds of damage, see `damage.py`
     read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
 
@@ -69,43 +73,54 @@ def make_records(folder: pathlib.Path) -> None:
 
 
 def frames(path: pathlib.Path) -> list[bytes]:
-    """The records of a good file, with their lengths and checksums."""
+    """Returns the records of a good file, with their lengths and checksums."""
     data = path.read_bytes()
-    frames_of = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
-    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in frames_of]
+    records_with_frames = []
+    for begin, record in tfrecord.read_all(path, _fail):
+        end = begin + len(record)
+        records_with_frames.append(data[begin - tfrecord.HEADER : end + tfrecord.FOOTER])
+    return records_with_frames
 
 
-def _never(problem: str, location: str, count: int) -> None:
+def _fail(problem: str, location: str, count: int) -> None:
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """One epoch of training's input: what was used or skipped is what was read, and no whole item is lost."""
-    stream, each = ("text_text", 1) if "text_pairs" in name else ("image_text", 2)  # captions of an image
+    """Reads an epoch of training's input: used and skipped items are all that was read, and no whole item is lost."""
+    stream = "image_text"
+    items_of_record = 2  # captions of an image
+    if "text_pairs" in name:
+        stream = "text_text"
+        items_of_record = 1
     config = toy_data.toy_config(folder)
     config.data.max_skipped_fraction = 1.0
     config.train.image_text_batch = config.train.text_text_batch = 1
-    used, tally = 0, None
+    used = 0
+    tally = None
     for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
-        tally, epoch = batch[f"{stream}_tally"].numpy()[0, 0], int(batch[f"{stream}_place"][0, 0, 0])
+        tally = batch[f"{stream}_tally"].numpy()[0, 0]
+        epoch = int(batch[f"{stream}_place"][0, 0, 0])
         if epoch:
             break
         used += 1
     read, skipped = tally[0, :2].tolist()
     assert read == used + 1 + skipped, f"{read} read, {used} + 1 used, {skipped} skipped"
     assert skipped == tally[1:, 0].sum(), "the kinds do not add up"
-    data, originals = (folder / name).read_bytes(), frames(good / name)
+    data = (folder / name).read_bytes()
+    originals = frames(good / name)
     whole = sum(frame in data for frame in originals)
     in_others = sum(len(frames(path)) for path in (good / name).parent.glob("train-*") if path != good / name)
-    missing = (whole + in_others) * each - used
+    missing = (whole + in_others) * items_of_record - used
     assert missing <= skipped, f"{whole} records are whole, {missing} items of them are missing, {skipped} skipped"
     assert whole == len(originals) or skipped > 0 or not data, f"{len(originals) - whole} records lost in silence"
     return used, skipped
 
 
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Evaluation takes all of a split or nothing of it; an index lists what it leaves out."""
-    data, originals = (folder / name).read_bytes(), frames(good / name)
+    """Reads a split as evaluation, which takes all or nothing, and as an index, which lists what it leaves out."""
+    data = (folder / name).read_bytes()
+    originals = frames(good / name)
     whole = sum(frame in data for frame in originals)
     entries = list(collect.find("images", [str(folder)], "dev"))
     unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
@@ -135,15 +150,17 @@ SOURCES = {  # the damaged file → the source that it is part of
 
 
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """No record is missing from a source's output unless a loss was counted."""
+    """Converts a source: no record is missing from its output unless a loss was counted."""
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
-    dataset_folder.describe(output)
+    dataset_folder.describe(output)  # raises for a description that it cannot read
     description = json.loads((output / "dataset.json").read_text(encoding="utf-8"))
-    written = [pair.text_b for split in description["counts"]["text_pairs"]
-               for pair in convert_data.pairs_in(output, split)]  # fmt: skip
+    written = []
+    for split in description["counts"]["text_pairs"]:
+        written += [pair.text_b for pair in convert_data.pairs_in(output, split)]
     for split in description["counts"]["image_text"]:
-        written += [caption for record in convert_data.images_in(output, split) for caption in record.captions]
+        for record in convert_data.images_in(output, split):
+            written += record.captions
     counted = [*description["skipped"].items(), *description["left_out"].items()]
     skipped = sum(entry["count"] for _, entry in counted)
     assert (output / "skipped.tsv").exists() == bool(description["skipped"]), f"skipped.tsv: {description['skipped']}"
@@ -153,38 +170,47 @@ def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, i
         lines = len(data.split(b"\n")) - (data[-1:] in (b"\n", b""))
         assert len(written) + skipped == lines, f"{lines} in, {len(written)} written, {skipped}: {counted}"
     lost = {caption(i) for i in range(COUNT)} - set(written)
-    same = changed_in_place(good / name, folder / name)
-    assert skipped or len(written) >= COUNT or len(lost) <= same, f"{sorted(lost)} lost in silence of {len(written)}"
+    changed = changed_in_place(good / name, folder / name)
+    is_said = skipped or len(written) >= COUNT or len(lost) <= changed
+    assert is_said, f"{sorted(lost)} lost in silence of {len(written)}"
     return len(written), skipped
 
 
 def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
-    """How many captions of a good file cannot be found in its damaged copy: their words, not they, are lost."""
-    before, after = map(unpacked, (good, copy))
-    return sum(caption(i).encode() not in after for i in range(COUNT)) if caption(0).encode() in before else 0
+    """Returns how many captions of a good file its damaged copy holds no longer: they are changed, and not lost.
+
+    Returns 0 for a file that does not hold captions as plain text.
+    """
+    if caption(0).encode() not in unpacked(good):
+        return 0
+    content = unpacked(copy)
+    return sum(caption(i).encode() not in content for i in range(COUNT))
 
 
 def unpacked(path: pathlib.Path) -> bytes:
+    """Returns a file's content, decompressed if it is a .gz; b"" if it cannot be decompressed."""
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, ValueError):
         return b""
 
 
 def caption(index: int) -> str:
-    """No caption is part of another."""
+    """Returns a caption that is no part of another caption."""
     return f"the caption number {index:03d} of all"
 
 
 def make_sources(folder: pathlib.Path) -> None:
-    """The files of `SOURCES`, of the same pictures and captions."""
+    """Writes the files of `SOURCES`, all with the same pictures and captions."""
     import pyarrow
     import pyarrow.parquet
 
     for name in ("images", "tars", "shards"):
         (folder / name).mkdir(parents=True)
     images = [smooth_pictures.image_bytes(i, 24, 20) for i in range(COUNT)]
-    captions, sentences = [caption(i) for i in range(COUNT)], [f"ein Satz {i:03d}" for i in range(COUNT)]
+    captions = [caption(i) for i in range(COUNT)]
+    sentences = [f"ein Satz {i:03d}" for i in range(COUNT)]
     for i, image in enumerate(images):
         (folder / f"images/{i}.jpg").write_bytes(image)
     with tarfile.open(folder / "tars/00000.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -197,7 +223,9 @@ def make_sources(folder: pathlib.Path) -> None:
     with tf.io.TFRecordWriter(str(folder / "shards/00000.tfrecord")) as writer:
         for i in range(COUNT):
             values = {"key": str(i).encode(), "jpg": images[i], "txt": captions[i].encode()}
-            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in values.items()}
+            feature = {}
+            for key, value in values.items():
+                feature[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
     (folder / "captions.tsv").write_text("".join(f"{i}.jpg\t{captions[i]}\n" for i in range(COUNT)))
     (folder / "pairs.tsv").write_text("".join(f"{sentences[i]}\t{captions[i]}\n" for i in range(COUNT)))
@@ -209,13 +237,16 @@ def make_sources(folder: pathlib.Path) -> None:
     pictures = [{"id": i, "file_name": f"{i}.jpg"} for i in range(COUNT)]
     annotations = [{"id": 100 + i, "image_id": i, "caption": captions[i]} for i in range(COUNT)]
     (folder / "coco.json").write_text(json.dumps({"images": pictures, "annotations": annotations}))
-    said = [[{"raw": captions[i], "sentid": i}] for i in range(COUNT)]
-    entries = [{"filename": f"{i}.jpg", "cocoid": i, "split": "train", "sentences": said[i]} for i in range(COUNT)]
+    entries = []
+    for i in range(COUNT):
+        image_sentences = [{"raw": captions[i], "sentid": i}]
+        entries.append({"filename": f"{i}.jpg", "cocoid": i, "split": "train", "sentences": image_sentences})
     (folder / "karpathy.json").write_text(json.dumps({"dataset": "coco", "images": entries}))
     rows = pyarrow.Table.from_pylist([{"sentence": sentences[i], "text": captions[i]} for i in range(COUNT)])
     pyarrow.parquet.write_table(rows, folder / "part.parquet", row_group_size=4)
-    sides = {"de": sentences, "en": captions}
-    members = {f"X.de-en.{language}": "".join(f"{s}\n" for s in side).encode() for language, side in sides.items()}
+    members = {}
+    for language, texts in {"de": sentences, "en": captions}.items():
+        members[f"X.de-en.{language}"] = "".join(f"{text}\n" for text in texts).encode()
     convert_data.write_moses(folder / "de-en.txt.zip", members)
 
 
@@ -235,28 +266,33 @@ KINDS = {
 def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
     """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
 
-    Returns one of `OUTCOMES`, and the damage or the message. Ends the process after `SECONDS`.
+    Returns (one of `OUTCOMES`, the file, its damage and the numbers or the message). Ends the process after `SECONDS`.
     """
-    damage, draw = KINDS[name], random.Random(f"{name} {seed}")
-    good, copy = root / damage.make.__name__, root / f"{name}-{seed}"
+    kind = KINDS[name]
+    draw = random.Random(f"{name} {seed}")
+    good = root / kind.make.__name__
+    copy = root / f"{name}-{seed}"
     if not good.exists():
-        damage.make(good)
+        kind.make(good)
     shutil.copytree(good, copy)
-    file = draw.choice(sorted(path for pattern in damage.files for path in copy.glob(pattern)))
-    what, (data, how) = str(file.relative_to(copy)), damaged(draw, file.read_bytes(), damage.ways)
+    file = draw.choice(sorted(path for pattern in kind.files for path in copy.glob(pattern)))
+    file_name = str(file.relative_to(copy))
+    data, how = damaged(draw, file.read_bytes(), kind.ways)
     file.write_bytes(data)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
-        used, skipped = damage.read(copy, good, what)
-        outcome, said = (COUNTED if skipped else USED), f"{used} used, {skipped} skipped"
+        used, skipped = kind.read(copy, good, file_name)
+        outcome = COUNTED if skipped else USED
+        detail = f"{used} used, {skipped} skipped"
     except UserError as error:
-        said = " ".join(str(error).split())  # as commands print it
-        outcome = REFUSED if said else FAILED
+        detail = " ".join(str(error).split())  # as commands print it
+        outcome = REFUSED if detail else FAILED
     except Exception:  # noqa: BLE001 - which are what is looked for
-        outcome, said = FAILED, traceback.format_exc()
+        outcome = FAILED
+        detail = traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
     shutil.rmtree(copy)
-    return outcome, f"{what}, {how}: {said}"
+    return outcome, f"{file_name}, {how}: {detail}"
 
 
 def main() -> None:

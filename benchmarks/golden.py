@@ -42,7 +42,7 @@ SENTENCES = [
     " ".join(f"house number {number}" for number in range(200)),
     "",
 ]
-# Heights and widths. None is tall: Pillow resizes some of these in another order since version 13.
+# Heights and widths. No picture is tall: Pillow resizes some tall pictures in another order since version 13.
 SIDES = [(37, 53), (97, 301), (224, 224), (411, 640)]
 
 
@@ -64,11 +64,11 @@ def draw_pictures() -> list[bytes]:
 
 
 def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns what a checkpoint gives for `SENTENCES` (N) and, if it has an image tower, `draw_pictures` (M).
+    """Returns {name: array} for `SENTENCES` (N) and, if the checkpoint has an image tower, `draw_pictures` (M).
 
-    ids, mask: int32 [N, T], as the text tower takes them; text_vectors: float32 [N, D], L2-normalised.
-    picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255], prepared and before they are
-    normalised; image_vectors: float32 [M, D].
+    format, sentences: `FORMAT` and `SENTENCES`; ids, mask: int32 [N, T], as the text tower takes them; text_vectors:
+    float32 [N, D], L2-normalised. picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255],
+    prepared and before they are normalised; image_vectors: float32 [M, D], L2-normalised.
 
     Raises `ValueError` for a folder of another kind, and transformers' errors for files that it cannot read.
     """
@@ -83,6 +83,7 @@ def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the texts' part of `golden_vectors`."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -96,6 +97,7 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the texts' and the pictures' part of `golden_vectors`."""
     import torch
     from PIL import Image
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
@@ -105,20 +107,26 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
         raise ValueError(f"{folder} holds a {model_type!r}: expected a model of images and texts, or modules.json.")
     length = model.config.text_config.max_position_embeddings
-    length = min(length, 64) if model_type == "align" else length  # AlignProcessor's
-    siglip = model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
-    tokens = AutoTokenizer.from_pretrained(folder, local_files_only=True)(
-        SENTENCES, padding="max_length" if siglip else True, truncation=True, max_length=length, return_tensors="pt"
-    )
+    if model_type == "align":
+        length = min(length, 64)  # AlignProcessor's
+    is_siglip = model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    padding = "max_length" if is_siglip else True
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokens = tokenizer(SENTENCES, padding=padding, truncation=True, max_length=length, return_tensors="pt")
     ids = tokens["input_ids"]
-    mask = torch.ones_like(ids) if siglip else tokens["attention_mask"]
+    if is_siglip:
+        mask = torch.ones_like(ids)
+        text_inputs = {"input_ids": ids}
+    else:
+        mask = tokens["attention_mask"]
+        text_inputs = {"input_ids": ids, "attention_mask": mask}
     pictures = draw_pictures()
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-    # Where black and white come to lie tells how pixels are normalised.
-    images = [Image.new("RGB", (64, 64), color) for color in ("black", "white")]
-    images += [Image.open(io.BytesIO(picture)) for picture in pictures]
-    prepared = processor(images=images, return_tensors="pt")
-    values = prepared["pixel_values"].float()  # [2 + M, 3, S, S], or of NaFlex patches, [2 + M, N, P * P * 3]
+    # The values of black and white tell how pixels are normalised.
+    opened = [Image.new("RGB", (64, 64), color) for color in ("black", "white")]
+    opened += [Image.open(io.BytesIO(picture)) for picture in pictures]
+    prepared = processor(images=opened, return_tensors="pt")
+    values = prepared["pixel_values"].float()  # [2 + M, 3, S, S], or NaFlex's patches, [2 + M, N, P * P * 3]
     if "spatial_shapes" in prepared:
         pixels = _squares(values, prepared["spatial_shapes"].tolist())
     else:
@@ -127,29 +135,34 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
         pixels = pixels.permute(0, 2, 3, 1).numpy().astype(np.float32)
     image_inputs = {name: value[2:] for name, value in prepared.items()}
     with torch.no_grad():
-        texts = model.get_text_features(input_ids=ids, **({} if siglip else {"attention_mask": mask}))
-        vectors = model.get_image_features(**image_inputs)
+        texts = model.get_text_features(**text_inputs)
+        images = model.get_image_features(**image_inputs)
     return {
         **_ids(ids, mask),
         "text_vectors": _normalised(texts),
         **{f"picture_{i}": np.frombuffer(picture, np.uint8) for i, picture in enumerate(pictures)},
         "pixels": pixels,
-        "image_vectors": _normalised(vectors),
+        "image_vectors": _normalised(images),
     }
 
 
 def _squares(values, shapes: list[list[int]]) -> np.ndarray:
-    """NaFlex's patches as squares with a last cell for their rows and columns, float32 [M, S, S, 3] in [0, 255].
+    """Returns NaFlex's patches as square pictures, float32 [M, S, S, 3] in [0, 255], as `data/patches.py` does.
 
-    `values`: float [2 + M, N, P * P * 3], of a black and a white picture first; `shapes`: [2 + M, 2].
+    The last cell of a square holds the picture's rows and columns of patches.
+
+    Args:
+      values: the patches, float [2 + M, N, P * P * 3]; the first two pictures are black and white.
+      shapes: rows and columns of each picture's patches, [2 + M, 2].
     """
     count, patches, numbers = values.shape
     size = round((numbers / 3) ** 0.5)
-    cells = int(patches**0.5) + 1
-    cut = values.reshape(count, patches, size, size, 3).numpy()
-    black, white = cut[0, 0, 0, 0], cut[1, 0, 0, 0]  # [3] each
+    cells = int(patches**0.5) + 1  # of a side
+    pixels = values.reshape(count, patches, size, size, 3).numpy()
+    black = pixels[0, 0, 0, 0]  # [3]
+    white = pixels[1, 0, 0, 0]
     squares = np.zeros((count - 2, cells**2, size, size, 3), np.float32)
-    for square, picture, (rows, columns) in zip(squares, cut[2:], shapes[2:]):
+    for square, picture, (rows, columns) in zip(squares, pixels[2:], shapes[2:]):
         square[: rows * columns] = 255 * (picture[: rows * columns] - black) / (white - black)
         square[-1, 0, :2, 0] = rows % 256, columns % 256
         square[-1, 0, :2, 1] = rows // 256, columns // 256
@@ -158,11 +171,12 @@ def _squares(values, shapes: list[list[int]]) -> np.ndarray:
 
 
 def _ids(ids, mask) -> dict[str, np.ndarray]:
+    """Returns {"ids", "mask"}, int32, from tensors."""
     return {"ids": ids.numpy().astype(np.int32), "mask": mask.numpy().astype(np.int32)}
 
 
 def _normalised(output) -> np.ndarray:
-    """Float32 [B, D] of a tensor, or of the output in which newer versions of transformers return it."""
+    """Returns L2-normalised vectors, float32 [B, D]; newer versions of transformers return them within an output."""
     vectors = getattr(output, "pooler_output", output).numpy().astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 

@@ -33,7 +33,7 @@ PIXELS_APART, PIXELS_APART_ON_AVERAGE = 3, 0.5  # of 255: resizing rounds differ
 
 
 def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns what `golden.golden_vectors` gave; raises `UserError` for a missing, damaged or foreign file."""
+    """Returns a file's arrays, as of `golden.golden_vectors`; raises `UserError` for a missing or unusable file."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file.")
     try:
@@ -62,19 +62,19 @@ def compare(
       parts: the parts that were imported; other parts are not looked at.
 
     Raises:
-      UserError: the stages that differ and by how much, the first one first; or a file of another kind of checkpoint.
+      UserError: stages differ, each named in order with the difference; or the file is of another kind of checkpoint.
     """
-    stages: dict[str, tuple[bool, str]] = {}
+    stages: dict[str, tuple[bool, str]] = {}  # {stage: (whether it is equal, its line)}
     cosines = []
 
-    def compare_tower(name: str, embed, given, own, there: np.ndarray, what: str) -> None:
-        here = embed(given).numpy()
+    def compare_tower(name: str, embed, golden_inputs, our_inputs, there: np.ndarray, items: str) -> None:
+        here = embed(golden_inputs).numpy()
         if here.shape != there.shape:
             raise _other(f"has vectors of {there.shape[1]} numbers, and the model gives {here.shape[1]}")
         apart = np.abs(here - there).max()
         stages[name] = bool(apart <= MOST_APART), f"numbers at most {apart:.1e} apart"
-        least = np.sum(embed(own).numpy() * there, axis=-1).min()
-        cosines.append(f"{least:.5f} for {len(there)} {what}")
+        least = np.sum(embed(our_inputs).numpy() * there, axis=-1).min()
+        cosines.append(f"{least:.5f} for {len(there)} {items}")
 
     def embed_texts(tokens: dict) -> tf.Tensor:
         if f"{model.head_names[0]}_head" in parts:
@@ -86,14 +86,14 @@ def compare(
             tokens, stages["ids"] = _compare_ids(golden, config, pieces)
         if "image_encoder" in parts:
             images, stages["pixels"] = _compare_pixels(golden, config.image_tower)
-            given = tf.constant(golden["pixels"] / 255.0)
-            compare_tower("image tower", model.embed_images, given, images, golden["image_vectors"], "pictures")
+            pixels = tf.constant(golden["pixels"] / 255.0)
+            compare_tower("image tower", model.embed_images, pixels, images, golden["image_vectors"], "pictures")
         if "text_encoder" in parts:
-            given = _tokens(golden["ids"], golden["mask"])
-            compare_tower("text tower", embed_texts, given, tokens, golden["text_vectors"], "sentences")
-    apart = [f"{name}: {line}" for name, (is_equal, line) in stages.items() if not is_equal]
-    if apart:
-        raise UserError(f"The vectors differ from the golden vectors. {'; '.join(apart)}.")
+            golden_tokens = _tokens(golden["ids"], golden["mask"])
+            compare_tower("text tower", embed_texts, golden_tokens, tokens, golden["text_vectors"], "sentences")
+    differences = [f"{name}: {line}" for name, (is_equal, line) in stages.items() if not is_equal]
+    if differences:
+        raise UserError(f"The vectors differ from the golden vectors. {'; '.join(differences)}.")
     lines = [f"{name}: {line}" for name, (_, line) in stages.items()]
     return [*lines, f"end to end: cosines of at least {' and '.join(cosines)}"]
 
@@ -103,12 +103,15 @@ def _other(facts: str) -> UserError:
 
 
 def _tokens(ids: np.ndarray, mask: np.ndarray) -> dict[str, tf.Tensor]:
+    """Returns tokens as the text tower takes them, with type 0."""
     return dict(zip(TOKENS, map(tf.constant, (ids, mask, np.zeros_like(ids)))))
 
 
 def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bool, str]]:
-    """Returns our tokens and the stage's result."""
-    texts, ids, length = golden["sentences"].tolist(), golden["ids"], config.text_tower.max_length
+    """Returns our tokens and the stage's result, (whether the ids are equal, its line)."""
+    sentences = golden["sentences"].tolist()
+    ids = golden["ids"]
+    length = config.text_tower.max_length
     if ids.max() >= len(pieces):
         raise _other(f"has ids up to {ids.max()}, and the vocabulary {len(pieces)} pieces")
     if ids.shape[1] > length:
@@ -116,31 +119,36 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
             f"The golden file has rows of {ids.shape[1]} ids, and the model takes {length}: it is of another "
             "checkpoint."
         )
-    texts = [config.vocabulary.prompt + text for text in texts]
+    texts = [config.vocabulary.prompt + sentence for sentence in sentences]
     tokenizer = tokenizer_of(config, pieces).with_prompt("")
     tokens = tokenizer(texts, pad="longest")
-    own, there = _rows(tokens), _rows(_tokens(ids, golden["mask"]))
+    there = _rows(_tokens(ids, golden["mask"]))
     here = _rows(_as_hugging_face(tokenizer, texts))
-    different = [i for i, (a, b) in enumerate(zip(here, there)) if a != b]
+    different = [row for row, (ours, theirs) in enumerate(zip(here, there)) if ours != theirs]
     if not different:
-        explained = sum(a != b for a, b in zip(own, there))
+        explained = sum(ours != theirs for ours, theirs in zip(_rows(tokens), there))
         note = f", {explained} of them but for the tokens that docs/checkpoints.md names" if explained else ""
         return tokens, (True, f"equal for {len(texts)} sentences{note}")
     first = different[0]
-    a, b = here[first], there[first]
-    at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    ours = here[first]
+    theirs = there[first]
+    place = min(len(ours), len(theirs))  # where one begins with the other
+    for position, (our_id, their_id) in enumerate(zip(ours, theirs)):
+        if our_id != their_id:
+            place = position
+            break
     return tokens, (
         False,
-        f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {len(a)} ids here, {len(b)} "
-        f"there; from place {at} {a[at : at + 5]} here, {b[at : at + 5]} there",
+        f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {len(ours)} ids here, "
+        f"{len(theirs)} there; from place {place} {ours[place : place + 5]} here, {theirs[place : place + 5]} there",
     )
 
 
 def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Tensor]:
-    """Our tokens, changed to Hugging Face's where docs/checkpoints.md says that they differ.
+    """Returns our tokens, changed to Hugging Face's where docs/checkpoints.md says that they differ.
 
     BERT: a word with an unknown character is [UNK], and no sigma is a final sigma. SigLIP: a text that begins with
-    white space has a "▁" more.
+    white space has an additional "▁".
     """
     if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.layout is LAYOUTS["siglip"]:
         texts = [SPACE + text.lstrip() if text[:1].isspace() else text for text in texts]
@@ -149,17 +157,24 @@ def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Ten
     if tokenizer.lower_case:
         texts = [text.replace("Σ", "σ") for text in texts]
     unknown = tokenizer.unknown_id
-    words = [[[unknown] if unknown in word else word for word in row] for row in tokenizer.tokenize(texts).to_list()]
-    return tokenizer.pack(tf.ragged.constant([sum(row, []) for row in words], tf.int32))
+    rows = []
+    for words in tokenizer.tokenize(texts).to_list():  # the ids of each word's pieces
+        ids = []
+        for word in words:
+            ids += [unknown] if unknown in word else word
+        rows.append(ids)
+    return tokenizer.pack(tf.ragged.constant(rows, tf.int32))
 
 
 def _rows(tokens: dict[str, tf.Tensor]) -> list[list[int]]:
-    """The ids without padding."""
-    return [ids[mask == 1].tolist() for ids, mask in zip(*(tokens[name].numpy() for name in TOKENS[:2]))]
+    """Returns the ids of each text, without padding."""
+    ids_name, mask_name, _ = TOKENS
+    masks = tokens[mask_name].numpy()
+    return [ids[mask == 1].tolist() for ids, mask in zip(tokens[ids_name].numpy(), masks)]
 
 
 def _compare_pixels(golden, tower: ConfigDict) -> tuple[tf.Tensor, tuple[bool, str]]:
-    """Returns our uint8 [M, S, S, 3] and the stage's result."""
+    """Returns our pixels, uint8 [M, S, S, 3], and the stage's result, (whether they are close, its line)."""
     if "pixels" not in golden:
         raise _other("has texts alone, and the weights an image tower")
     there = golden["pixels"]

@@ -68,8 +68,8 @@ def text_encoder(count: int, pieces: int) -> keras.Model:
     x = layers.Dropout(DROPOUT)(x)
     for _ in range(count):
         x = transformer_layer(x, mask)
-    first = layers.Lambda(lambda states: states[:, 0], dtype="float32")(x)
-    return keras.Model(word_ids, first, name="text_encoder")
+    cls_state = layers.Lambda(lambda states: states[:, 0], dtype="float32")(x)
+    return keras.Model(word_ids, cls_state, name="text_encoder")
 
 
 def transformer_layer(x, mask):
@@ -102,7 +102,7 @@ class Mural(keras.Model):
         """Returns [MURAL] Eq. 1, a float32 scalar.
 
         Args:
-          batch: images, uint8 [N, S, S, 3], their captions, and two texts of each text pair, int32 [N, TOKENS] each.
+          batch: (images, captions, first texts, second texts): uint8 [N, S, S, 3] and int32 [N, TOKENS] each.
           training: whether dropout draws and BatchNorm uses the batch's statistics.
         """
         images, captions, texts_a, texts_b = batch
@@ -136,9 +136,14 @@ def matching_loss(left, right, temperature, margin: float = 0.0):
 
 
 def example(pixels: int, pairs: int) -> tuple:
-    """Returns the shapes of a batch, as `Mural.call` takes it."""
+    """Returns the shapes and types of a batch, as `Mural.call` takes it."""
     texts = jax.ShapeDtypeStruct((pairs, TOKENS), jnp.int32)
     return (jax.ShapeDtypeStruct((pairs, pixels, pixels, 3), jnp.uint8), texts, texts, texts)
+
+
+def shapes_of(variables) -> list[jax.ShapeDtypeStruct]:
+    """Returns the shapes and types of variables."""
+    return [jax.ShapeDtypeStruct(variable.shape, variable.dtype) for variable in variables]
 
 
 def lower_step(size: str, pairs: int) -> bytes:
@@ -165,16 +170,17 @@ def lower_step(size: str, pairs: int) -> bytes:
             weights, slots = optimizer.stateless_apply(slots, gradients, weights)
         return loss, weights, statistics, slots
 
-    state = [
-        [jax.ShapeDtypeStruct(variable.shape, variable.dtype) for variable in variables]
-        for variables in (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-    ]
-    traced = jax.jit(step, donate_argnums=(0, 1, 2)).trace(*state, example(model.pixels, pairs))
+    weights = shapes_of(model.trainable_variables)
+    statistics = shapes_of(model.non_trainable_variables)
+    slots = shapes_of(optimizer.variables)
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2))
+    traced = compiled.trace(weights, statistics, slots, example(model.pixels, pairs))
     lowered = traced.lower(lowering_platforms=("tpu",))
     return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
 
 
 def main() -> None:
+    """Writes the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", type=pathlib.Path, help="file to write: a serialized HLO module")
     parser.add_argument("--pairs", type=int, default=16)

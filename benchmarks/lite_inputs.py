@@ -29,71 +29,82 @@ from mural_tf import backend  # noqa: F401 - registers the tokenizer's operation
 from mural_tf.data.images import prepare_image
 from mural_tf.text import build_tokenizer
 
+# Byte sequences and characters that a tokenizer may treat in its own way.
 ODD = [b"\x00", b"\x01", b"\x1b", b"\x7f", b"\xc2\x85", b"\xff", b"\xc3", b"\xed\xa0\x80", b"  ", b"\t", b"\n"]
 ODD += [character.encode() for character in "\xa0\u200b\u200d\u2028\ufeffİΣ"]
 
 
 def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
-    """Texts with one of `ODD` put somewhere, between bytes of a character as well."""
-    draw = random.Random(0)
-    changed = []
-    for text in draw.choices(texts, k=count):
-        begin = draw.randrange(len(text) + 1)
-        changed.append(text[:begin] + draw.choice(ODD) + text[begin:])
-    return changed
+    """Returns `count` of the texts, each with one of `ODD` somewhere, between bytes of a character as well."""
+    generator = random.Random(0)
+    odd = []
+    for text in generator.choices(texts, k=count):
+        position = generator.randrange(len(text) + 1)
+        odd.append(text[:position] + generator.choice(ODD) + text[position:])
+    return odd
 
 
 def kind_of(text: bytes) -> str:
-    """What is odd about a text, in words."""
+    """Returns the kind of odd character in a text: "a control character", "invalid UTF-8", or "other"."""
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError:
         return "invalid UTF-8"
     categories = {unicodedata.category(character) for character in decoded}
     names = {"Cn": "an unassigned", "Cc": "a control", "Cf": "a format", "Co": "a private"}
-    return next((f"{name} character" for code, name in names.items() if code in categories), "other")
+    for category, name in names.items():
+        if category in categories:
+            return f"{name} character"
+    return "other"
 
 
 def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
-    """Prints how many texts have other ids, and the speed of both."""
-    config, lite = load_config(export / "config.json"), export / "lite"
+    """Prints how many texts have other ids in `lite/` than in the graph, and the speed of both."""
+    config = load_config(export / "config.json")
+    lite = export / "lite"
     tokenizer = build_tokenizer(config, export / "vocabulary.txt")
     pieces = pieces_of(lite, config, read_json(lite / DESCRIPTION)["text"])
     tokenize = tf.function(lambda batch: tokenizer(batch), [tf.TensorSpec([None], tf.string)], autograph=False)
-    different, seconds = collections.defaultdict(list), [0.0, 0.0]
+    different = collections.defaultdict(list)  # {kind: [(text, ids in lite/, ids in the graph)]}
+    graph_seconds = 0.0
+    lite_seconds = 0.0
     for begin in range(0, len(texts), 1000):
         batch = texts[begin : begin + 1000]
         start = time.process_time()
         graph = {name: ids.numpy() for name, ids in tokenize(tf.constant(batch)).items()}
         middle = time.process_time()
         rows = pieces.rows(batch)
-        seconds = [seconds[0] + middle - start, seconds[1] + time.process_time() - middle]
-        for text, (ids, _), expected, mask in zip(batch, rows, graph["input_word_ids"], graph["input_mask"]):
-            if ids != expected[: mask.sum()].tolist():
-                different[kind_of(text)].append((text, ids, expected[: mask.sum()].tolist()))
+        graph_seconds += middle - start
+        lite_seconds += time.process_time() - middle
+        for text, (ids, _), padded_ids, mask in zip(batch, rows, graph["input_word_ids"], graph["input_mask"]):
+            graph_ids = padded_ids[: mask.sum()].tolist()
+            if ids != graph_ids:
+                different[kind_of(text)].append((text, ids, graph_ids))
     count = sum(map(len, different.values()))
-    speed = " and ".join(f"{1e6 * total / len(texts):.1f}" for total in seconds)
+    speed = f"{1e6 * graph_seconds / len(texts):.1f} and {1e6 * lite_seconds / len(texts):.1f}"
     print(f"{len(texts):,} texts, {count} with other ids; processor microseconds per text, graph and here: {speed}")
-    for difference, examples in different.items():
-        print(f"  {difference}: {len(examples)}, such as {examples[0]}")
+    for kind, examples in different.items():
+        print(f"  {kind}: {len(examples)}, such as {examples[0]}")
 
 
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
-    """Prints the largest and the mean difference of pixels, by format."""
+    """Prints the largest and the mean difference of pixels in at most `most` pictures, by format."""
     tower = load_config(export / "config.json").image_tower
-    differences = collections.defaultdict(list)
+    differences = collections.defaultdict(list)  # {format: [(largest, mean) of a picture]}
     for path in sorted(path for path in folder.rglob("*") if path.is_file())[:most]:
         try:
             data = for_the_encoder(path.read_bytes())
-            ours, graphs = prepare(data, tower), prepare_image(tf.constant(data), tower).numpy()
+            lite_pixels = prepare(data, tower)
+            graph_pixels = prepare_image(tf.constant(data), tower).numpy()
         except (BadImage, tf.errors.OpError):
             continue
-        difference = np.abs(ours.astype(int) - graphs)
-        differences["JPEG" if data[:2] == b"\xff\xd8" else "PNG"].append((difference.max(), difference.mean()))
-    for name, rows in differences.items():
-        largest, mean = np.array(rows).T
-        print(f"{len(rows)} pictures as {name}: largest difference {largest.max():.0f} of 255, mean {mean.mean():.3f}, "
-              f"largest mean of one {mean.max():.3f}")  # fmt: skip
+        difference = np.abs(lite_pixels.astype(int) - graph_pixels)
+        image_format = "JPEG" if data.startswith(b"\xff\xd8") else "PNG"
+        differences[image_format].append((difference.max(), difference.mean()))
+    for image_format, rows in differences.items():
+        largest, means = np.array(rows).T
+        print(f"{len(rows)} pictures as {image_format}: largest difference {largest.max():.0f} of 255, "
+              f"mean {means.mean():.3f}, largest mean of one {means.max():.3f}")  # fmt: skip
 
 
 def main() -> None:
