@@ -29,6 +29,7 @@ SCORES = ("f1", "accuracy", "ndcg_at_10", "recall_at_1")
 
 
 def metadata(name: str, task_type: str, score: str, languages) -> TaskMetadata:
+    """Returns a task's description; `score`: the name of its main score, `languages` as mteb lists them."""
     return TaskMetadata(
         name=name, description="-", dataset={"path": "local", "revision": "1"}, type=task_type, category="t2t",
         modalities=["text"], eval_splits=["test"], eval_langs=languages, main_score=score, reference=None, date=None,
@@ -69,6 +70,7 @@ class Retrieval(AbsTaskRetrieval):
 
 
 def read_lines(texts: pathlib.Path, language: str) -> list[str]:
+    """Returns the test's 1,000 sentences in a language."""
     with gzip.open(texts / f"data/task1/raw/test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as file:
         return file.read().splitlines()
 
@@ -81,7 +83,8 @@ def main() -> None:
     arguments = parser.parse_args()
     encoders = {"here": MtebEncoder(arguments.model)}
     encoders["Sentence-Transformers"] = SentenceTransformerEncoderWrapper(arguments.model)
-    german, english = (read_lines(arguments.texts, language) for language in ("de", "en"))
+    german = read_lines(arguments.texts, "de")
+    english = read_lines(arguments.texts, "en")
     rows = [["task", "score", *encoders]]
     for task in (Bitext(german, english), Retrieval(german, english)):
         scores = []

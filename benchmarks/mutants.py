@@ -78,6 +78,7 @@ def _changed(node: ast.AST, **fields) -> ast.AST:
 
 
 def _other_operation(operation: ast.AST) -> ast.AST | None:
+    """Returns the operation of `OPERATIONS` that takes the place of another, `None` if there is none."""
     other = OPERATIONS.get(type(operation).__name__)
     return getattr(ast, other)() if other else None
 
@@ -235,7 +236,7 @@ def mistakes_in(file: str, text: str) -> list[Mistake]:
 
 
 def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
-    """Draws mistakes, every operator as likely as another, and each mistake once."""
+    """Returns `count` random mistakes or all: every operator is as likely as another, and each mistake comes once."""
     by_operator = collections.defaultdict(list)
     for mistake in mistakes:
         by_operator[mistake.operator].append(mistake)
@@ -261,7 +262,7 @@ class Words(NamedTuple):
 
 
 def read_words(root: pathlib.Path, pattern: str) -> list[Words]:
-    """Reads the files of a tree that fit a pattern."""
+    """Returns the words of the files of a tree that fit a pattern."""
     files = []
     for path in sorted(root.glob(pattern)):
         text = path.read_text(encoding="utf-8")

@@ -43,34 +43,47 @@ def good_request(draw: random.Random, items: int) -> bytes:
 
 
 def bad_request(draw: random.Random) -> bytes:
-    """Returns odd parameters, paths and bodies, and bytes that are no HTTP."""
+    """Returns a request with odd parameters, path or body, or bytes that are no HTTP."""
     pairs = [(draw.choice(NAMES), draw.choice(ODD)) for _ in range(draw.randrange(5))]
     query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in pairs)
-    body, method = draw.choice(BODIES), draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
-    path = "/search/answer" if method == "POST" and draw.random() < 0.5 else f"{draw.choice(PATHS)}?{query}"
+    body = draw.choice(BODIES)
+    method = draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
+    if method == "POST" and draw.random() < 0.5:
+        path = "/search/answer"
+    else:
+        path = f"{draw.choice(PATHS)}?{query}"
     content_type = draw.choice(["application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"])
     head = f"{method} {path} HTTP/1.1\r\n{HEADERS}Accept: {draw.choice(['text/html', '*/*'])}\r\n"
     raw = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     if draw.random() < 0.2:
         position = draw.randrange(len(raw))
         raw = raw[:position] + bytes(draw.randrange(256) for _ in range(3)) + raw[position + 3 :]
-    return raw if draw.random() < 0.9 else raw[: draw.randrange(1, len(raw))]
+    if draw.random() < 0.9:
+        return raw
+    return raw[: draw.randrange(1, len(raw))]
 
 
 def status_of(port: int, raw: bytes, patience: float) -> int:
-    """Returns the status of the answer, 0 if none comes in so many seconds."""
+    """Sends a request and returns the status of its answer, 0 if no answer comes within `patience` seconds."""
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
         answer = b""
         with contextlib.suppress(TimeoutError, ConnectionResetError):
             connection.sendall(raw)
             while piece := connection.recv(65536):
                 answer += piece
-    return int(answer[9:12]) if answer else 0
+    return int(answer[9:12]) if answer else 0  # after b"HTTP/1.1 "
 
 
 def attack(port: int, items: int, count: int, memory: Callable[[], float], seed: int = 0) -> tuple[dict, list, list]:
-    """Returns {status: answers}, the requests that were answered wrongly, and the memory after each tenth, in MB."""
-    draw, counts, wrong, sizes = random.Random(seed), collections.Counter(), [], []
+    """Sends `count` requests to the server of an index of so many items.
+
+    Returns {status: answers}, [(status, request)] of the wrong answers, and the memory after each tenth, in MB.
+    `memory`: returns the server's bytes.
+    """
+    draw = random.Random(seed)
+    counts = collections.Counter()
+    wrong = []
+    sizes = []
     for number in range(count):
         is_good = number % 2
         raw = good_request(draw, items) if is_good else bad_request(draw)
@@ -84,18 +97,20 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
 
 
 def resident(pid: int) -> float:
-    """A process's resident memory in bytes."""
-    return 4096.0 * int(pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    """Returns a process's resident memory in bytes."""
+    _, pages, *_ = pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+    return 4096.0 * int(pages)
 
 
 @contextlib.contextmanager
 def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
-    """Starts a server; yields its port and process, and at the end checks its log and that SIGTERM ends it."""
+    """Starts a server; yields (port, process), and at the end checks its log and that SIGTERM ends it."""
     command = [sys.executable, "-m", "mural_tf", "serve", *flags, "--port=0"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            yield int(re.search(r":(\d+)/search$", process.stdout.readline())[1]), process
+            address = process.stdout.readline()
+            yield int(re.search(r":(\d+)/search$", address)[1]), process
             process.terminate()
             code = process.wait(60)
         finally:

@@ -91,8 +91,8 @@ class Photograph:
 
 def read_photographs(data: pathlib.Path) -> list[Photograph]:
     """Returns the photographs that have English captions; raises `UserError` for a missing file."""
-    english = _by_number(caption_files.read_flickr8k(_existing(data / ENGLISH), "en", _report))
-    arabic = _by_number(caption_files.read_flickr8k(_existing(data / ARABIC), "ar", _report))
+    english = _captions_by_number(caption_files.read_flickr8k(_existing(data / ENGLISH), "en", _report))
+    arabic = _captions_by_number(caption_files.read_flickr8k(_existing(data / ARABIC), "ar", _report))
     sentences = read_sentences(data)
     photographs = []
     for path in sorted((data / PHOTOGRAPHS).glob("*.jpg")):
@@ -120,6 +120,7 @@ def read_sentences(data: pathlib.Path) -> dict[str, dict[str, str]]:
 
 
 def _existing(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path; raises `UserError` if it does not exist."""
     if not path.exists():
         raise UserError(f"{path} does not exist: clone the repositories that docs/evaluation.md names into --data.")
     return path
@@ -129,7 +130,7 @@ def _report(problem: str, where: str) -> None:
     print(f"Left out: {problem}, {where}", flush=True)
 
 
-def _by_number(captions: Iterable[caption_files.Caption]) -> dict[str, list[str]]:
+def _captions_by_number(captions: Iterable[caption_files.Caption]) -> dict[str, list[str]]:
     """Returns {Flickr's number: captions}."""
     by_number: dict[str, list[str]] = {}
     for caption in captions:
@@ -138,17 +139,25 @@ def _by_number(captions: Iterable[caption_files.Caption]) -> dict[str, list[str]
 
 
 def _number(file_name: str) -> str:
-    """Returns Flickr's number of a photograph: of 1000268201_693b08cb0e.jpg in Flickr8k, 1000268201.jpg in Multi30K."""
+    """Returns Flickr's number of a file: 1000268201_693b08cb0e.jpg in Flickr8k, 1000268201.jpg in Multi30K."""
     return re.split("[_.]", file_name)[0]
 
 
 def fold_of(number: str) -> int:
-    """Returns the fold of a photograph, by a hash of its number."""
+    """Returns the fold whose test has the photograph, 0 to `FOLD_COUNT` - 1, by a hash of its number."""
     return int(hashlib.sha256(number.encode()).hexdigest(), 16) % FOLD_COUNT
 
 
 def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, fold: int, share: float) -> None:
-    """Writes the records of a fold, whose `dataset.json` is last."""
+    """Writes a fold's data folder; `dataset.json` comes last and tells that the folder is complete.
+
+    Args:
+      photographs: all photographs, see `read_photographs`.
+      sentences: Multi30K's sentences, see `read_sentences`.
+      folder: the folder to make.
+      fold: the fold whose photographs are the test.
+      share: the share of the photographs with captions in the other languages.
+    """
     from mural_tf.data.records import write_records
 
     test = [photograph for photograph in photographs if fold_of(photograph.number) == fold]
@@ -160,16 +169,20 @@ def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, f
     states = folder.parent / "states"
     states.mkdir(exist_ok=True)
     (folder / ".states").symlink_to(states.resolve())  # pictures and texts are the same in all folds
-    write_records(folder, IMAGE_TEXT, "train", (_record(p, p.number in captioned, False) for p in ordered), shards=2)
-    write_records(folder, IMAGE_TEXT, "test", (_record(p, True, True) for p in test))
-    tested = {photograph.number for photograph in test}
-    write_records(folder, TEXT_PAIRS, "train", _pairs(sentences, tested), shards=2)
+    train_records = (
+        _record(photograph, with_others=photograph.number in captioned, with_arabic=False) for photograph in ordered
+    )
+    write_records(folder, IMAGE_TEXT, "train", train_records, shards=2)
+    test_records = (_record(photograph, with_others=True, with_arabic=True) for photograph in test)
+    write_records(folder, IMAGE_TEXT, "test", test_records)
+    test_numbers = {photograph.number for photograph in test}
+    write_records(folder, TEXT_PAIRS, "train", _pairs(sentences, test_numbers), shards=2)
     description = {"name": "photograph_folds", "settings": {"fold": fold, "share": share}}
     (folder / "dataset.json").write_text(json.dumps(description), encoding="utf-8")
 
 
 def _record(photograph: Photograph, with_others: bool, with_arabic: bool) -> ImageTextRecord:
-    """A caption that Multi30K translates and its translations are one caption group."""
+    """Returns a photograph's record; a caption that Multi30K translates and its translations are one caption group."""
     captions = []  # (caption, language, group)
     translated = photograph.sentences.get("en", "")
     for number, caption in enumerate(photograph.english):
@@ -185,12 +198,14 @@ def _record(photograph: Photograph, with_others: bool, with_arabic: bool) -> Ima
 
 
 def _letters(text: str) -> str:
+    """Returns a text's letters and digits in lower case: Multi30K writes spaces and punctuation in its own way."""
     return re.sub(r"\W", "", text.lower())
 
 
-def _pairs(sentences: dict[str, dict[str, str]], tested: set[str]) -> Iterator[TextPair]:
+def _pairs(sentences: dict[str, dict[str, str]], test_numbers: set[str]) -> Iterator[TextPair]:
+    """Yields English sentences with their translations, but for the test's photographs."""
     for number, texts in sorted(sentences.items()):
-        if number not in tested:
+        if number not in test_numbers:
             for language in OTHERS:
                 yield TextPair(texts["en"], "en", texts[language], language, f"{number}:multi30k")
 
@@ -230,7 +245,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
 
 
 def _begin_from_nothing(config: ConfigDict) -> None:
-    """A BERT of two layers, as of `configs/emoji.py`, that is trained."""
+    """Puts a BERT of two layers that is trained, as in `configs/emoji.py`, in place of the frozen text tower."""
     from mural_tf.configs import emoji
 
     small = emoji.get_config("mural")
@@ -243,7 +258,7 @@ def _begin_from_nothing(config: ConfigDict) -> None:
 
 
 def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: pathlib.Path, seed: int) -> dict:
-    """Trains a row's run where it is not trained yet and returns its evaluation's metrics."""
+    """Trains a row's run if it is not trained yet; returns its evaluation's metrics, {name: number}."""
     from mural_tf.runs.finetune import finetune
     from mural_tf.runs.pretrain import pretrain
 
@@ -256,12 +271,17 @@ def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: 
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["metrics"]
 
 
-def run_all(data: pathlib.Path, output: pathlib.Path, cells: Iterator[tuple]) -> None:
-    """Runs the rows of each cell, a tower, a share, a fold and a seed; raises `UserError` for a missing file."""
-    texts = read_photographs(data), read_sentences(data)
+def run_all(data: pathlib.Path, output: pathlib.Path, cells: Iterator[tuple[str, str, int, int]]) -> None:
+    """Runs the rows of each cell, (tower, share, fold, seed); raises `UserError` for a missing file."""
+    photographs = read_photographs(data)
+    sentences = read_sentences(data)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    for cell in cells:
-        _run_rows(output, texts, cell, commit)
+    for tower, share, fold, seed in cells:
+        folder = output / "data" / f"fold{fold}-{share}"
+        if not (folder / "dataset.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            write_fold(photographs, sentences, folder, fold, SHARES[share])
+        _run_rows(output, folder, tower, share, fold, seed, commit)
 
 
 def main() -> None:
@@ -284,14 +304,11 @@ def main() -> None:
         parser.exit(1, f"{error}\n")
 
 
-def _run_rows(output: pathlib.Path, texts, cell: tuple, commit: str) -> None:
-    """Runs the rows of a tower, share, fold and seed, and writes their lines; models are removed afterwards."""
-    tower, share, fold, seed = cell
+def _run_rows(
+    output: pathlib.Path, folder: pathlib.Path, tower: str, share: str, fold: int, seed: int, commit: str
+) -> None:
+    """Runs the rows on a fold's data in `folder`, and adds their lines to the table; models are removed afterwards."""
     table = output / "folds.csv"
-    folder = output / "data" / f"fold{fold}-{share}"
-    if not (folder / "dataset.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        write_fold(*texts, folder, fold, SHARES[share])
     runs = output / "runs" / f"{tower}-{share}-fold{fold}-seed{seed}"
     for row in ROWS:
         key = {"method": f"{CAPTIONED[share]}{TOWER_NAMES[tower]}: {row.name}", "seed": f"{fold}.{seed}"}
@@ -306,13 +323,15 @@ def _run_rows(output: pathlib.Path, texts, cell: tuple, commit: str) -> None:
 
 
 def _has(table: pathlib.Path, key: dict[str, str]) -> bool:
+    """Whether a line of the table has all cells of `key`."""
     if not table.exists():
         return False
     with table.open(encoding="utf-8", newline="") as file:
-        return any(all(line[name] == value for name, value in key.items()) for line in csv.DictReader(file))
+        return any(key.items() <= line.items() for line in csv.DictReader(file))
 
 
 def _append(table: pathlib.Path, line: dict[str, str]) -> None:
+    """Adds a line, {column: cell}, to the table, and prints it."""
     is_new = not table.exists()
     with table.open("a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(line))

@@ -36,10 +36,14 @@ FLICKR8K_IMAGES = "sic_translator/data/images"
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """One table.
+    """A data set, which has a table.
 
-    `folder`: of the benchmark's files, below FOLDER; `metrics`: title of a column -> metric; `mean`: metric whose mean
-    over the languages of `group` comes first; `images`: the photographs' folder, where only a part of them is there.
+    name: the benchmark's name.
+    folder: the folder of the benchmark's files, below FOLDER.
+    metrics: {title of a column: metric}.
+    group: the languages whose mean comes first.
+    split: the splits to measure; "": the benchmark's default.
+    images: the folder of the photographs, below FOLDER, where only a part of them is there.
     """
 
     name: str
@@ -50,7 +54,7 @@ class DataSet:
     images: str = ""
 
     def cells(self, evaluation: Evaluation) -> dict[str, str]:
-        """Returns title -> number: the means over the group, then the languages in their order."""
+        """Returns {title: number}: the means over the group, then each language's numbers."""
         members = evaluation.groups.get(self.group, tuple(evaluation.sizes))
         cells = {}
         for title, metric in self.metrics.items():
@@ -72,7 +76,7 @@ DATA_SETS = (
 
 
 def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
-    """Runs the benchmark on the photographs that are there, in Multi30K with one caption each."""
+    """Returns the benchmark's evaluation on the photographs that are there, in Multi30K with one caption each."""
     protocol = default_protocol()
     if data_set.name == "multi30k":
         protocol.multi30k.captions = "one"
@@ -85,7 +89,7 @@ def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Eval
 
 
 def published_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Returns a line per published model: its mean and its languages."""
+    """Returns a line per published model, {column: cell}: its mean and its languages."""
     by_model: dict[str, dict[str, str]] = {}
     for row, numbers in evaluation.published.items():
         members = evaluation.groups[MANY_CLASSES]
@@ -96,6 +100,7 @@ def published_rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    """Returns a table's lines, {column: cell} each; [] if there is no such file."""
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", newline="") as file:
@@ -110,18 +115,22 @@ def commit() -> str:
 
 def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
     """Adds the lines that the tables in `output` lack; `models`: NAME=MODEL of each; `only`: names of data sets."""
-    named = [entry.partition("=") for entry in models]
-    if not named or not all(name and path for name, _, path in named):
+    named_models = []
+    for entry in models:
+        name, _, path = entry.partition("=")
+        named_models.append((name, path))
+    if not named_models or not all(name and path for name, path in named_models):
         raise UserError(f"--models={','.join(models)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
     revision = commit()
     output.mkdir(parents=True, exist_ok=True)  # before the minutes of the first table
-    for name, _, path in named:
+    for name, path in named_models:
         embedder = mural_tf.load(path)
         seed = str(getattr(embedder.config, "seed", ""))
         for data_set in DATA_SETS:
             table = output / f"photographs_{data_set.name}.csv"
             rows = read_rows(table)
-            if data_set.name not in only or any((row["model"], row["seed"]) == (name, seed) for row in rows):
+            measured = {(row["model"], row["seed"]) for row in rows}
+            if data_set.name not in only or (name, seed) in measured:
                 continue
             evaluation = measure(data_set, embedder, data)
             print(evaluation.protocol, *evaluation.notes, sep="\n")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,11 +19,17 @@ import time
 
 import numpy as np
 
-ENGINES, BATCH = ("tensorflow", "litert"), 32
+from benchmarks.against_transformers import spread
+
+ENGINES = ("tensorflow", "litert")
+BATCH = 32
 
 
 def work(options) -> None:
-    """Answers each line of standard input, a batch size, with the processor seconds of all pictures."""
+    """Is an engine, in a process of its own: answers each line of standard input, a batch size, with seconds.
+
+    These are processor seconds for all pictures. The first line that it prints is the number of pictures.
+    """
     if options.worker == "tensorflow":
         import tensorflow as tf
 
@@ -46,12 +51,12 @@ def work(options) -> None:
         return np.concatenate([embedder.encode_image(block, batch_size=batch, progress=False) for block in blocks])
 
     np.save(f"{options.output}/{options.worker}.npy", embed(BATCH))
-    embed(1)
+    embed(1)  # it warms up
     print(json.dumps(len(pictures)), flush=True)
     for line in sys.stdin:
-        begun = time.process_time()
+        start = time.process_time()
         embed(int(line))
-        print(json.dumps(time.process_time() - begun), flush=True)
+        print(json.dumps(time.process_time() - start), flush=True)
 
 
 def main() -> None:
@@ -83,19 +88,20 @@ def compare(options, folder: str) -> None:
                 return json.loads(line)
         sys.exit(f"{name} ended; its message is above.")
 
-    count = [answer(name) for name in ENGINES][0]
+    for name in ENGINES:
+        count = answer(name)  # of pictures, the same in both
     for batch in (BATCH, 1):
         seconds = {name: [] for name in ENGINES}
         for _ in range(options.rounds):
             for name in ENGINES:
                 print(batch, file=processes[name].stdin, flush=True)
                 seconds[name].append(answer(name))
-        ratios = [ours / lite for ours, lite in zip(*seconds.values())]
-        shown = ", ".join(f"{name} {min(values) / count * 1e3:.2f} ms" for name, values in seconds.items())
-        print(f"{batch} at once: {shown}; tensorflow / litert {statistics.median(ratios):.2f} "
-              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
-    ours, lite = (np.load(f"{folder}/{name}.npy") for name in ENGINES)
-    print(f"cosine at least {(ours * lite).sum(axis=1).min():.4f}")
+        ratios = [tensorflow / litert for tensorflow, litert in zip(seconds["tensorflow"], seconds["litert"])]
+        times = ", ".join(f"{name} {min(values) / count * 1e3:.2f} ms" for name, values in seconds.items())
+        print(f"{batch} at once: {times}; tensorflow / litert {spread(ratios)}", flush=True)
+    tensorflow_vectors = np.load(f"{folder}/tensorflow.npy")
+    litert_vectors = np.load(f"{folder}/litert.npy")
+    print(f"cosine at least {(tensorflow_vectors * litert_vectors).sum(axis=1).min():.4f}")
     for process in processes.values():
         process.stdin.close()
         process.wait()

@@ -30,27 +30,37 @@ TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\w:,]+)
 
 
 def table(path: pathlib.Path, rows: str | None = None, columns: str | None = None) -> str:
-    """Returns a file's table in Markdown; columns of numbers are aligned at their end."""
+    """Returns a file's table in Markdown; `rows` and `columns` as a page's comment has them.
+
+    Columns of numbers are aligned at their end, except the first column.
+    """
     head, lines = _lines(path)
     if rows:
         by_name = {line[0]: line for line in lines}
         lines = [by_name[row] for row in rows.split("|")]
-    shown = []
-    for column in columns.split(",") if columns else map(str, range(len(head))):
-        file, _, number = column.rpartition(":")
-        if file:
-            other_head, other_lines = _lines(path.with_name(f"{file}.csv"))
-            cells = {line[0]: line[int(number)] for line in other_lines}
-            head, lines = [*head, other_head[int(number)]], [[*line, cells[line[0]]] for line in lines]
-        shown.append(len(head) - 1 if file else int(number))
-    are_numbers = [all(re.match(r"[-–\d]|$", line[column]) for line in lines) for column in shown]
-    rule = ["---:" if number and column else "---" for column, number in zip(shown, are_numbers)]
-    cells = [[line[column] for column in shown] for line in (head, *lines)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], rule, *cells[1:]))
+    indices = list(range(len(head)))
+    if columns:
+        indices = []
+        for column in columns.split(","):
+            file, _, number = column.rpartition(":")
+            index = int(number)
+            if file:  # its column is put behind the others
+                other_head, other_lines = _lines(path.with_name(f"{file}.csv"))
+                cells = {line[0]: line[index] for line in other_lines}
+                lines = [[*line, cells[line[0]]] for line in lines]
+                head = [*head, other_head[index]]
+                index = len(head) - 1
+            indices.append(index)
+    rule = []
+    for index in indices:
+        is_number = all(re.match(r"[-–\d]|$", line[index]) for line in lines)
+        rule.append("---:" if is_number and index > 0 else "---")
+    titles, *cell_lines = [[line[index] for index in indices] for line in (head, *lines)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *cell_lines))
 
 
 def _lines(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns the titles of a file's columns, and its lines: over seeds where it has a line for each."""
+    """Returns (titles of the columns, lines of cells) of a file; lines per seed become their means."""
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     if head[1:3] == ["seed", "commit"]:
@@ -59,7 +69,7 @@ def _lines(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
-    """Returns one line for each first cell: the means of the cells behind seed and commit."""
+    """Returns one line for each first cell, with the means of the cells behind seed and commit."""
     by_name: dict[str, list[list[str]]] = {}
     for name, _, _, *cells in lines:
         by_name.setdefault(name, []).append(cells)
@@ -67,11 +77,16 @@ def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
 
 
 def _mean(cells: tuple[str, ...]) -> str:
+    """Returns "mean ± standard deviation" of a column's cells, with a digit less; "–" if a cell is empty."""
     if "" in cells:
         return "–"
-    numbers, digits = list(map(float, cells)), max(0, len(cells[0].partition(".")[2]) - 1)
-    deviation = f" ± {statistics.stdev(numbers):.{digits}f}" if digits and len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):,.{digits}f}{deviation}"
+    numbers = list(map(float, cells))
+    _, _, decimals = cells[0].partition(".")
+    digits = max(0, len(decimals) - 1)
+    mean = f"{statistics.mean(numbers):,.{digits}f}"
+    if digits == 0 or len(numbers) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
 
 
 def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:

@@ -39,7 +39,7 @@ QUESTION = "red umbrella"
 
 
 def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
-    """Returns float16 [count, size], L2-normalised."""
+    """Returns synthetic vectors, float16 [count, size], L2-normalised."""
     random = np.random.default_rng(seed)
     centres = random.standard_normal((max(1, count // 100), 64), dtype=np.float32)
     matrix = random.standard_normal((64, size), dtype=np.float32) / 8.0
@@ -53,26 +53,32 @@ def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
     return drawn
 
 
-def caption(n: int) -> str:
-    return f"a {COLOURS[n % 8]} {THINGS[n // 8 % 10]} {n:x}"
+def caption(number: int) -> str:
+    """Returns the caption of the item with a number, four words."""
+    return f"a {COLOURS[number % 8]} {THINGS[number // 8 % 10]} {number:x}"
 
 
 class Steps(list):
-    """The lines of the table: step, seconds, processor seconds, peak memory."""
+    """Lines of the table: (step, seconds, processor seconds, peak memory), texts."""
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Adds and prints how long the block took, its processor seconds, and the most memory its process had."""
-        begun = time.perf_counter()
-        used_before = time.process_time()
+        start = time.perf_counter()
+        processor_start = time.process_time()
         yield
-        seconds = time.perf_counter() - begun
-        used = time.process_time() - used_before
+        seconds = time.perf_counter() - start
+        processor_seconds = time.process_time() - processor_start
         # Not `ru_maxrss`, which a process takes over from its parent.
         peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
-        shown = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in (seconds, used)]
-        self.append((name, *shown, f"{int(peak[1]) / 2**20:.2f} GiB"))
-        print(*self[-1], sep="\t", flush=True)
+        line = (name, _short(seconds), _short(processor_seconds), f"{int(peak[1]) / 2**20:.2f} GiB")
+        self.append(line)
+        print(*line, sep="\t", flush=True)
+
+
+def _short(seconds: float) -> str:
+    """Returns a number with three digits or, from a thousand on, without decimals."""
+    return f"{seconds:.3g}" if seconds < 1000 else f"{seconds:,.0f}"
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
@@ -83,11 +89,12 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
     def items():
-        for n, vector in enumerate(vectors):
-            fields = {"price": str(n % 1000)}
-            yield Item(f"{n}.jpg", captions=(("en", caption(n)),) if captions else (), fields=fields), vector
+        for number, vector in enumerate(vectors):
+            item_captions = (("en", caption(number)),) if captions else ()
+            yield Item(f"{number}.jpg", captions=item_captions, fields={"price": str(number % 1000)}), vector
 
-    with steps.step("built of vectors that are there" if is_new else "the same again, nothing new"):
+    name = "built of vectors that are there" if is_new else "the same again, nothing new"
+    with steps.step(name):
         sync(folder / "index", None, items(), model=model, dtype="float16")
     return steps
 
@@ -127,22 +134,24 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
         with steps.step(name):
             scores = vectors @ vectors[0]
             best = np.argpartition(-scores, 10)[:10]
-            best[np.argsort(-scores[best])]
+            best[np.argsort(-scores[best])]  # an answer is in order
     return steps
 
 
 def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
     """Keeps names and vectors in one table, and asks by reading all of it."""
-    steps, vectors = Steps(), np.load(folder / "rows.npy", mmap_mode="r")
+    steps = Steps()
+    vectors = np.load(folder / "rows.npy", mmap_mode="r")
     with contextlib.closing(sqlite3.connect(folder / "alone.sqlite")) as database:
         with steps.step("SQLite: built"), database:
             database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, vector BLOB)")
             rows = ((n, f"{n}.jpg", vector.tobytes()) for n, vector in enumerate(vectors))
             database.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
         with steps.step("SQLite: a question"):
-            best, query = [], vectors[0].astype(np.float32)
-            asked = database.execute("SELECT id, vector FROM items")
-            while rows := asked.fetchmany(4096):
+            query = vectors[0].astype(np.float32)
+            best = []  # (cosine, id) of ten
+            items = database.execute("SELECT id, vector FROM items")
+            while rows := items.fetchmany(4096):
                 numbers, blobs = zip(*rows)
                 block = np.frombuffer(b"".join(blobs), np.float16).reshape(len(blobs), -1).astype(np.float32)
                 best = heapq.nlargest(10, [*best, *zip((block @ query).tolist(), numbers)])
@@ -151,10 +160,10 @@ def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
             with steps.step("FTS5: built"), database:
                 texts = ((caption(n),) for n in range(len(vectors)))
                 database.executemany("INSERT INTO words (text) VALUES (?)", texts)
-            grams = " OR ".join(f'"{QUESTION[n : n + 3]}"' for n in range(len(QUESTION) - 2))
+            trigrams = " OR ".join(f'"{QUESTION[begin : begin + 3]}"' for begin in range(len(QUESTION) - 2))
             with steps.step("FTS5: by words"):
-                question = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT 10"
-                database.execute(question, (grams,)).fetchall()
+                statement = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT 10"
+                database.execute(statement, (trigrams,)).fetchall()
     return steps
 
 

@@ -56,14 +56,16 @@ def write_inputs(folder: pathlib.Path) -> None:
 
 
 def build(folder: pathlib.Path) -> pathlib.Path:
-    """Exports EfficientNet-B0 and BERT-base with random weights."""
+    """Exports EfficientNet-B0 and BERT-base with random weights; returns the export's folder."""
     from mural_lite.config import base_config
     from mural_tf.export.saved_model import export_model
     from mural_tf.models.build import build_model
     from mural_tf.text import build_tokenizer
 
     config = base_config()
-    config.model, config.embedding_size, config.vocabulary.lower_case = "align", 320, True
+    config.model = "align"
+    config.embedding_size = 320
+    config.vocabulary.lower_case = True
     config.image_tower.update(dict(width=1.0, depth=1.0, image_size=PIXELS, resize=PIXELS))
     tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
     export_model(build_model(config, tokenizer.vocabulary_size), tokenizer, config, folder / "export")
@@ -82,8 +84,10 @@ class Ours:
         self._loaded = {name: tf.saved_model.load(f"{export}/{name}_encoder/1") for name in ("text", "image")}
 
     def encode(self, case: str, items: list, setting: str) -> None:
-        signature, name = self._loaded[case].signatures["serving_default"], {"text": "text", "image": "image_bytes"}
-        signature(**{name[case]: self._constant(items)})["embedding"].numpy()
+        """Encodes a batch of the case "text" or "image"."""
+        signature = self._loaded[case].signatures["serving_default"]
+        argument = {"text": "text", "image": "image_bytes"}[case]
+        signature(**{argument: self._constant(items)})["embedding"].numpy()
 
 
 class PyTorch:
@@ -94,7 +98,8 @@ class PyTorch:
         from PIL import Image
         from transformers import AlignConfig, AlignModel, BertTokenizerFast, EfficientNetImageProcessor
 
-        self._torch, self._image = torch, Image
+        self._torch = torch
+        self._image = Image
         self._tokenizer = BertTokenizerFast(str(inputs / "vocabulary.txt"))
         side = {"height": PIXELS, "width": PIXELS}
         self._processor = EfficientNetImageProcessor(size=side, crop_size=side)
@@ -103,10 +108,12 @@ class PyTorch:
         self._model = AlignModel(AlignConfig(vision_config=vision, text_config=text, projection_dim=320)).eval()
 
     def encode(self, case: str, items: list, setting: str) -> None:
-        torch, parts = self._torch, setting.split("+")
-        layout = torch.channels_last if "channels_last" in parts else torch.contiguous_format
+        """Encodes a batch of the case "text" or "image"."""
+        torch = self._torch
+        layout = torch.channels_last if "channels_last" in setting else torch.contiguous_format
         self._model.to(memory_format=layout)
-        autocast = torch.autocast("cpu", torch.bfloat16) if parts[0] == "bfloat16" else contextlib.nullcontext()
+        is_mixed = setting.startswith("bfloat16")
+        autocast = torch.autocast("cpu", torch.bfloat16) if is_mixed else contextlib.nullcontext()
         with torch.inference_mode(), autocast:
             if case == "text":
                 tokens = self._tokenizer(items, padding="longest", truncation=True, max_length=64, return_tensors="pt")
@@ -131,7 +138,8 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
         times = []
         for begin in range(0, (request["singles"] or len(items)) * size, size):
             part = items[begin % len(items) :][:size]
-            times.append(seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))[0])
+            elapsed, _ = seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))
+            times.append(elapsed)
         print(json.dumps({"times": times, "items": len(items)}), flush=True)
 
 
@@ -161,7 +169,8 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         for side in sides:
             seconds_of[side] = [sum(answer["times"]) for answer in answers[side]]
             rate = statistics.median(answer["items"] / sum(answer["times"]) for answer in answers[side])
-            p50, p99 = np.percentile(ask(side, case, setting, SINGLES + 10)["times"][10:], [50, 99]) * 1000
+            single_times = ask(side, case, setting, SINGLES + 10)["times"][10:]  # the first ten warm up
+            p50, p99 = np.percentile(single_times, [50, 99]) * 1000
             print(f"{case}: {side} {rate:.1f} items/s; one request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
         ratios = np.divide(seconds_of["pytorch"], seconds_of["ours"]).tolist()
         print(f"{case}: PyTorch {setting} / ours: {spread(ratios)}")
