@@ -27,6 +27,7 @@ from mural_tf.analysis.languages import family_of
 
 PERMUTATIONS = 9_999
 NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5
+# {tag: code of a language that stands for it in URIEL}, such as Standard Arabic for Arabic.
 MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": "zsm", "ne": "npi", "or": "ory",
          "qu": "quz", "sq": "als", "sw": "swh", "uz": "uzn", "yi": "ydd", "zh": "cmn", "no": "nob",
          "ku": "kmr", "et": "ekk", "mg": "plt", "om": "gaz", "sc": "src", "fil": "tgl", "ff": "fuc",
@@ -65,19 +66,19 @@ def places(languages: list[str]) -> np.ndarray:
 
 
 def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
-    """Returns the correlation of two symmetric matrices [L, L] above their diagonals, and its one-sided p.
+    """Returns (correlation, one-sided p) of two symmetric matrices [L, L], taken above their diagonals.
 
-    p is for as large a correlation when the languages of `left` are shuffled. With `fixed`, a third such matrix, it is
-    the partial correlation (Smouse et al., 1986).
+    p is the probability of as large a correlation when the languages of `left` are shuffled. With `fixed`, a third such
+    matrix, it is the partial correlation (Smouse et al., 1986).
     """
     upper = np.triu_indices(len(left), 1)
 
     def correlation(matrix: np.ndarray) -> float:
-        table = np.corrcoef([other[upper] for other in (matrix, right, fixed) if other is not None])
         if fixed is None:
-            return float(table[0, 1])
-        direct, one_fixed, other_fixed = table[np.triu_indices(3, 1)]
-        return float((direct - one_fixed * other_fixed) / np.sqrt((1 - one_fixed**2) * (1 - other_fixed**2)))
+            return float(np.corrcoef([matrix[upper], right[upper]])[0, 1])
+        table = np.corrcoef([matrix[upper], right[upper], fixed[upper]])
+        direct, left_fixed, right_fixed = table[np.triu_indices(3, 1)]
+        return float((direct - left_fixed * right_fixed) / np.sqrt((1 - left_fixed**2) * (1 - right_fixed**2)))
 
     measured = correlation(left)
     generator = np.random.default_rng(seed)
@@ -87,7 +88,7 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns, in percent, the share of languages whose most similar language is of their family, and by chance.
+    """Returns the percentage of languages whose most similar language is of their family, and the percentage by chance.
 
     `similarity`: [L, L]. Languages without a relative do not count; (nan, nan) if no language has a relative.
     """
@@ -101,66 +102,68 @@ def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
     return 100 * float(hits[has_relative].mean()), 100 * float(by_chance)
 
 
-def rank(similarity: np.ndarray, of: int, partner: int) -> int:
-    """Returns the rank of `partner` among the others by their similarity to `of`; equals rank last."""
-    row = np.delete(similarity[of], of)
-    return int((row >= similarity[of, partner]).sum())
+def rank(similarity: np.ndarray, language: int, partner: int) -> int:
+    """Returns the rank, from 1, of `partner` among the others by their similarity to `language`; equals rank last."""
+    to_others = np.delete(similarity[language], language)
+    return int((to_others >= similarity[language, partner]).sum())
 
 
 def measure(path: str) -> dict[str, str]:
-    """Returns {column: number} of one similarity.csv."""
+    """Returns the table's entries, {column: cell}, for one similarity.csv."""
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     tags = head[1:]
     matrix = np.array([line[1:] for line in lines], float)
     located = places(tags)
-    kept = []
-    left_out = []
+    compared_rows = []
+    without_place = []
     for row, tag in enumerate(tags):
         if "-" in tag:
             continue
         if np.isnan(located[row]).any():
-            left_out.append(tag)
+            without_place.append(tag)
         elif family_of(tag) not in ("Constructed", "Creoles"):
-            kept.append(row)
-    if len(kept) < 4:
-        raise UserError(f"{path}: {len(kept)} languages have a family and a place; at least four are needed.")
-    print(f"{path}: {len(kept)} of {len(tags)} languages; without a place: {', '.join(left_out) or 'none'}")
-    tags = [tags[row] for row in kept]
-    matrix = matrix[np.ix_(kept, kept)]
-    located = located[kept]
+            compared_rows.append(row)
+    count = len(compared_rows)
+    if count < 4:
+        raise UserError(f"{path}: {count} languages have a family and a place; at least four are needed.")
+    print(f"{path}: {count} of {len(tags)} languages; without a place: {', '.join(without_place) or 'none'}")
+    tags = [tags[row] for row in compared_rows]
+    matrix = matrix[np.ix_(compared_rows, compared_rows)]
+    located = located[compared_rows]
     families = list(map(family_of, tags))
     same = (np.array(families)[:, None] == np.array(families)).astype(float)
     near = -np.arccos(np.clip(located @ located.T, -1, 1))
-    row = {"languages": f"{len(kept)}"}
-    compared = {
-        "family": (same,),
-        "nearness": (near,),
-        "family, nearness fixed": (same, near),
-        "nearness, family fixed": (near, same),
+    cells = {"languages": f"{count}"}
+    correlations = {
+        "family": mantel(matrix, same),
+        "nearness": mantel(matrix, near),
+        "family, nearness fixed": mantel(matrix, same, fixed=near),
+        "nearness, family fixed": mantel(matrix, near, fixed=same),
     }
-    for name, others in compared.items():
-        value, p = mantel(matrix, *others)
-        row[name] = f"{value:.3f}"
-        row[f"p, {name}"] = f"{p:.4f}"
+    for name, (correlation, p) in correlations.items():
+        cells[name] = f"{correlation:.3f}"
+        cells[f"p, {name}"] = f"{p:.4f}"
     share, by_chance = purity(matrix, families)
-    row["nearest of the same family, %"] = f"{share:.1f}"
-    row["by chance, %"] = f"{by_chance:.1f}"
+    cells["nearest of the same family, %"] = f"{share:.1f}"
+    cells["by chance, %"] = f"{by_chance:.1f}"
     for pair in NAMED:
         first, second = pair.split("-")
         column = f"rank, {first}–{second}"
-        row[column] = ""
+        cells[column] = ""
         if first in tags and second in tags:
-            a, b = tags.index(first), tags.index(second)
-            row[column] = f"{rank(matrix, a, b)} and {rank(matrix, b, a)}"
-    return row
+            first_row = tags.index(first)
+            second_row = tags.index(second)
+            cells[column] = f"{rank(matrix, first_row, second_row)} and {rank(matrix, second_row, first_row)}"
+    return cells
 
 
 def main() -> None:
-    output, *named = sys.argv[1:]
+    """Writes the table of the similarities that the command line names."""
+    output, *models = sys.argv[1:]
     rows = []
-    for argument in named:
-        name, path = argument.split("=", 1)
+    for model in models:
+        name, path = model.split("=", 1)
         rows.append({"model": name, **measure(path)})
     write_rows(output, rows)
 

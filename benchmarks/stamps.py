@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def read_stamps(folder: pathlib.Path) -> list[tuple[str, bytes, dict[str, str]]]:
-    """Returns the file's name, the picture as a square PNG on white, and captions by language, of each stamp."""
+    """Returns each stamp: (file name of the picture, square PNG on white, {language: caption})."""
     stamps = []
     for path in sorted(folder.rglob("*.txt")):
         picture = path.with_suffix(".png")

@@ -40,13 +40,14 @@ import numpy as np
 
 OURS = ("tensorflow", "litert")
 ENGINES = (*OURS, "torch", "onnx", "onnx_int8", "openvino_int8")
-BATCH, CALIBRATION = 8, 100  # larger batches of sorted texts have more padding, and are slower in each engine
+BATCH = 8  # larger batches of sorted texts have more padding, and are slower in each engine
+CALIBRATION = 100  # texts
 MODERNBERT = {  # sizes as `ModernBertConfig` names them
     "granite": dict(hidden_size=384, num_hidden_layers=12, num_attention_heads=12, intermediate_size=1536,
                     hidden_activation="silu"),
     "mmbert": dict(hidden_size=768, num_hidden_layers=22, num_attention_heads=12, intermediate_size=1152),
 }  # fmt: skip
-PIECES = 4_000  # that divide captions of eleven languages into 27 each, as multilingual-e5-small's do
+PIECES = 4_000  # so many divide captions of eleven languages into 27 pieces each, as multilingual-e5-small's do
 
 
 def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
@@ -79,23 +80,29 @@ def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
 
 
 def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray:
-    """Embeds texts by `embed`, of ids and mask, int64 [B, T], sorted by length in batches."""
+    """Returns the texts' vectors, float32 [N, D], embedded in batches of texts that are sorted by length.
+
+    `embed`: a function of ids and mask, int64 [B, T], to vectors [B, D].
+    """
     ids = tokenizer(texts, truncation=True, max_length=512)["input_ids"]
-    order, vectors = sorted(range(len(ids)), key=lambda row: len(ids[row])), None
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    blocks = []
     for begin in range(0, len(order), batch):
         rows = order[begin : begin + batch]
-        padded = np.full([len(rows), len(ids[rows[-1]])], tokenizer.pad_token_id, np.int64)
+        lengths = [len(ids[row]) for row in rows]
+        padded = np.full([len(rows), max(lengths)], tokenizer.pad_token_id, np.int64)
         for position, row in enumerate(rows):
-            padded[position, : len(ids[row])] = ids[row]
-        block = embed(
-            padded, (np.arange(padded.shape[1]) < np.array([[len(ids[row])] for row in rows])).astype(np.int64)
-        )
-        vectors = np.zeros([len(ids), block.shape[1]], np.float32) if vectors is None else vectors
-        vectors[rows] = block
+            padded[position, : lengths[position]] = ids[row]
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        blocks.append(embed(padded, mask))
+    sorted_vectors = np.concatenate(blocks)
+    vectors = np.empty(sorted_vectors.shape, np.float32)
+    vectors[order] = sorted_vectors
     return vectors
 
 
 def torch_encoder(folder: str):
+    """Returns (the module torch, a module of ids and mask, int64 [B, T], to L2-normalised vectors [B, D])."""
     import torch
     from transformers import AutoModel
 
@@ -115,36 +122,39 @@ def torch_encoder(folder: str):
 
 
 def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -> None:
-    """Writes what ONNX Runtime and OpenVINO run, where it is not there."""
-    plain, small, ours = output / "float32.onnx", output / "int8.onnx", output / "int8.xml"
-    if not plain.is_file():
+    """Writes the files that ONNX Runtime and OpenVINO run, where they are missing."""
+    onnx = output / "float32.onnx"
+    onnx_int8 = output / "int8.onnx"
+    openvino_int8 = output / "int8.xml"
+    if not onnx.is_file():
         torch, encoder = torch_encoder(folder)
         tokens = tokenizer(texts[:2], padding=True, return_tensors="pt")
-        given, names = (tokens["input_ids"], tokens["attention_mask"]), ["input_ids", "attention_mask"]
-        axes = {**dict.fromkeys(names, {0: "batch", 1: "tokens"}), "vectors": {0: "batch"}}
+        names = ["input_ids", "attention_mask"]
+        axes = {"vectors": {0: "batch"}}
+        for name in names:
+            axes[name] = {0: "batch", 1: "tokens"}
         options = dict(input_names=names, output_names=["vectors"], dynamic_axes=axes, opset_version=17, dynamo=False)
-        torch.onnx.export(encoder, given, str(plain), **options)
-    if not small.is_file():
+        torch.onnx.export(encoder, tuple(tokens[name] for name in names), str(onnx), **options)
+    if not onnx_int8.is_file():
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantize_dynamic(plain, small, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
-    if not ours.is_file():
+        quantize_dynamic(onnx, onnx_int8, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
+    if not openvino_int8.is_file():
         import nncf
         import openvino
 
         def tokens_of(text: str) -> dict:
-            return {
-                name: np.array([ids], np.int64) for name, ids in tokenizer(text).items() if name != "token_type_ids"
-            }
+            tokens = tokenizer(text)
+            return {name: np.array([ids], np.int64) for name, ids in tokens.items() if name != "token_type_ids"}
 
         data = nncf.Dataset(texts[:CALIBRATION], tokens_of)
         options = dict(model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATION)
-        made = nncf.quantize(openvino.convert_model(plain), data, **options)
-        openvino.save_model(made, ours, compress_to_fp16=False)
+        quantized = nncf.quantize(openvino.convert_model(onnx), data, **options)
+        openvino.save_model(quantized, openvino_int8, compress_to_fp16=False)
 
 
 def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: list[str]):
-    """Returns a function of texts and a batch's size to vectors, float32 [N, D]."""
+    """Returns an engine: a function (texts, size of a batch) -> vectors, float32 [N, D]."""
     if name in OURS:
         if name == "tensorflow":
             import tensorflow as tf
@@ -195,23 +205,28 @@ def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: li
 
 
 def work(options) -> None:
-    """Answers each line of standard input, {"count", "batch", "vectors"}, with the seconds that its texts took."""
+    """Is an engine, in a process of its own: embeds the first texts as each line of standard input says.
+
+    A line is {"count": texts, "batch", "vectors": a file to write, or absent}; the answer is {"processor": seconds}.
+    """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries may print: that goes to standard error
     embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
-    embed(texts[:BATCH], BATCH), embed(texts[:1], 1)
+    embed(texts[:BATCH], BATCH)  # it warms up, in both sizes
+    embed(texts[:1], 1)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        some, before = texts[: asked["count"]], (time.process_time(), time.perf_counter())
-        if asked["batch"] == 1:
-            vectors = np.concatenate([embed([text], 1) for text in some])
+        request = json.loads(line)
+        first_texts = texts[: request["count"]]
+        start = time.process_time()
+        if request["batch"] == 1:
+            vectors = np.concatenate([embed([text], 1) for text in first_texts])
         else:
-            vectors = embed(some, asked["batch"])
-        answer = {"processor": time.process_time() - before[0], "elapsed": time.perf_counter() - before[1]}
-        if file := asked.get("vectors"):
-            np.save(file, vectors)
+            vectors = embed(first_texts, request["batch"])
+        answer = {"processor": time.process_time() - start}
+        if "vectors" in request:
+            np.save(request["vectors"], vectors)
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -238,45 +253,45 @@ def main() -> None:
         parser.error("--output: a folder is needed for the files that are made")
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    engines, processes = options.engines.split(","), {}
+    engines = options.engines.split(",")
+    arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    processes = {}
     for name in engines:
-        given = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
-        python, script = (
-            (sys.executable, ["-m", "benchmarks.text_engines"]) if name in OURS else (options.pytorch, [__file__])
-        )
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        processes[name] = subprocess.Popen([python, *script, f"--worker={name}", *given], **pipes)
+        if name in OURS:
+            command = [sys.executable, "-m", "benchmarks.text_engines"]
+        else:
+            command = [options.pytorch, __file__]
+        processes[name] = subprocess.Popen([*command, f"--worker={name}", *arguments], **pipes)
         if not processes[name].stdout.readline():
             sys.exit(f"{name} did not start.")
 
-    def ask(name: str, **asked) -> dict:
-        print(json.dumps(asked), file=processes[name].stdin, flush=True)
+    def ask(name: str, **request) -> dict:
+        print(json.dumps(request), file=processes[name].stdin, flush=True)
         return json.loads(processes[name].stdout.readline())
 
-    rows = {name: {} for name in engines}
-    for case, count, batch in (("batches", options.count, options.batch), ("alone", options.count // 8, 1)):
+    rows = {name: [] for name in engines}  # cells: milliseconds and ratio in batches, then alone
+    for count, batch in ((options.count, options.batch), (options.count // 8, 1)):
         seconds = {name: [] for name in engines}
         for _ in range(options.rounds):
             for name in engines:
                 seconds[name].append(ask(name, count=count, batch=batch)["processor"])
         for name in engines:
             ratios = [first / own for first, own in zip(seconds[engines[0]], seconds[name])]
-            rows[name][case] = min(seconds[name]) / count * 1e3
-            rows[name][f"{case}_ratio"] = (statistics.median(ratios), min(ratios), max(ratios))
+            least_ms = min(seconds[name]) / count * 1e3
+            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            rows[name] += [f"{least_ms:.2f}", ratio]
     for name in engines:
         ask(name, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
-    reference = np.load(output / f"{'torch' if 'torch' in engines else engines[0]}.npy")
     first = engines[0]
+    reference_engine = "torch" if "torch" in engines else first
+    reference = np.load(output / f"{reference_engine}.npy")
     print(f"| engine | ms per text, in batches | {first} / it | ms alone | {first} / it | cosine, least / mean |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in engines:
         cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)
-        cells = []
-        for case in ("batches", "alone"):
-            median, least, most = rows[name][f"{case}_ratio"]
-            cells += [f"{rows[name][case]:.2f}", f"{median:.2f} ({least:.2f} to {most:.2f})"]
-        print(f"| {name} | {' | '.join(cells)} | {cosines.min():.4f} / {cosines.mean():.4f} |")
+        print(f"| {name} | {' | '.join(rows[name])} | {cosines.min():.4f} / {cosines.mean():.4f} |")
     for process in processes.values():
         process.stdin.close()
         process.wait()

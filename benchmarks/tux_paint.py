@@ -45,31 +45,44 @@ QUESTIONS = (  # language, question, how the names of the right files begin
 def main(_) -> None:
     stamps = read_stamps(pathlib.Path(FOLDER.value))
     embedder = mural_tf.load(MODEL.value)
+    file_names = [name for name, _, _ in stamps]
     images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
     rows = []
+    recalls = []
     for language in LANGUAGES:
-        captioned = [row for row, (_, _, captions) in enumerate(stamps) if captions.get(language)]
-        texts = embedder.encode_text([stamps[row][2][language] for row in captioned], progress=False)
-        cosines = texts @ images[captioned].T
-        ranks = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)
-        rows.append(("R@10", language, len(captioned), round(100 * float((ranks < 10).mean()), 1), ""))
-    mean = round(float(np.mean([row[3] for row in rows])), 1)
+        texts = []
+        captioned = []  # rows of the stamps that have a caption
+        for row, (_, _, captions) in enumerate(stamps):
+            if captions.get(language):
+                texts.append(captions[language])
+                captioned.append(row)
+        cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T
+        better = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)  # pictures before the right one
+        recalls.append(round(100 * float((better < 10).mean()), 1))
+        rows.append(("R@10", language, len(captioned), recalls[-1], ""))
+    mean = round(float(np.mean(recalls)), 1)
     rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
-    names = [f"{row}/{name}" for row, (name, _, _) in enumerate(stamps)]  # stamps in several folders may have one name
-    items = (Item(name, captions=(("en", captions["en"]),)) for name, (_, _, captions) in zip(names, stamps))
-    index = index_in_memory(embedder, zip(items, (picture for _, picture, _ in stamps)))
+    entries = []
+    for row, (name, picture, captions) in enumerate(stamps):  # stamps in several folders may have one name
+        entries.append((Item(f"{row}/{name}", captions=(("en", captions["en"]),)), picture))
+    index = index_in_memory(embedder, entries)
+    right_at_once = {"pictures alone": 0, "the one ranking": 0}
     for language, question, beginnings in QUESTIONS:
-        by_pictures = [stamps[row][0] for row in np.argsort(-(images @ embedder.encode_text(question)))]
+        order = np.argsort(-(images @ embedder.encode_text(question)))
         (result,) = search(index, embedder, [Query(question, language)], len(stamps))
-        ranked = [hit.name.partition("/")[2] for hit in result.hits]
-        for way, names in (("pictures alone", by_pictures), ("the one ranking", ranked)):
+        answers = {
+            "pictures alone": [file_names[row] for row in order],
+            "the one ranking": [hit.name.partition("/")[2] for hit in result.hits],
+        }
+        for way, names in answers.items():
             ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
-            rows.append((f"{question}, {way}", language, len(stamps), ranks[0] if ranks else 0, names[0]))
+            first_rank = ranks[0] if ranks else 0
+            right_at_once[way] += first_rank == 1
+            rows.append((f"{question}, {way}", language, len(stamps), first_rank, names[0]))
     header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")
     for row in (header, *rows):
         print("  ".join(map(str, row)))
-    for first, way in enumerate(("pictures alone", "the one ranking")):
-        right = sum(row[3] == 1 for row in rows[len(LANGUAGES) + 1 + first :: 2])
+    for way, right in right_at_once.items():
         print(f"Right at once by {way}: {right} of {len(QUESTIONS)}")
     if OUTPUT.value:
         with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
