@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pathlib
 import sys
+import tempfile
 
 from absl import flags
 
@@ -89,9 +90,12 @@ def finetune(config, dry_run, **training):
     if dry_run:
         from mural_tf.runs.dry_run import dry_run as print_forecast
         from mural_tf.runs.finetune import starting_point
+        from mural_tf.runs.import_pretrained import workdir_of
 
-        resolved, _ = starting_point(config, source, given_fields())
-        print_forecast(resolved, training["tpu"] or "here", restored=True)
+        with tempfile.TemporaryDirectory() as folder:  # of a published checkpoint's workdir, which nothing else needs
+            source = workdir_of(source, f"{folder}/run")
+            resolved, _ = starting_point(config, source, given_fields())
+            print_forecast(resolved, training["tpu"] or "here", restored=True)
         return
     cli.require(workdir=training["workdir"])
     check_data(config)

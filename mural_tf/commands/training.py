@@ -205,6 +205,8 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
         config.evaluation.split = "dev"
     if source == NOTHING:
         pairs = counts["text_pairs"].get("train", 0)
+        if "train" not in counts["image_text"]:
+            raise UserError(f"{data} has no picture with a caption to train on: too few rows. Give it more rows.")
         captions = counts["image_text"]["train"]["captions"]
         config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
         config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))

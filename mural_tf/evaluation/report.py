@@ -20,6 +20,7 @@ from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.evaluation.tables import metrics_row, table, write_report
+from mural_tf.training.checkpoints import existing_name
 from mural_tf.training.metrics_file import append_metrics
 
 
@@ -62,6 +63,11 @@ def evaluate_and_report(
     folder = _output_folder(model, output)
     names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
     embedder = open_model(model, checkpoint)
+    if folder is not None and embedder.step is None and (folder / "checkpoints").is_dir():
+        raise UserError(
+            f"--output={output} is a workdir, whose numbers belong to its own steps, and {model} has no step: name "
+            "another folder."
+        )
     evaluations = []
     failed = []
     for name in names:
@@ -80,7 +86,7 @@ def evaluate_and_report(
             print(table(evaluation), end="\n\n")
         if published:
             _print_published(results, name, protocol)
-        _write_numbers(results, folder, model, embedder.step, request)
+        _write_numbers(results, folder, model, embedder.step, request, checkpoint)
         evaluations += results
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
@@ -114,12 +120,17 @@ def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigD
     return ready
 
 
-def _write_numbers(evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
+def _write_numbers(
+    evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request, checkpoint: str
+) -> None:
     """Writes the numbers into `folder`, and says where; `None`: says that they are not kept."""
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
-    append_metrics(folder, metrics_row(evaluations, step, str(request.folder)))
+    which = ""
+    if folder == as_path(model) and isinstance(folder, pathlib.Path):  # a store has no list of checkpoints
+        which = existing_name(folder, checkpoint)
+    append_metrics(folder, metrics_row(evaluations, step, str(request.folder), which))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
     paths = [write_report(evaluation, folder, **origin) for evaluation in evaluations]
     print(f"Written: {folder / 'metrics.jsonl'} (one row), {', '.join(map(str, paths))}")

@@ -180,10 +180,12 @@ class Retrieval:
             result.protocol = _protocol(len(readable), len(captioned), pool, result.sizes, len(views[view]))
         return list(results.values())
 
-    def measure_records(self, name: str) -> list[Evaluation]:
-        """Measures image-text retrieval on a folder of image-text TFRecords."""
+    def measure_records(self, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> list[Evaluation]:
+        """Measures image-text retrieval on a folder of image-text TFRecords; `None` takes the data's own groups."""
         pool = read_pool(self.folder, self.split)
-        return self.measure(pool, name, language_groups(self.folder), held_out=held_out_images(self.folder))
+        if groups is None:
+            groups = language_groups(self.folder)
+        return self.measure(pool, name, groups, held_out=held_out_images(self.folder))
 
     def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
         """Returns embeddings [K, D] and int [K]: the indices of the images that can be read."""
@@ -197,18 +199,20 @@ def measure_retrieval(
     languages: Sequence[str] | None = None,
     batch_size: int = 128,
     name: str = "retrieval",
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Evaluation:
     """Measures image-text retrieval on one split of a folder of records, and returns the evaluation.
 
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
-    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. `name` is the first part of the keys, other arguments
-    are as in `Retrieval`. Raises as `Retrieval.measure`, but allows any share of images that do not decode.
+    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. `name` is the first part of the keys, `groups` are
+    {group: languages}, by default the data's own, and other arguments are as in `Retrieval`. Raises as
+    `Retrieval.measure`, but allows any share of images that do not decode.
     """
     protocol = default_protocol()
     protocol.max_missing = 1.0
     retrieval = Retrieval(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
-    (evaluation,) = retrieval.measure_records(name)
+    (evaluation,) = retrieval.measure_records(name, groups)
     return evaluation
 
 

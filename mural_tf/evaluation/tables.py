@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mural_lite.files import as_path, write_whole
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.training.metrics_file import EVALUATED
+from mural_tf.training.metrics_file import CHECKPOINT, EVALUATED
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 
@@ -92,10 +92,17 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
     return lines
 
 
-def metrics_row(evaluations: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
-    """Returns the row of metrics.jsonl, {name: value}, for evaluations of one step on a folder of data."""
+def metrics_row(
+    evaluations: Sequence[Evaluation], step: int | None, data: str, checkpoint: str = ""
+) -> dict[str, object]:
+    """Returns the row of metrics.jsonl, {name: value}, for evaluations of one step on a folder of data.
+
+    `checkpoint`: which of a workdir's checkpoints was evaluated, "" during training.
+    """
     evaluated = {evaluation.name: {"data": data, "split": evaluation.split} for evaluation in evaluations}
-    row = {"step": step, EVALUATED: evaluated}
+    row: dict[str, object] = {"step": step, EVALUATED: evaluated}
+    if checkpoint:
+        row[CHECKPOINT] = checkpoint
     for evaluation in evaluations:
         row.update(evaluation.metrics)
     return row

@@ -13,6 +13,7 @@ from mural_tf.export.readme import check_license
 from mural_tf.export.saved_model import export_model
 from mural_tf.export.serving import TEXT_ENCODER
 from mural_tf.export.versions import check_export_folder
+from mural_tf.training.checkpoints import existing_name
 from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.trained_model import load_trained
 
@@ -40,5 +41,5 @@ def export_workdir(
         raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
     announce(f"Loading {display_name(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
-    evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
+    evaluated = evaluations_of(workdir, step, checkpoint == "best", existing_name(workdir, checkpoint))
     return export_model(model, tokenizer, config, directory, evaluated, overwrite, precision, version, license)

@@ -294,8 +294,8 @@ def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
     if isinstance(values, Mapping):
         values = values[TOKENS[0]]
     numbers = tf.reshape(tf.convert_to_tensor(values), [tf.shape(values)[0], -1])
-    if numbers.dtype == tf.float32:
-        numbers = tf.bitcast(numbers, tf.int32)
+    if numbers.dtype.is_floating:  # cast to integers, nearly all would be 0
+        numbers = tf.bitcast(tf.cast(numbers, tf.float32), tf.int32)
     width = tf.shape(numbers)[1]
     factors = tf.random.stateless_uniform([width], [0, 0], minval=None, maxval=None, dtype=tf.int64)
     return tf.reduce_sum(tf.cast(numbers, tf.int64) * factors, axis=1)  # modulo 2^64; padding, which is 0, adds nothing

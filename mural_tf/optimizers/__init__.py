@@ -14,6 +14,7 @@ the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter, 2019) bef
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -263,6 +264,14 @@ def learning_rates(optimizers: Mapping[str, keras.optimizers.legacy.Optimizer]) 
     }
 
 
+RANGES = {  # of fields whose wrong values would train on in silence
+    **dict.fromkeys(("text_text_learning_rate", "warmup_steps", "weight_decay", "clip_norm"), (0, math.inf)),
+    "text_tower_rate": (0, math.inf),
+    "beta_2": (0, 0.999999),
+    "epsilon": (0, 1),
+}
+
+
 def check_optimizer(config: ConfigDict) -> None:
     """Raises `UserError` for an unknown name or mode in the `optimizer` branch, or a rate out of its range."""
     if config.name not in NAMES:
@@ -271,6 +280,10 @@ def check_optimizer(config: ConfigDict) -> None:
         raise UserError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
     if config.learning_rate <= 0:
         raise UserError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
+    for name, (smallest, largest) in RANGES.items():
+        if not smallest <= config[name] <= largest:
+            expected = f"{smallest} or more" if largest == math.inf else f"a number from {smallest} to {largest}"
+            raise UserError(f"optimizer.{name}={config[name]}: expected {expected}.")
     if len(config.decay) != 2:
         raise UserError(f"optimizer.decay={config.decay}: expected a rate and a number of steps, such as 0.794,1000.")
     rate, every = config.decay

@@ -73,7 +73,7 @@ def finetune(
     source = workdir_of(source, workdir)
     if config.method.get("student"):
         config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
-    config, initialize = starting_point(as_begun(config, workdir), source, given)
+    config, initialize = starting_point(as_begun(config, workdir, given), source, given)
     check_dev(config)
     start = None
     if initialize is not None:
@@ -81,18 +81,24 @@ def finetune(
     train_and_finish(config, workdir, tpu, debug_nans, profile, start)
 
 
-def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration with the values that replaced its zeros when the run began: data may grow meanwhile."""
+def as_begun(config: ConfigDict, workdir: str | pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
+    """Returns the configuration with the values that replaced its zeros when the run began: data may grow meanwhile.
+
+    Fields that the user named, `given`, keep their values.
+    """
     path = as_path(workdir) / "config.json"
     if not path.is_file():
         return config
     config = config.copy_and_resolve_references()
     before = load_config(local_copy(path))
+    begun = []
     if not config.optimizer.learning_rate:
-        config.optimizer = before.optimizer
+        begun += [("optimizer", name) for name in before.optimizer]
     if not config.train.steps:
-        for name in ("steps", "log_every", "evaluate_every", "checkpoint_every"):
-            config.train[name] = before.train[name]
+        begun += [("train", name) for name in ("steps", "log_every", "evaluate_every", "checkpoint_every")]
+    for branch, name in begun:
+        if f"{branch}.{name}" not in given:
+            config[branch][name] = before[branch][name]
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] = config.train[name] or before.train[name]
     return config

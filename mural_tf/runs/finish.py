@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from mural_lite.config import has_images
+from mural_lite.config import base_config, has_images
 from mural_lite.config_file import load_config
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
@@ -32,7 +32,7 @@ from mural_tf.models.states import KnownStates
 from mural_tf.runs.finished import SUMMARY
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
-from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.checkpoints import existing_name, restore_for_inference
 from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
 
@@ -110,7 +110,10 @@ class SplitEvaluation:
             self._say(f"No evaluation: {error}")
             return None
         embedder = self._measured.embedder(step)
-        return measure_retrieval(embedder, data, self.split, name=self.name)
+        groups = self._config.evaluation.groups.to_dict()
+        if groups == base_config().evaluation.groups.to_dict():
+            groups = None  # not chosen: the data's own
+        return measure_retrieval(embedder, data, self.split, name=self.name, groups=groups)
 
     def _say(self, line: str) -> None:
         """Prints a line, once for all evaluations of a run."""
@@ -124,10 +127,13 @@ EXPORT = "export"
 
 def _is_exported(export: pathlib.Path, steps: int) -> bool:
     """Whether a folder holds an export that need not be replaced: another may be of a run before it was lengthened."""
-    config = export / "config.json"  # an export with versions has several elsewhere
-    if not config.exists():
-        return export.exists()
-    return load_config(config).train.steps == steps
+    config = export / "config.json"
+    if config.exists():
+        return load_config(config).train.steps == steps
+    has_versions = export.exists() and any(path.name.isdigit() for path in export.iterdir())
+    if has_versions:
+        print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
+    return has_versions
 
 
 def finish_run(
@@ -146,11 +152,12 @@ def finish_run(
     if evaluation is not None:
         # A run that was killed after its evaluation has the row already.
         keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))
-        append_metrics(workdir, metrics_row([evaluation], step, config.data.directory))
+        row = metrics_row([evaluation], step, config.data.directory, existing_name(workdir, "result"))
+        append_metrics(workdir, row)
         write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
     if config.train.export and not _is_exported(workdir / EXPORT, step):
         print("Exporting …", flush=True)
-        evaluated = evaluations_of(workdir, step, exactly=True)
+        evaluated = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
         with _timed(seconds, "export"):
             export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluated, overwrite=True)
     embedder = None if evaluation is None else measured.embedder(step)
@@ -179,6 +186,7 @@ def _summary(
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     return {
         "step": config.train.steps,
+        "data": config.data.directory,
         "split": config.evaluation.split,
         "table": table,
         "metrics": metrics,
@@ -200,11 +208,12 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     path = workdir / SUMMARY
     summary = read_json(path)
     table = json_field(summary, "table", str, path)
+    data = json_field(summary, "data", str, path, config.data.directory)  # earlier summaries lack it
     split = json_field(summary, "split", str, path)
     export = workdir / EXPORT
     lines = [""]
     if table:
-        lines += [f"Mean recall on {config.data.directory}, split {split}:", table, ""]
+        lines += [f"Mean recall on {data}, split {split}:", table, ""]
     lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
     lines += ["Written:", f"  {workdir / 'checkpoints'}  weights and optimiser"]
     if export.exists():

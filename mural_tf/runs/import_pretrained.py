@@ -7,6 +7,7 @@ trained with, and gets a fresh text-text head (our choice: the paper says that b
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from collections.abc import Collection, Sequence
@@ -16,9 +17,10 @@ from ml_collections import ConfigDict
 
 from mural_lite.config import has_images
 from mural_lite.errors import UserError
-from mural_lite.files import as_path
+from mural_lite.files import as_path, read_json, write_whole
 from mural_lite.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_lite.trust import settle_handles
+from mural_lite.vectors import model_digest
 from mural_tf.backend import keras
 from mural_tf.export.saved_model import variables_of
 from mural_tf.models import mount
@@ -216,11 +218,14 @@ def _configure(
     return config, pieces
 
 
+IMPORTED = "imported.json"  # in the workdir of a published checkpoint: {"source", "digest"}
+
+
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
     """Returns `source`, or, if it is a published checkpoint, the workdir that is made of it next to `workdir`.
 
     This workdir is made once, and its name is the name of `workdir` with "_" and `role`. Raises `UserError` as
-    `import_into_workdir`, and for a checkpoint without `part` or a vocabulary.
+    `import_into_workdir`, for a checkpoint without `part` or a vocabulary, and if the workdir was made of another one.
     """
     if "://" in source and source.startswith("http"):
         return source
@@ -234,8 +239,17 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
             "another one, see docs/checkpoints.md."
         )
     imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
+    origin = {"source": source, "digest": model_digest(local_model(source))}
     if not imported.exists() or not has_checkpoint(local_copy(imported)):
         import_into_workdir(family, source, imported)
+        write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
+        return str(imported)
+    recorded = read_json(imported / IMPORTED) if (imported / IMPORTED).exists() else origin  # of an earlier commit
+    if recorded.get("digest") != origin["digest"]:
+        raise UserError(
+            f"{imported} was made of {recorded.get('source')} as it was then, and --from or method.student is {source} "
+            f"as it is now: delete {imported}, or name another --workdir."
+        )
     return str(imported)
 
 

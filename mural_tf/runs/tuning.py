@@ -27,9 +27,9 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path, open_path, write_whole
 from mural_tf.data import records
 from mural_tf.data.streams.epochs import stated_languages
-from mural_tf.data.streams.mixture import DataSource
+from mural_tf.data.streams.mixture import DataSource, training_sources
 from mural_tf.data.streams.pipeline import stream_sources
-from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
+from mural_tf.evaluation.retrieval import HELD_OUT, UNDETERMINED, Evaluation, measure_retrieval, read_pool
 from mural_tf.evaluation.tables import group_table, metrics_row
 from mural_tf.export.saved_model import variables_of
 from mural_tf.models import method_class, takes_steps
@@ -40,7 +40,7 @@ from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.runs.pretrain import Start, standardize
 from mural_tf.runs.teachers import give_teacher
 from mural_tf.training.checkpoints import save_result
-from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
+from mural_tf.training.metrics_file import CHECKPOINT, append_metrics, has_evaluation, keep_metrics, read_metrics
 from mural_tf.training.workers import is_chief
 
 RATE = 1 / 20  # share of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
@@ -215,7 +215,8 @@ def _counts_in(languages, data: ConfigDict, stream: str, record_type: str, texts
     counts: collections.Counter[str] = collections.Counter()
     for source, _ in stream_sources(data, stream):
         for language, count in _counts_of(source, record_type).items():
-            language = language or data.default_language
+            # A record without a language is in none that `languages` could name, and evaluations call it so, too.
+            language = language or (UNDETERMINED if source.format == "mural" else data.default_language)
             if not languages or language in languages:
                 counts[language] += count
     positive = {language: count for language, count in counts.items() if count}
@@ -261,10 +262,18 @@ class TunedEvaluation(SplitEvaluation):
         languages = [*evaluation.sizes, *others]
         evaluation.metrics = evaluation.metrics | metrics_of_others
         evaluation.groups = dict(evaluation.groups)
-        trained = caption_counts(self._config.data)
+        trained = self._trained_languages()
         self._add_group(evaluation, TUNED, [language for language in languages if language in trained])
         self._add_group(evaluation, OTHERS, [language for language in languages if language not in trained])
         return evaluation
+
+    def _trained_languages(self) -> Collection[str]:
+        """Returns the languages of the training captions; a stage may have translations without captions."""
+        data = self._config.data
+        for source in training_sources(data):
+            if records.find_files(source.directory, records.IMAGE_TEXT, "train"):
+                return caption_counts(data)
+        return ()
 
     @staticmethod
     def _add_group(evaluation: Evaluation, group: str, languages: Sequence[str]) -> None:
@@ -385,6 +394,7 @@ def mix(
     rows = []
     best_score = -math.inf
     best_share = 1.0
+    best_evaluation = None
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
@@ -394,6 +404,7 @@ def mix(
         if score >= best_score:
             best_score = score
             best_share = share
+            best_evaluation = evaluation
         row = {"share": share}
         for group in (TUNED, OTHERS):
             key = f"{evaluation.name}/{group}/mean_recall"
@@ -402,6 +413,10 @@ def mix(
         rows.append(row)
     _assign(variables, source, tuned, best_share)
     save_result(model, workdir, step)
+    if best_evaluation is not None:  # the dev numbers of training are of the unmixed weights
+        name = best_evaluation.name
+        keep_metrics(workdir, lambda row: CHECKPOINT not in row or not has_evaluation(row, name, step))
+        append_metrics(workdir, metrics_row([best_evaluation], step, config.data.directory, "result"))
     write_whole(workdir / MIXES, json.dumps({"chosen": best_share, "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best_share)), flush=True)

@@ -11,9 +11,20 @@ from mural_tf.data.streams.pipeline import captions_per_image, stream_class
 from mural_tf.models import method_class, streams_of, takes_steps
 
 LEAST = {  # of the counts in the configuration's `train`
-    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches"), 1),
+    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "steps_per_execution"), 1),
     **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every"), 0),
 }
+
+
+def check_losses(config: ConfigDict) -> None:
+    """Raises `UserError` for a seed, a weight or a label smoothing out of its range."""
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"seed={config.seed}: expected a number from 0 to {2**31 - 1}.")
+    for name in ("image_text_weight", "text_text_weight"):
+        if not 0 <= config.loss[name] < math.inf:
+            raise UserError(f"loss.{name}={config.loss[name]}: expected 0 or more.")
+    if not 0 <= config.loss.label_smoothing < 1:
+        raise UserError(f"loss.label_smoothing={config.loss.label_smoothing}: expected 0 or more, and less than 1.")
 
 
 def check_train(config: ConfigDict, replicas: int, where: str) -> None:
@@ -24,6 +35,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
       replicas: how many replicas share a batch.
       where: the machine that has them, for the message.
     """
+    check_losses(config)
     train = config.train
     least = dict(LEAST)
     if not takes_steps(method_class(config.model)):

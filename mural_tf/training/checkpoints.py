@@ -242,6 +242,13 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
     return bool(list_checkpoints(workdir / FOLDERS["latest"]))
 
 
+def existing_name(workdir: str | pathlib.Path, which: str) -> str:
+    """Returns `which` of `FOLDERS`, "latest" for the "result" of a run whose last weights are its result."""
+    if which == "result" and not list_checkpoints(pathlib.Path(workdir) / FOLDERS[which]):
+        return "latest"
+    return which
+
+
 def restore_for_inference(
     model: DualEncoder, workdir: str | pathlib.Path, which: str = "result", partly: bool = False
 ) -> str:
@@ -257,9 +264,7 @@ def restore_for_inference(
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
-    if which == "result" and not list_checkpoints(pathlib.Path(workdir) / FOLDERS[which]):
-        which = "latest"
-    folder = pathlib.Path(workdir) / FOLDERS[which]
+    folder = pathlib.Path(workdir) / FOLDERS[existing_name(workdir, which)]
     paths = list_checkpoints(folder)
     if not paths:
         best = ""

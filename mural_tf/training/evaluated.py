@@ -9,14 +9,14 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
-from mural_tf.training.metrics_file import EVALUATED, read_metrics
+from mural_tf.training.metrics_file import CHECKPOINT, EVALUATED, read_metrics
 
 # Keys of single languages have one of these; groups of languages and "all" have only the mean recall.
 _OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
 
 
 def evaluations_of(
-    workdir: pathlib.Path, step: int | None, exactly: bool = False
+    workdir: pathlib.Path, step: int | None, exactly: bool = False, checkpoint: str = ""
 ) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
     """Returns a checkpoint's numbers, and the data that each was measured on.
 
@@ -24,12 +24,14 @@ def evaluations_of(
       workdir: the folder whose metrics.jsonl is read.
       step: the checkpoint's step; if it was not evaluated, the last evaluated step is taken.
       exactly: whether no other step is taken.
+      checkpoint: which of the workdir's checkpoints, see `checkpoints.existing_name`; rows of its other checkpoints,
+        which may have the same step, are left out.
 
     Returns:
       {"<name>/<language>/…": number}, and {name: {"data", "split", "step", "languages"}}; numbers of dev only where
       there are no others. Data and split that a row lacks are "".
     """
-    rows = [row for row in read_metrics(workdir) if _has_recall(row)]
+    rows = [row for row in read_metrics(workdir) if _has_recall(row) and row.get(CHECKPOINT, checkpoint) == checkpoint]
     if rows and not exactly and all(row["step"] != step for row in rows):
         step = rows[-1]["step"]
     numbers: dict[str, dict[str, float]] = {}

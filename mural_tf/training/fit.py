@@ -132,6 +132,7 @@ def fit(
             checkpoints.save(0)  # as before every evaluation
         evaluation.evaluate_if_due(step, first and evaluate is not None)  # also one that an interrupted run left out
         if step >= train.steps:
+            checkpoints.wait()  # a full disk shows here
             return True
         checkpoints.prepare()
         columns_of = columns_of or type(model).columns

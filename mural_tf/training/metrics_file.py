@@ -12,6 +12,7 @@ from mural_lite.files import storage_errors, write_whole
 from mural_lite.paths import RemotePath
 
 EVALUATED = "evaluated"  # in rows: {name of an evaluation: {"data", "split"}}
+CHECKPOINT = "checkpoint"  # in rows of a finished run: which of its checkpoints of this step was evaluated
 
 
 def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
+import signal
 import sys
 
 import tensorflow as tf
@@ -64,7 +65,7 @@ class Forecast(Callback):
             flush=True,
         )
         if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
-            self.model.stop_training = True  # with everything saved
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C: the run stops after the next step, and saves it
 
 
 class AtChance(Callback):

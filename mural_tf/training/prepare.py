@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import json
 import pathlib
 from collections.abc import Iterable, Iterator
 
@@ -129,7 +131,19 @@ def _path_beside_data(config: ConfigDict) -> pathlib.Path:
         casing += "-unaccented"
     languages = _languages_of_words(config)
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
+    if config.data.sources:  # others may be mixed beside the same `data.directory`
+        casing += f"-{_digest_of_sources(config.data)}"
     return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+
+
+def _digest_of_sources(data: ConfigDict) -> str:
+    """Returns 8 hexadecimal digits that identify the files of `data.sources`, by their names and sizes."""
+    described = []
+    for source in training_sources(data):
+        files = records.find_files(source.directory, records.IMAGE_TEXT, "train")
+        files += records.find_files(source.directory, records.TEXT_PAIRS, "train")
+        described.append(records.describe_files(source.directory, files))
+    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
 def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:

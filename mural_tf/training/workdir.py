@@ -99,8 +99,8 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         different = _differences(recorded, config)
         binding = {key: change for key, change in different.items() if not writes or key not in CHANGEABLE_FIELDS}
         if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
+            (workdir / "vocabulary.txt").unlink(missing_ok=True)  # first: a kill between must not leave the other's
             save_config(config, workdir / "config.json")
-            (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif binding:
             more = f" and {len(binding) - SHOWN} more" if len(binding) > SHOWN else ""
             changes = "; ".join(list(binding.values())[:SHOWN])
@@ -108,8 +108,11 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
                 f"{workdir} belongs to another configuration ({changes}{more}). Run with its own, "
                 f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
             )
-        elif different:
-            _take_changes(workdir, recorded, config, different)
+        else:
+            if different:
+                _take_changes(workdir, recorded, config, different)
+            if writes:
+                _keep_places(workdir, recorded, config)
     else:
         _check_own(workdir)
         save_config(config, workdir / "config.json")
@@ -138,6 +141,14 @@ def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDic
         branch, field = key.split(".")
         recorded[branch][field] = config[branch][field]
     save_config(recorded, workdir / "config.json")
+
+
+def _keep_places(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict) -> None:
+    """Writes the data's folder and split to the workdir's config.json, where exports and fine-tuning look for them."""
+    places = config.data.directory, config.evaluation.split
+    if places != (recorded.data.directory, recorded.evaluation.split):
+        recorded.data.directory, recorded.evaluation.split = places
+        save_config(recorded, workdir / "config.json")
 
 
 def _rates_follow_steps(config: ConfigDict, steps_before: int) -> bool:

@@ -41,6 +41,10 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
+    if not 1 <= data.language_temperature < math.inf:
+        raise UserError(
+            f"data.language_temperature={data.language_temperature}: expected 1, as often as in the data, or more."
+        )
     sources = [_parse_source(name, value) for name, value in sorted(data.sources.items())]
     if not sources:
         sources = [DataSource("", data.directory, 1.0, data.format)]

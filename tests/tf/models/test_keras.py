@@ -145,7 +145,7 @@ def test_equal_content_is_no_negative_where_ids_are_missing(mural, eager):
 def test_ids_of_content():
     images = np.random.default_rng(0).random([4, 3, 3, 3]).astype("f")
     images[3] = images[1]
-    for values in (images, (255 * images).astype(np.uint8)):
+    for values in (images, (255 * images).astype(np.uint8), images.astype(np.float64), images.astype(np.float16)):
         ids = content_ids(values).numpy()
         assert ids.dtype == np.int64 and ids[3] == ids[1] and len(set(ids)) == 3
     short, long = [[5, 7], [7, 5]], [[5, 7, 0, 0], [7, 5, 0, 0]]

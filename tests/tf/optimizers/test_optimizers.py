@@ -146,3 +146,14 @@ def test_a_decay_is_a_rate_and_a_number_of_steps(decay):
     config.optimizer.decay = decay
     with pytest.raises(UserError, match="optimizer.decay=.*: expected a rate"):
         check_optimizer(config.optimizer)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("warmup_steps", -5), ("text_text_learning_rate", -1.0), ("text_tower_rate", -1.0), ("beta_2", 1.0),
+    ("weight_decay", -0.1), ("clip_norm", -1.0), ("epsilon", float("nan")),
+])  # fmt: skip
+def test_ranges_of_numbers(name, value):
+    config = base_config()
+    config.optimizer[name] = value
+    with pytest.raises(UserError, match=f"^optimizer.{name}={value}: expected "):
+        check_optimizer(config.optimizer)

@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import types
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from page_reader import Page
 from search_data import ColorEmbedder, png
-from toy_data import toy_config
+from toy_data import toy_config, write_toy_data
 
 from mural_lite.config_file import save_config
 from mural_tf.data import records
@@ -107,12 +109,34 @@ def test_what_to_do_next_follows_from_the_model_and_its_export(tmp_path, capsys)
     assert "SavedModels" in said() and "SavedModels" not in printed
 
 
+@pytest.mark.parametrize("groups", [None, {}, {"new": ("zh",)}])
+def test_groups_of_a_configuration_replace_those_of_the_data(groups, tmp_path, monkeypatch):
+    write_toy_data(tmp_path)
+    config = toy_config(tmp_path)
+    if groups is not None:
+        config.evaluation.groups = ConfigDict(groups)
+    given = []
+    monkeypatch.setattr(finish, "measure_retrieval", lambda *_, groups, **__: given.append(groups))
+    measured = types.SimpleNamespace(at=None, embedder=lambda step: None)
+    finish.SplitEvaluation(measured, config, "train")(3)
+    assert given == [groups]
+
+
+def test_a_finished_run_names_the_data_that_it_measured(tmp_path, capsys):
+    summary = {"table": "a table", "split": "dev", "search": [], "data": "data/measured"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    finish.describe(toy_config("data/now"), tmp_path)
+    assert "Mean recall on data/measured, split dev:" in capsys.readouterr().out
+
+
 def test_an_export_of_another_number_of_steps_is_replaced(tmp_path):
     config = toy_config("data")
     config.train.steps = 4
     assert not finish._is_exported(tmp_path / "export", 4)
     (tmp_path / "export").mkdir()
-    assert finish._is_exported(tmp_path / "export", 5)  # with versions: none is replaced
+    assert not finish._is_exported(tmp_path / "export", 5)
+    (tmp_path / "export/1").mkdir()
+    assert finish._is_exported(tmp_path / "export", 5)  # no version is replaced
     save_config(config, tmp_path / "export/config.json")
     assert [finish._is_exported(tmp_path / "export", steps) for steps in (4, 5)] == [True, False]
 

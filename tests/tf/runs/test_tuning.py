@@ -136,6 +136,11 @@ def test_a_run_goes_on_with_the_values_of_its_beginning(tmp_path):
     assert (found.train.steps, found.train.log_every, found.train.image_text_batch) == (60, 3, 16)
     assert (found.optimizer.name, found.optimizer.learning_rate, found.train.text_text_batch) == ("adam", 2e-4, 32)
     assert as_begun(given, tmp_path / "new").train.steps == 0
+    given.optimizer.name = "adamw"
+    given.train.log_every = 7
+    found = as_begun(given, tmp_path, ["optimizer.name", "train.log_every"])  # which the workdir then refuses
+    assert (found.optimizer.name, found.optimizer.learning_rate) == ("adamw", 2e-4)
+    assert (found.train.log_every, found.train.evaluate_every) == (7, 12)
 
 
 def test_captions_are_estimated_where_nothing_states_them(tmp_path, monkeypatch):
@@ -151,6 +156,19 @@ def test_captions_are_estimated_where_nothing_states_them(tmp_path, monkeypatch)
     content[40] ^= 1
     path.write_bytes(content)
     assert tuning.caption_counts(get_data(tmp_path)) == {"en": 63, "de": 63}
+
+
+def test_captions_without_a_language_are_called_as_in_evaluations(tmp_path):
+    record = records.ImageTextRecord("a", b"", ["ein Ding"], [""], [""])
+    records.write_records(tmp_path, records.IMAGE_TEXT, "train", [record])
+    assert tuning.caption_counts(get_data(tmp_path)) == {"und": 1}
+
+
+def test_a_stage_without_captions_tunes_no_language(tmp_path):
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "b", "de")])
+    config = base_config()
+    config.data.directory = str(tmp_path)
+    assert not tuning.TunedEvaluation(None, config, "dev")._trained_languages()
 
 
 def get_data(folder):

@@ -292,13 +292,15 @@ def test_a_forecast_of_days_is_asked_about(seconds, asks, answer, question, stop
     log = types.SimpleNamespace(writes=True, steps=10_000, step=4)  # noqa: F811
     log.seconds_left = lambda after: given.append(after) or found.pop(0)
     forecast = Forecast(log, asks)
-    forecast.model = types.SimpleNamespace(stop_training=False)
+    signals = []
+    monkeypatch.setattr("signal.raise_signal", signals.append)
     for epoch in range(2):
         forecast.on_epoch_end(epoch)
     words = {129_599: "36.0 h", 129_600: "1.5 days"}[seconds]
     line = f"Forecast: {words} for the 9,996 steps that are left.\n"
     assert capsys.readouterr().out == line + SHORTER * (asks and seconds == 129_600)
-    assert forecast.model.stop_training == stopped and asked == ["Go on? [Y/n] "] * question and given == [60.0, 60.0]
+    assert signals == [signal.SIGINT] * stopped  # after which the run saves its step
+    assert asked == ["Go on? [Y/n] "] * question and given == [60.0, 60.0]
     found.append(seconds)
     forecast.on_epoch_end(2)  # said once
     silent = Forecast(types.SimpleNamespace(writes=False, seconds_left=lambda after: 1.0), True)

@@ -233,6 +233,16 @@ def test_batches_that_replicas_share(captions, micro, replicas, message, config,
     assert str(raised.value) == f"train.{message}"
 
 
+@pytest.mark.parametrize("field, value", [
+    ("seed", -1), ("seed", 2**31), ("loss.image_text_weight", -0.1), ("loss.text_text_weight", float("nan")),
+    ("loss.label_smoothing", 1.0), ("loss.label_smoothing", -0.1),
+])  # fmt: skip
+def test_numbers_that_would_train_on_in_silence(field, value, config):
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(UserError, match=f"^{field}={value}: expected "):
+        batch_sizes.check_train(config, 1, "M")
+
+
 @pytest.mark.parametrize("name,least", batch_sizes.LEAST.items())
 def test_the_least_counts(name, least, config, monkeypatch):
     config.train[name] = least - 1

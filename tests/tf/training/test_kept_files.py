@@ -16,6 +16,8 @@ from mural_lite.errors import UserError
 from mural_lite.files import PARTIAL, as_path
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import build_folder
+from mural_tf.evaluation.retrieval import Evaluation
+from mural_tf.evaluation.tables import metrics_row
 from mural_tf.training import environment, prepare, trained_model, trained_on, workdir
 from mural_tf.training.evaluated import evaluations_of
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, keep_metrics, read_metrics
@@ -75,6 +77,17 @@ def test_evaluations_of_dev_count_where_there_are_no_others(tmp_path):
     assert described == {"b_dev": {"data": "", "split": "dev", "step": 5, "languages": ["cs", "sw"]}}
     assert sorted(metrics) == sorted([f"b_dev/{name}/{recall}" for name in ("cs", "sw") for recall in RECALLS]
                                      + ["b_dev/all/mean_recall"])  # fmt: skip
+
+
+def test_evaluations_belong_to_a_checkpoint(tmp_path):
+    """The mix that a run results in and the weights after its last step have the same step."""
+    for checkpoint, number in (("", 10.0), ("result", 60.0), ("latest", 40.0)):
+        metrics = {f"a/en/{recall}": number for recall in RECALLS}
+        evaluation = Evaluation("a", "test", "", metrics, {})
+        append_metrics(tmp_path, metrics_row([evaluation], 5, "d", checkpoint))
+    for checkpoint, number in (("result", 60.0), ("latest", 40.0), ("best", 10.0)):
+        numbers, _ = evaluations_of(tmp_path, 5, checkpoint=checkpoint)
+        assert set(numbers.values()) == {number}
 
 
 def test_lines_of_metrics(tmp_path, caplog):
@@ -219,6 +232,11 @@ def test_where_a_vocabulary_is_kept(tmp_path):
     ]  # fmt: skip
     prepare._path_beside_data(config).touch()
     assert prepare.existing_vocabulary(config) == prepare.find_vocabulary(config) == prepare._path_beside_data(config)
+    config.data.sources = {"a": {"directory": str(tmp_path)}}
+    beside = prepare._path_beside_data(config).name
+    assert beside.startswith("vocabulary-words-en-de-77-lower-unaccented-")
+    toy_data.write_toy_data(tmp_path)
+    assert prepare._path_beside_data(config).name != beside
     config.vocabulary.file = "given.txt"
     assert prepare.existing_vocabulary(config) == prepare.find_vocabulary(config) == pathlib.Path("given.txt")
 

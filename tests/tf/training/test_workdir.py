@@ -79,6 +79,18 @@ def test_how_long_and_how_divided_a_run_is_may_change_with_a_word(field, tmp_pat
         open_workdir(tmp_path, other)
 
 
+def test_where_the_data_are_now_is_kept(tmp_path):
+    config = with_seed(0)
+    config.data.directory = "before"
+    open_workdir(tmp_path, config)
+    (tmp_path / "checkpoints").mkdir()
+    config.data.directory = "moved"
+    config.evaluation.split = "dev"
+    open_workdir(tmp_path, config)
+    kept = load_config(tmp_path / "config.json")
+    assert (kept.data.directory, kept.evaluation.split) == ("moved", "dev")
+
+
 @pytest.mark.parametrize("decay,warmup,line", [((0.0, 0), 1, True), ((0.9, 2), 1, False), ((0.9, 2), 4, True)])
 def test_the_rate_of_a_run_that_is_lengthened(decay, warmup, line, tmp_path, capsys):
     config = with_seed(0)
