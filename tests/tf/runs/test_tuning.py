@@ -242,7 +242,7 @@ def run(data, source, workdir, **train):
 class Evaluated:
     """Mean recalls that follow from a weight w, 0 at the source and 1 after tuning: 10 + 20 w and 40 - 30 w²."""
 
-    name, score = "retrieval_dev", tuning.TunedEvaluation.score
+    name, split, score = "retrieval_dev", "dev", tuning.TunedEvaluation.score
 
     def __init__(self, weight):
         self.weight = weight
@@ -278,8 +278,11 @@ def test_the_mix_that_dev_prefers_is_the_result(tmp_path, monkeypatch, capsys):
 def test_a_run_that_spoils_the_model_ends_as_its_source(of_vectors, tmp_path, eager, capsys):
     data, source = of_vectors
     rows = run(data, source, tmp_path / "w", learning_rate=0.3, export=False, steps=1)
-    dev = {row["step"]: row for row in rows if "retrieval_dev/all/mean_recall" in row}
-    assert list(dev) == [0, 1]
+    rows_of_dev = [row for row in rows if "retrieval_dev/all/mean_recall" in row]
+    *of_training, of_result = rows_of_dev
+    dev = {row["step"]: row for row in of_training}
+    assert list(dev) == [0, 1] and of_result["checkpoint"] == "result"
+    assert of_result["retrieval_dev/tuned/mean_recall"] == dev[0]["retrieval_dev/tuned/mean_recall"]
     test = {row["step"]: row["retrieval/all/mean_recall"] for row in rows if "retrieval/all/mean_recall" in row}
     assert test[0] == test[1]
     assert json.loads((tmp_path / "w/checkpoints/best/best.json").read_text())["step"] == 0

@@ -82,7 +82,7 @@ def test_evaluations_of_dev_count_where_there_are_no_others(tmp_path):
 def test_evaluations_belong_to_a_checkpoint(tmp_path):
     """The mix that a run results in and the weights after its last step have the same step."""
     for checkpoint, number in (("", 10.0), ("result", 60.0), ("latest", 40.0)):
-        metrics = {f"a/en/{recall}": number for recall in RECALLS}
+        metrics = {f"a/en/{recall}": number for recall in (*RECALLS, "mean_recall")}
         evaluation = Evaluation("a", "test", "", metrics, {})
         append_metrics(tmp_path, metrics_row([evaluation], 5, "d", checkpoint))
     for checkpoint, number in (("result", 60.0), ("latest", 40.0), ("best", 10.0)):
