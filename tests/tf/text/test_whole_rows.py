@@ -116,6 +116,15 @@ def test_all_of_a_tokenizer(kind):
     assert_snapshot(f"tokenizers/{kind}", "\n".join(lines))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shortest_rows(kind):
+    made = KINDS[kind](max_length=3)
+    rows = made(tf.constant(TEXTS))["input_word_ids"].numpy()
+    assert rows.shape == (len(TEXTS), 3)
+    pieces = made.tokenize(tf.constant(["the cat"])).flat_values.numpy()
+    assert pieces[0] in rows[TEXTS.index("the cat")]
+
+
 CONFIGURED = {  # of `vocabulary`, and what the file holds
     "uncased": (dict(lower_case=True, prompt="a "), PIECES),
     "without_accents": (dict(strip_accents=True, cleaning=(WHOLE_CHINESE,)), PIECES),
