@@ -114,7 +114,7 @@ def _without_fusion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
-    """Inside, BatchNorm takes the statistics of the whole batch, whatever group the model has."""
+    """Inside, BatchNorm takes the statistics of the whole batch, for any group of the model."""
     groups = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
         for layer, _ in groups:

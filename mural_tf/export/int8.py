@@ -95,7 +95,8 @@ class LiteFile:
         number = getattr(self.schema.BuiltinOperator, code)
         codes = [row.builtinCode for row in self.model.operatorCodes]
         if number not in codes:
-            row = self.schema.OperatorCodeT(deprecatedBuiltinCode=min(number, 127), builtinCode=number)
+            older_code = min(number, 127)  # the older field has one byte; 127 refers to the newer field
+            row = self.schema.OperatorCodeT(deprecatedBuiltinCode=older_code, builtinCode=number)
             self.model.operatorCodes.append(row)
             codes.append(number)
         options_type = type(options).__name__.removesuffix("T")

@@ -35,7 +35,7 @@ def moments(states: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def ridge(covariance, cross, mean_state, mean_vector, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the kernel W, float64 [H, D], and the bias t̄ - x̄ W, [D], of `moments` and λ."""
+    """Returns the kernel W, float64 [H, D], and the bias t̄ - x̄ W, [D], from the `moments` and `strength`, λ."""
     penalty = strength * np.trace(covariance) / len(covariance)
     kernel = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), cross)
     return kernel, mean_vector - mean_state @ kernel
@@ -65,7 +65,7 @@ class Linear(KnownTexts):
     def learn_from(self, states, vectors):
         for variable, value in zip(self.moments.values(), moments(states, vectors)):
             variable.assign(value)
-        self.choose(1e-2, self.image_text_head)
+        self.choose(1e-2, self.image_text_head)  # until dev chooses one of `RIDGES`
 
     def choose(self, value, head):
         values = [variable.numpy() for variable in self.moments.values()]

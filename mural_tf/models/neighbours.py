@@ -45,6 +45,7 @@ class NeighboursHead(keras.layers.Layer):
         self.own.build(shape)
         self.known = self._rows("known", self._student_size)
         self.vectors = self._rows("vectors", self._size)
+        # 0.02 until dev chooses one of `TEMPERATURES`.
         self.temperature = tf.Variable(0.02, trainable=False, name=f"{self.name}/temperature")
         self.mean = tf.Variable(tf.zeros([self._student_size]), trainable=False, name=f"{self.name}/mean")
         super().build(shape)

@@ -144,7 +144,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     path = folder / "config.json"
     values = read_config(path, "clip")
     vision = json_field(values, "vision_config", dict, path, {})
-    defaults = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+    defaults = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}  # of keys that a file may lack
     configure_vision(config.image_tower, {**defaults, **vision}, path, "class")
     config.embedding_size = config.image_tower.projection = json_field(values, "projection_dim", int, path, 512)
     side = config.image_tower.image_size
@@ -154,8 +154,10 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, pooling: str) -> None:
     """Sets `config.image_tower` by Hugging Face's `vision_config`; `pooling` as the tower's field."""
-    size = dict(image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
-    values = {**size, **vision}
+    values = dict(  # Hugging Face's sizes by default
+        image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12
+    )
+    values.update(vision)
     configure_transformer(tower, values, path, "vision_config")
     tower.update(
         name="vit",
@@ -221,7 +223,7 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
     settings["resample"] = PILLOW_NUMBERS[preprocess.get("interpolation") or "bicubic"]
     settings["image_mean"] = preprocess.get("mean", settings["image_mean"])
     settings["image_std"] = preprocess.get("std", settings["image_std"])
-    # `path` is for messages: open_clip's file has none of Hugging Face's keys, so all values come from `settings`.
+    # `path` is for messages: open_clip's file lacks Hugging Face's keys, so all values come from `settings`.
     configure_pixels(path, tower, side, settings)
 
 

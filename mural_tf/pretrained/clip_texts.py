@@ -94,9 +94,10 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
 def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
     """Sets the text tower by config.json; returns how texts are cleaned."""
     path = folder / "config.json"
-    size = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
-    size |= dict(max_position_embeddings=77, hidden_act="quick_gelu", layer_norm_eps=1e-5)
-    values = {**size, **json_field(read_json(path), "text_config", dict, path, {})}
+    # Hugging Face's values by default.
+    values = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
+    values |= dict(max_position_embeddings=77, hidden_act="quick_gelu", layer_norm_eps=1e-5)
+    values |= json_field(read_json(path), "text_config", dict, path, {})
     clip.configure_transformer(tower, values, path, "text_config")
     tower.max_length = json_field(values, "max_position_embeddings", int, path)
     return CLEANING

@@ -235,7 +235,7 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     if not vision.get("vision_use_head", True):
         raise UserError(f"{path}: vision_config.vision_use_head is false, expected a tower with attention pooling.")
-    defaults = {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+    defaults = {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}  # Hugging Face's
     configure_vision(config.image_tower, {**defaults, **vision}, path, "attention")
     size = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     text = {**size, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "max_position_embeddings": 64, **text}

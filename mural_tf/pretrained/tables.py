@@ -144,7 +144,7 @@ def assign(
 def _problems(
     rows: Mapping[str, Row], variables: Mapping[str, tf.Variable], weights: WeightFile, ignored: str
 ) -> list[str]:
-    """Returns in words how a file's names and shapes differ from the ones that `rows` need; [] if all fit."""
+    """Returns in words how a file differs from the names and shapes that `rows` need; [] if all fit."""
     used = _sources(rows.values())
     names_in_file = weights.shapes.keys()
     missing = sorted(used - names_in_file)

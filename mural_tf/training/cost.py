@@ -218,9 +218,10 @@ def _bytes(values) -> float:
 
 
 def _peak_memory() -> int:
+    """Returns the most bytes that the first card or, without cards, this process has had."""
     if tf.config.list_logical_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
 def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> int:

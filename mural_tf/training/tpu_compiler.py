@@ -122,7 +122,7 @@ def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | 
         return {"refused": str(error)}
     if text_path is not None:
         text_path.write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
     return {**describe(executable), "seconds": time.monotonic() - begun, "peak_bytes": peak}
 
 

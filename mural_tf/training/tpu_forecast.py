@@ -173,7 +173,7 @@ def _wait(process: subprocess.Popen) -> None:
 
 def _end_of_compiler(exit_code: int, errors: str) -> str:
     """Returns in words how the compiler ended without a result."""
-    if exit_code == -9:
+    if exit_code == -9:  # SIGKILL
         return "The TPU's compiler was killed, as happens where memory runs out: a large model needs up to 20 GB."
     lines = [line for line in errors.splitlines() if line.strip()]
     last = lines[-1] if lines else "it said nothing"
