@@ -106,7 +106,7 @@ class Packing:
 def _rounded(count: tf.Tensor) -> tf.Tensor:
     """Returns the next multiple of the largest power of two that is at most count / FINEST_COUNT."""
     step = tf.constant(1)
-    for power in range(1, 26):  # FINEST_COUNT << 25 is 2^30; int32 holds no larger one
+    for power in range(1, 26):  # FINEST_COUNT << 25 is 2^30, the largest power of two in int32
         step = tf.where(count >= FINEST_COUNT << power, 1 << power, step)
     return (count + step - 1) // step * step
 

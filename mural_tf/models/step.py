@@ -394,9 +394,10 @@ class WeightAverage(tf.Module):
         self._weights = list(weights)
         self._decay = decay
         self.steps = bookkeeping(tf.zeros([], tf.int64), "average_steps")
-        self.values = []
+        values = []
         for number, weight in enumerate(self._weights):
-            self.values.append(bookkeeping(weight.read_value(), f"average_{number}"))
+            values.append(bookkeeping(weight.read_value(), f"average_{number}"))
+        self.values = values
 
     def update(self, apply: tf.Tensor) -> None:
         """Counts the present weights in, if `apply`, a bool scalar."""
