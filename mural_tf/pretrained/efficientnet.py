@@ -274,8 +274,8 @@ def _normalization(file: WeightFile) -> str:
     mean, variance = (file.read(layer[name]).ravel() for name in ("mean", "variance"))
     deviation = np.array(IMAGENET_STANDARD_DEVIATION)
     if mean.shape == variance.shape == (3,):
-        is_imagenet = np.allclose(variance, deviation) or np.allclose(variance, deviation**2)
-        if np.allclose(mean, IMAGENET_MEAN) and is_imagenet:
+        is_imagenet_variance = np.allclose(variance, deviation) or np.allclose(variance, deviation**2)
+        if np.allclose(mean, IMAGENET_MEAN) and is_imagenet_variance:
             return "imagenet"
         if np.allclose(mean, 0) and np.allclose(variance, 1):
             return "none"
