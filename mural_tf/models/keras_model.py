@@ -146,10 +146,12 @@ class KerasModel(keras.Model):
         divides = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
         self._batch_spec = None
         if isinstance(spec, Mapping) and not divides:  # Keras forgets the shapes that x announces
-            self._batch_spec = tf.nest.map_structure(
-                lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],  # one replica's, where x is distributed
-                spec,
-            )
+
+            def of_one_replica(spec):
+                """Returns one replica's spec where x is distributed, else the spec itself."""
+                return tf.nest.flatten(spec, expand_composites=True)[0]
+
+            self._batch_spec = tf.nest.map_structure(of_one_replica, spec)
         history = super().fit(x, **kwargs)
         self.step.guard.raise_if_stuck()
         return history
@@ -250,7 +252,7 @@ class KerasModel(keras.Model):
     def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
         """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
         if self._batch_spec is not None:
-            batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
+            batch = tf.nest.map_structure(lambda x, spec: tf.ensure_shape(x, spec.shape), batch, self._batch_spec)
         batch = self._with_ids(batch)
         logs, applied = self.step(batch, tf.identity(self.steps_taken))
         if self.progress is not None:

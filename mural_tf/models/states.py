@@ -183,7 +183,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
         blocks = []
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
-            longest = max(1, lengths[rows[-1]])
+            longest = max(1, lengths[rows[-1]])  # the texts are in order of their lengths
             block = {name: values[rows, :longest] for name, values in ids.items()}
             blocks.append(traced(block).numpy())
         return np.concatenate(blocks)[np.argsort(order)]
@@ -304,7 +304,7 @@ def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: st
 
 
 def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
-    """Returns a folder in the data's, where runs share states, or in the run's where that cannot be written."""
+    """Returns a folder in the data's folder, where runs share states, or in the workdir if that cannot be written."""
     if config.data.directory:
         folder = as_path(config.data.directory)
         if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK):

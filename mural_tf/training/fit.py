@@ -207,6 +207,7 @@ def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> Skipped
     earlier_counts = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
     def place_in(files):
+        """Returns a function that says the place of a record in words, by the number of its file and its first byte."""
         return lambda file, byte: f"{files[file]}, byte {byte}"
 
     parts = {}
