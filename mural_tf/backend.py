@@ -22,6 +22,7 @@ KERAS_2_IS_TF_KERAS = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 
 def _keras_2() -> types.ModuleType:
+    """Returns the module of Keras 2; raises `ImportError` where its package is missing."""
     if KERAS_2_IS_TF_KERAS:
         return tf.keras
     try:

@@ -280,6 +280,7 @@ class _Builder:
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def stem(self, x, channels: int):
+        """The first convolution: [B, H, W, 3] -> [B, H / 2, W / 2, channels]."""
         x, padding = self.pad(x, 3, "stem_conv_pad")
         return keras.layers.Conv2D(
             channels,
@@ -300,11 +301,13 @@ class _Builder:
         return keras.layers.ZeroPadding2D((sides, sides), name=name, dtype=self.policy)(x), "valid"
 
     def pointwise(self, x, channels: int, name: str):
+        """A 1x1 convolution: [B, H, W, C] -> [B, H, W, channels]."""
         return PointwiseConvolution(
             channels, use_bias=False, kernel_initializer=kernel_initializer(), name=name, dtype=self.policy
         )(x)
 
     def normalize(self, x, name: str, activate: str = ""):
+        """BatchNorm and, with `activate`, an activation of this name: [B, H, W, C] -> the same."""
         x = BatchNormalization(self.group, momentum=self.momentum, name=name, dtype=self.policy)(x)
         if activate:
             activation = ReluSix if self.lite else Swish

@@ -131,6 +131,7 @@ def _embedding(outputs):
 
 
 def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
+    """Returns the layer of a tower's module; raises `UserError` for another precision, or as `load_module`."""
     if config.precision not in ("auto", "float32"):
         raise UserError(
             f"{tower}.precision={config.precision!r} with a TF-Hub {tower.replace('_', ' ')}: a SavedModel keeps the "
@@ -194,6 +195,7 @@ def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, exam
 
 
 def _describe(output) -> str:
+    """Returns a module's output in words: dtype and shape, keys, or a type."""
     if isinstance(output, tf.Tensor):
         return f"{output.dtype.name} {tuple(output.shape)}"
     if isinstance(output, dict):

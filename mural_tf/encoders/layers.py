@@ -213,6 +213,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return tf.cast(y, x.dtype), mean, self._unbiased(variance, count, [])
 
     def _scale(self, x, mean, variance):
+        """Returns x less its mean, in units of its deviation, times gamma, plus beta."""
         return (x - mean) * (tf.math.rsqrt(variance + self.epsilon) * self.gamma) + self.beta
 
     @staticmethod

@@ -62,6 +62,7 @@ class _Builder:
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def convolve(self, x, channels: int, size: int, stride: int, name: str):
+        """A convolution: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
         return keras.layers.Conv2D(
             channels,
             size,

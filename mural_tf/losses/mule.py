@@ -45,6 +45,7 @@ def paired_distances(left: tf.Tensor, right: tf.Tensor, distance: str = "euclide
 
 
 def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
+    """Returns the distances of unit vectors with these cosines, in their shape."""
     if distance == "cosine":
         return 1.0 - cosines
     if distance == "euclidean":

@@ -140,6 +140,7 @@ class Globetrotter(LearnedTemperature):
         return self._transitive_loss(*compared)
 
     def _transitive_loss(self, sentence, view_0, caption, ids):
+        """Returns L_t with α by the similarity of images."""
         alpha = self._alpha(view_0, caption)
         return transitive_loss(sentence, alpha, self.fixed_temperature, divided=self.options.alpha_divided)
 
@@ -164,6 +165,7 @@ class Globetrotter(LearnedTemperature):
         return cloze_loss(cloze)
 
     def _alpha(self, view_0, caption) -> tf.Tensor:
+        """Returns α, float32 [N, N]."""
         return transitive_weights(view_0.values, caption.values, self.options.alpha)
 
     @property

@@ -68,6 +68,7 @@ class NeighboursHead(keras.layers.Layer):
         self.vectors.assign(vectors)
 
     def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
+        """Returns `own_vectors` of states [N, H], computed in blocks: float32 [N, E]."""
         blocks = []
         for begin in range(0, len(states), TEXTS):
             vectors = self.own_vectors(states[begin : begin + TEXTS])

@@ -159,6 +159,8 @@ def texts_of(model, config: ConfigDict, tokenizer) -> Items:
 
 
 def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
+    """Returns the function of texts to states of the model's text tower, float32 [N, H]."""
+
     def encode(tokens):
         (states,) = model.text_states([tokens], False)
         return tf.cast(states, tf.float32)
@@ -231,6 +233,7 @@ def pictures_of(model, config: ConfigDict, tokenizer) -> Items:
 
 
 def _picture_streams(model) -> list[str]:
+    """Returns the model's streams that bring pictures."""
     return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
@@ -299,6 +302,7 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> ColumnFolder:
+    """Returns the folder of states, float16 [N, width], of a tower with this digest."""
     folder = _states_folder(config, workdir) / f"{modality}-{digest}"
     return ColumnFolder(folder, width, "float16", digest, STATES)
 

@@ -165,6 +165,7 @@ def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
 
 
 def _gather_rows(value: tf.Tensor, context) -> tf.Tensor:
+    """Returns the rows of all replicas' tensors, in the replicas' order."""
     if value.dtype != tf.int64:
         return context.all_gather(value, axis=0)
     halves = tf.bitcast(value, tf.int32)  # [..., 2]: a TPU adds up 32 bits at most, and gathers by adding up

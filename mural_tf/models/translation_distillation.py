@@ -122,10 +122,12 @@ class TranslationDistillation(LearnedTemperature):
 
     @property
     def _has_means(self) -> bool:
+        """Whether targets are means over texts in several pivot languages."""
         return self.options.pivot == MEAN or "+" in self.options.pivot
 
     @property
     def _is_cached(self) -> bool:
+        """Whether all targets are made before the first step."""
         return self.options.cached or bool(self.options.teacher)
 
     @property
@@ -140,6 +142,7 @@ class TranslationDistillation(LearnedTemperature):
         return embeddings
 
     def _hold_what_follows_the_first_layer(self) -> None:
+        """Freezes the layers after the text tower's first, and the head."""
         for layer in (*self.text_encoder.layers, self.image_text_head):
             if layer.name not in FIRST_LAYERS:
                 layer.trainable = False
@@ -282,6 +285,7 @@ class TranslationDistillation(LearnedTemperature):
         return self._distance(Pairs(caption, target, self.same(ids, "caption_id")))
 
     def _distance(self, pairs: Pairs) -> tf.Tensor:
+        """Returns L of texts (left) and their targets (right), a float32 scalar."""
         if self.options.loss == "cosine":
             return pairs.mean(1.0 - pairs.own_cosines)
         return contrastive_loss(pairs, TEMPERATURE)

@@ -62,6 +62,7 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
                 self.add_slot(var, slot)
 
     def _prepare_local(self, var_device, var_dtype, apply_state):
+        """Adds LAMB's coefficients of this step to Keras'."""
         super()._prepare_local(var_device, var_dtype, apply_state)
         state = apply_state[var_device, var_dtype]
         step = tf.cast(self.iterations + 1, var_dtype)

@@ -239,6 +239,7 @@ def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list
 
 
 def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row]:
+    """Returns the rows of the embeddings; token types, which CLIP lacks, are zeros."""
     return [
         Row("embeddings/token_embeddings", (tokens,)),
         Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),

@@ -198,6 +198,7 @@ class TrainingLog(Callback):
         self._tensorboard(write)
 
     def _tensorboard(self, write) -> None:
+        """Calls `write`; raises `UserError` where TensorBoard's file cannot be written."""
         try:
             write()
         except tf.errors.OpError as error:

@@ -214,6 +214,7 @@ def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> 
 
 
 def _bytes(values) -> float:
+    """Returns the bytes of variables or specs together."""
     return float(sum(value.shape.num_elements() * value.dtype.size for value in values))
 
 

@@ -156,6 +156,7 @@ def fit(
 
 
 def _reads_share(config: ConfigDict) -> bool:
+    """Whether each input pipeline reads only its share of the data; raises `UserError` for an unknown `data.read`."""
     if config.data.read not in ("share", "all"):
         raise UserError(f"Unknown data.read {config.data.read!r}; known: share, all.")
     return config.data.read == "share"
@@ -229,6 +230,7 @@ def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
 
 
 def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> None:
+    """Runs Keras' `fit` for each (number of intervals, steps in each), until training is stopped."""
     for count, steps in parts:
         if not model.stop_training:
             # A data set: an iterator would take every batch through Python.

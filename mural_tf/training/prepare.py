@@ -147,6 +147,7 @@ def _digest_of_sources(data: ConfigDict) -> str:
 
 
 def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the languages of a tower of words; () for other towers."""
     return config.text_tower.languages if takes_languages(config.text_tower) else ()
 
 

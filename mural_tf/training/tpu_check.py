@@ -34,6 +34,7 @@ def operations(graph_def) -> collections.Counter:
 
 
 def _nodes(graph_def) -> list:
+    """Returns the nodes of a GraphDef and of its functions."""
     nodes = list(graph_def.node)
     for function in graph_def.library.function:
         nodes += function.node_def

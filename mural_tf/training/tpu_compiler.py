@@ -79,6 +79,7 @@ def _draw_as_on_tpu(draw) -> None:
 
 
 def _slice(values, start: int, limit: int):
+    """Returns the operation that takes values [start, limit) of a vector."""
     start, limit, step = (ir.DenseI64ArrayAttr.get([number]) for number in (start, limit, 1))
     return stablehlo.SliceOp(values, start, limit, step).result
 
@@ -109,6 +110,7 @@ def describe(executable) -> dict:
 
 
 def _end_with_standard_input() -> None:
+    """Ends this process when the process that started it closes its input, or ends."""
     sys.stdin.read()
     os._exit(1)
 

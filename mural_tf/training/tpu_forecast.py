@@ -162,6 +162,7 @@ def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
 
 
 def _wait(process: subprocess.Popen) -> None:
+    """Waits for the compiler, and says from time to time that it works."""
     begun = time.monotonic()
     while True:
         try:

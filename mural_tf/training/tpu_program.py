@@ -37,6 +37,7 @@ class Instruction:
 
     @property
     def cycles(self) -> int:
+        """The forecast of one turn; 0 where the compiler says nothing."""
         match = re.search(r'"estimated_cycles":"(\d+)"', self.rest)
         return int(match[1]) if match else 0
 
@@ -48,6 +49,7 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
+        """The size of its output."""
         return sum(_array_bytes(dtype, sizes) for dtype, sizes in _ARRAY.findall(self.shape))
 
     def called(self, attribute: str) -> list[str]:
@@ -83,6 +85,7 @@ class Program:
         yield from self._scheduled(self.entry, 1)
 
     def _scheduled(self, computation: str, turns: int) -> Iterator[tuple[Instruction, int]]:
+        """Yields (operation, how often it runs) of a computation that itself runs `turns` times."""
         for instruction in self.computations.get(computation, ()):
             yield instruction, turns
             if instruction.opcode == "while":
@@ -97,6 +100,7 @@ class Program:
                     yield from self._scheduled(callee, turns)
 
     def _cycles_of(self, computation: str) -> int:
+        """Returns the forecast of one run of a computation."""
         return sum(instruction.cycles * turns for instruction, turns in self._scheduled(computation, 1))
 
     @property
@@ -171,11 +175,13 @@ def trip_count(loop: Instruction) -> int:
 
 
 def _known_trips(loop: Instruction) -> int | None:
+    """Returns how often a `while` turns, `None` if the compiler does not know."""
     match = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)
     return int(match[1]) if match else None
 
 
 def _array_bytes(dtype: str, sizes: str) -> int:
+    """Returns the size of an array, whose `sizes` are text such as "8,<=16"."""
     count = 1
     for size in filter(None, sizes.replace("<=", "").split(",")):
         count *= int(size)

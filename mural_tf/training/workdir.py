@@ -165,6 +165,7 @@ def _check_own(workdir: pathlib.Path) -> None:
 
 
 def _make_folder(workdir: pathlib.Path) -> pathlib.Path:
+    """Makes a folder, if it is missing, and returns it; raises `UserError` if it cannot be written."""
     with storage_errors(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         if not os.access(workdir, os.W_OK):
