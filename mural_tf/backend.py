@@ -39,7 +39,7 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Stands in for `pkg_resources`, which setuptools lacks from 82 on: TF-Hub compares two versions at its import."""
+    """Replaces `pkg_resources`, which setuptools lacks from 82 on: TF-Hub compares two versions at its import."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return

@@ -104,7 +104,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of functions that are traced for training: the user of a module decides what is compiled."""
+    """Keeps XLA out of functions that are traced for training: the user of a module decides on compilation."""
     before = set_fusion("off")
     try:
         yield

@@ -263,7 +263,7 @@ class DualEncoder(KerasModel):
         return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
 
     def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
-        """Returns one embedding of a batch, float32 [B, D]; `outputs`: {part: what its tower gives}."""
+        """Returns one embedding of a batch, float32 [B, D]; `outputs`: {part: its tower's output}."""
         if embedding.function:
             return getattr(self, embedding.function)(batch[embedding.part], training)
         if embedding.is_given:

@@ -150,7 +150,7 @@ def _side(values: dict, key: str, path: pathlib.Path) -> int:
 
 
 def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets what is done to pixel values; raises `UserError` for another scale than [0, 1] or [-1, 1]."""
+    """Sets how pixel values are normalised; raises `UserError` for another scale than [0, 1] or [-1, 1]."""
     factor = json_field(values, "rescale_factor", float, path, 1 / 255)
     scaled = json_field(values, "do_rescale", bool, path, True)
     normalized = json_field(values, "do_normalize", bool, path, True)

@@ -43,12 +43,12 @@ class DataProgress:
         for stream in self.places:
             entries = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
             entries = gather(entries)  # [replicas, sources, …]
-            new_place = self._by_pipeline(entries["place"])
+            new_position = self._by_pipeline(entries["place"])
             new_tally = self._by_pipeline(entries["tally"])
-            place = self.places[stream]
+            position = self.places[stream]
             tally = self.tallies[stream]
-            has_items = new_place[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            place.assign(tf.where(has_items[..., None], new_place, place))
+            has_items = new_position[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            position.assign(tf.where(has_items[..., None], new_position, position))
             tally.assign(tf.where(has_items[..., None, None], new_tally, tally))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
