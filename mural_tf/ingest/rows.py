@@ -20,7 +20,7 @@ from mural_lite.errors import UserError, install_extra
 from mural_lite.files import atomic_file
 from mural_lite.paths import RemotePath
 
-MEMORY = "1GB"  # the most memory that DuckDB takes; it goes on in files
+MEMORY = "1GB"  # the most memory that DuckDB takes before it goes on in files
 AT_ONCE = 50_000  # rows that are held until they are written
 
 

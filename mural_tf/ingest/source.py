@@ -265,7 +265,7 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _to_bool(text: str) -> bool:
-    """Raises `ValueError` for a text that is neither true nor false."""
+    """Returns the value of "true", "1", "false" or "0"; raises `ValueError` for another text."""
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in values:
         raise ValueError
