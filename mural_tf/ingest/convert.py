@@ -286,7 +286,7 @@ class WriteShard:
                     yield IMAGE_TEXT, accepted.split, serialize(record), len(captions), collections.Counter(languages)
 
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an image for a record, with captions that pass all filters, `None` if the image or all captions fail."""
+        """Returns an image for a record, with the captions that pass all filters, or `None`."""
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None:
             return None
