@@ -299,7 +299,7 @@ def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
 
 
 def _describe_shard(path: pathlib.Path) -> dict:
-    """Returns the entry of `dataset.json` for a file of records."""
+    """Returns the entry of `dataset.json` for a file of records: {"bytes", "crc32c", "records", "languages"}."""
     languages: collections.Counter[str] = collections.Counter()
     records = 0
     for records, (_, serialized) in enumerate(tfrecord.read_all(path, refuse, open_path), start=1):

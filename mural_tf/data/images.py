@@ -45,7 +45,7 @@ def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
 
 
 def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
-    """Returns height times width as the header of a JPEG or PNG has them, int64; for other files `MAX_PIXELS` + 1.
+    """Returns height times width, an int64 scalar, by the header of a JPEG or PNG; for other files `MAX_PIXELS` + 1.
 
     Raises `tf.errors.InvalidArgumentError` if a JPEG's header is cut off.
     """
@@ -262,7 +262,7 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
 
 
 def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
-    """Applies one linear map of RGB per image: hue rotation, saturation, contrast and brightness."""
+    """Applies a linear map of RGB to each image, uint8 [B, S, S, 3]: hue, saturation, contrast and brightness."""
     batch = tf.shape(images)[0]
     strength = config.color
     draws = tf.random.stateless_uniform([5, batch], seed, -1.0, 1.0)

@@ -324,7 +324,7 @@ def restricted(names: Names, emoji: set[str]) -> Names:
 
 
 def _with_keys(texts: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiName]:
-    """Returns the names of `emoji` only, in their order."""
+    """Returns {emoji key: name} for `emoji` only, in the order of `texts`."""
     return {key: name for key, name in texts.items() if key in emoji}
 
 

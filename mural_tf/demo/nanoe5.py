@@ -112,7 +112,7 @@ class _Content:
         return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
 
     def _entry(self) -> tuple[str, tuple[int, int]]:
-        """Returns the directory's next entry: a tensor's name, and where its bytes begin and end."""
+        """Returns the directory's next entry: a tensor's (name, (begin of its bytes, end))."""
         name = self._bytes(self._number("<H")).decode()
         _, _, begin, size = self._numbers("<BIQQ")
         end = begin + size
@@ -217,7 +217,7 @@ def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
 
 
 def _normalization() -> dict:
-    """Returns the settings of `nmt_nfkc`, as SentencePiece writes them into a model that it learns from one line."""
+    """Returns {setting: value} of `nmt_nfkc`, as SentencePiece writes it into a model that it learns from a line."""
     try:
         import sentencepiece
     except ImportError:

@@ -222,7 +222,7 @@ def _resolved(folder):
 
 
 def _record(embedder) -> tuple[str, list[str]]:
-    """Returns the training data's folder and a description of each of its sources."""
+    """Returns the training data's folder, "" if it is not recorded, and a description of each of its sources."""
     config = getattr(embedder, "config", None)
     directory = "" if config is None else config.data.directory
     path = getattr(embedder, "path", "")

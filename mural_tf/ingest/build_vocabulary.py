@@ -144,7 +144,7 @@ def count_sources(
     strip_accents: bool = False,
     progress: bool = True,
 ) -> tuple[WordCounts, Tally]:
-    """Counts the words of all sources.
+    """Counts the words of all sources, by language.
 
     Args:
       sources: the sources; they are not checked, and their images are not looked at.

@@ -108,7 +108,10 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings."""
+    """Returns a conversion's identity, {"name", "format", "sources", "settings"}, as JSON values.
+
+    A source is its kind, options, and files with their sizes.
+    """
     descriptions = []
     for source in sources:
         files = []
@@ -306,7 +309,7 @@ class WriteShard:
         return True
 
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
-        """Yields the items of all units, side by side in proportion to their sizes."""
+        """Yields (source, item, the unit's reading) of all units, side by side in proportion to their sizes."""
         request = self.plan.request
         queue: list[tuple[float, int]] = []  # (part of the unit that is read, its number)
         streams = {}

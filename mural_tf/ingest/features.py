@@ -174,7 +174,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
 
 def _kept_fields(source: pathlib.Path) -> dict:
-    """Returns the fields of the source's description that also hold for its features."""
+    """Returns {name: value} of the fields in the source's description that also hold for its features."""
     try:
         description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -214,7 +214,7 @@ class Kinds(Mapping):
 
 
 def options_of(cls: type[Source]) -> dict[str, dataclasses.Field]:
-    """Returns the fields of a class of sources that are options on the command line."""
+    """Returns {name: field} of the options that a class of sources has on the command line."""
     return {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
 
 
@@ -379,7 +379,7 @@ class Settings:
             )
 
     def identity(self) -> dict:
-        """Returns the settings that decide the bytes."""
+        """Returns {name: value} of the settings that decide the bytes."""
         values = dataclasses.asdict(self)
         del values["workers"], values["max_skipped_fraction"], values["beam"]
         return values

@@ -132,7 +132,7 @@ def starting_point(
 def _from_trained_model(
     config: ConfigDict, source: str, folder: pathlib.Path, given: Collection[str]
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None]]:
-    """Does the work of `starting_point` for the `folder` of a workdir or an export."""
+    """Returns the configuration and function of `starting_point` for the `folder` of a workdir or an export."""
     trained = load_config(folder / "config.json")
     student = _student_of(config)
     tuned = _with_source_architecture(config, trained, folder, given, student)

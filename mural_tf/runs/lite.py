@@ -330,13 +330,13 @@ class Remembered:
         self._encoded: dict[int, bytes] = {}
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
-        """Does the same as `Embedder.encode_text`."""
+        """Returns the vectors of texts, float32 [N, D], as `Embedder.encode_text`."""
         new_texts = [text for text in dict.fromkeys(texts) if text not in self.texts]  # each once
         self.texts.update(zip(new_texts, self.embedder.encode_text(new_texts, **options)))
         return np.array([self.texts[text] for text in texts], np.float32)
 
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
-        """Does the same as `Embedder.encode_image` with `on_error` "skip"."""
+        """Returns the vectors of readable pictures, float32 [K, D], and these pictures' numbers, int64 [K]."""
         embeddings = []
         readable = []
         for number, image in enumerate(images):

@@ -103,7 +103,7 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """Returns the table of groups, with a column of the recalls before the run if they were measured."""
+    """Returns the table of groups, {"heads", "rows", "split", "protocol"}, with recalls before the run if measured."""
     before = _at_step(rows, evaluation.name, 0)
     heads = ["group", "languages", "mean recall, %"]
     if before:
@@ -181,7 +181,10 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
 
 
 def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> dict[str, object]:
-    """Returns a chart with each language once, in its last group: in "tuned" or "others" for a tuned model."""
+    """Returns a chart of {group: [(language, recall, recall before or `None`)]}, for report.html.
+
+    Each language is there once, in its last group: in "tuned" or "others" for a tuned model.
+    """
     rest = "other languages" if evaluation.groups else ""
     group_of = dict.fromkeys(evaluation.sizes, rest)
     for group, members in evaluation.groups.items():

@@ -292,7 +292,7 @@ class TunedEvaluation(SplitEvaluation):
         return float(np.mean([evaluation.metrics[key] for key in keys if key in evaluation.metrics]))
 
     def _measure_others(self, evaluation: Evaluation, step: int) -> dict[str, float]:
-        """Returns metrics of languages that are in the source's data, but not in the evaluation."""
+        """Returns {key: metric} of languages that are in the source's data, but not in the evaluation."""
         if self._other_languages is None:
             self._other_languages = self._find_others(evaluation)
         if not self._other_languages:

@@ -128,7 +128,7 @@ class WordTokenizer(Tokenizer):
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Cuts and pads rows; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
+        """Returns rows, cut and padded; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
         longest = self.max_length if length is None else length
         word_ids, mask = fill_rows(ids[:, :longest], 0, length)
         languages = tf.zeros_like(word_ids) + self._language_of(word_ids[:, :1])  # [B, T] of [B, 1]

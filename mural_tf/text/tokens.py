@@ -28,7 +28,7 @@ def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) ->
 def framed_rows(
     begin: Sequence[int], ids: tf.RaggedTensor, end: int, pad: int, length: int | tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """Returns the three tensors of rows `begin`, ids, `end` and padding; other arguments as in `fill_rows`."""
+    """Returns {name of `TOKENS`: int32 [B, T]} for rows of `begin`, ids, `end` and padding; see `fill_rows`."""
     column = tf.ones([ids.nrows(), 1], tf.int32)
     rows = tf.concat([*(begin_id * column for begin_id in begin), ids, end * column], axis=1)  # [B, (T)]
     word_ids, mask = fill_rows(rows, pad, length)

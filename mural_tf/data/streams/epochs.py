@@ -338,7 +338,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns the items of the records that can be parsed, with the "number" of each one's record."""
+    """Returns the items of the records that can be parsed, {name: [items]}, with the "number" of each one's record."""
 
     def parse_numbered(number, record):
         items = _parse_one(parse, record)
@@ -514,7 +514,7 @@ def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
 
 
 def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
-    """Returns the stream that too many unusable records ended, and its tally; `None` for any other error."""
+    """Returns the stream that too many unusable records ended, and its tally, int64 [1 + kinds, 3]; else `None`."""
     match = re.search(r"unusable records: (\S+) ([\d,-]+)", error.message)
     if match is None:
         return None
@@ -615,7 +615,7 @@ def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Ite
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
-    """Whether an item could not be read or parsed, so that its language is not known."""
+    """Whether each item could not be read or parsed, so that its language is not known: bool [items]."""
     return tf.not_equal(item["problem"], "") & tf.equal(item[language_key], "")
 
 

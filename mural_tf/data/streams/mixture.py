@@ -56,7 +56,7 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
 
 
 def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns the sources with training records of a kind, each with its files as tallies number them.
+    """Returns (source, its files in the order in which tallies number them) of sources with training records of a kind.
 
     Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
     """

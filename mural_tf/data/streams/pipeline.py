@@ -143,7 +143,10 @@ def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list
 
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
+    """Yields blocks of a stream's usable items, each once, undecoded, in file order: an array [items] per name.
+
+    `names`: the entries to read, for example "caption".
+    """
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
         reader = stream_of(stream, config, texts, source)
@@ -210,7 +213,7 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
 
 
 def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the place and tally of the last item of a source; a place of -1 where a batch has no item of it."""
+    """Returns place [PLACE] and tally [1 + kinds, 3] of a source's last item, int64; -1 as place without an item."""
     rows = tf.where(tf.equal(items["source"], source))[:, 0]
     source_rows = {name: tf.gather(items[name], rows) for name in ("position", "used", "begin", "tally")}
     return tf.cond(

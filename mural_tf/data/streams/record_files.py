@@ -34,7 +34,7 @@ class FileInSlot(NamedTuple):
     slot: tf.Tensor
 
     def element(self, serialized, problem, byte, lost, end, count) -> dict:
-        """Returns an element of `read_group`, of this file."""
+        """Returns the dictionary that `read_group` describes, for a record or problem of this file."""
         element = {"serialized": serialized, "problem": problem, "byte": byte, "lost": lost, "end": end, "count": count}
         return {**element, "file": self.number, "slot": self.slot}
 
@@ -259,7 +259,7 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
 
 
 def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
-    """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
+    """Returns the length stored at `position`, int64, plausible or not; -1 where the file ends before."""
     data = _bytes(file, position, tf.constant(8, tf.int64))
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, NONE)

@@ -200,7 +200,7 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
 
 
 def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
-    """Returns the languages that `method.pivot` means in this data."""
+    """Returns the languages that `method.pivot` means in this data; see `pivot_languages`."""
 
     def captions():
         counts = collections.Counter()

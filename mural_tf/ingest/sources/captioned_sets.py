@@ -99,7 +99,7 @@ class Coco(CaptionedSet):
         return own_files + further_files(self.also)
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields the captions of one file after the other."""
+        """Yields (caption, "", split) of one file after the other."""
         for language, path in self._captions_files():
             for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 yield caption, "", self.split
@@ -142,7 +142,7 @@ class Karpathy(CaptionedSet):
         return self.files() + [path for _, path in further_files(self.also)]
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields the captions of the splits, then captions of the same images from further files."""
+        """Yields (caption, "", split) of the splits, and then of further files on the same images."""
         file_and_split: dict[str, tuple[str, str]] = {}  # by the image's id
         for path in self.files():
             for split in self.splits:
@@ -175,7 +175,7 @@ class CocoCn(CaptionedSet):
         return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields the captions of both splits."""
+        """Yields (caption, "", split) of both splits."""
         for split in ("train", "val"):
             for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.tally.skip):
                 yield caption, "", RECORD_SPLITS.get(split, split)
@@ -203,7 +203,7 @@ class Multi30k(CaptionedSet):
         return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.*")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields the captions of task 1, then the captions of task 2."""
+        """Yields (caption, group, split) of task 1, then (caption, "", split) of task 2."""
         for split in self.splits:
             record_split = RECORD_SPLITS.get(split, split)
             if split.startswith("test"):

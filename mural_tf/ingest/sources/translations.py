@@ -286,7 +286,7 @@ def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str
 
 
 def _divisions(pair: str) -> Iterator[tuple[str, str]]:
-    """Yields every way to divide "zh-Hant-en" at a hyphen, because a code may contain hyphens."""
+    """Yields (code, code) for every way to divide "zh-Hant-en" at a hyphen, because a code may contain hyphens."""
     parts = pair.split("-")
     for middle in range(1, len(parts)):
         yield "-".join(parts[:middle]), "-".join(parts[middle:])
