@@ -266,7 +266,7 @@ def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageText
 def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[TextPair]:
     """Yields translations of `train`: each caption of a group with its English caption, else the commonest language's.
 
-    How common a language is, all `pictures` decide.
+    Captions of all `pictures` are counted to find the commonest language.
     """
     counts: collections.Counter[str] = collections.Counter()
     for picture in pictures:

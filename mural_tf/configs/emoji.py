@@ -166,7 +166,7 @@ def _globetrotter(config: ConfigDict, **given: str) -> None:
 
 
 def _use_word_vectors(config: ConfigDict, variant: str) -> None:
-    """Sets the fields of methods with word vectors, which start at random and are trained, in LP, too: unlike MULE."""
+    """Sets the fields of methods with word vectors; unlike the paper's, these start at random and are trained."""
     config.image_tower.branch_size = 320  # on the trained EfficientNet, twice its last block's width
     config.image_tower.projection = 160
     config.text_tower.name = "words"
