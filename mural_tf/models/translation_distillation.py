@@ -36,7 +36,7 @@ from mural_lite.errors import UserError
 from mural_tf.data.streams.columns import Column, ColumnFolder, Embed
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprints
-from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
+from mural_tf.data.streams.text_text import MEAN, MOST_PAIRED, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.losses.contrastive import contrastive_loss
@@ -65,7 +65,7 @@ class TranslationDistillation(LearnedTemperature):
     taught = dict(  # also by methods that take no steps
         # The language of each pair's side that is the target; pairs without it are left out. "": the language with most
         # pairs among the languages with many captions. "en+de", or "mean" for all of these: the mean of their texts.
-        pivot=FOUND,
+        pivot=MOST_PAIRED,
         teacher="",  # a model or a folder of vectors of texts; "": the model as it was when the stage began
         student="",  # a model whose text tower and vocabulary take the source's place; "": the source's stay
         translation_weight=1.0,  # w_t

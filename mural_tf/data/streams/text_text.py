@@ -37,9 +37,9 @@ from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint, is_one_of
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
-# For a pivot among the languages with at least half as many captions as the largest.
-FOUND = ""  # the language with most text pairs
-MEAN = "mean"  # all of them
+# Values of `method.pivot` for the frequent languages: those with at least half as many captions as the largest.
+MOST_PAIRED = ""  # the frequent language with most text pairs
+MEAN = "mean"  # all frequent languages
 
 
 class TextText(Stream):
@@ -220,7 +220,7 @@ def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
 
 
 def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
-    """Returns the languages that `pivot` means: itself, "en+de", or the data's languages for `FOUND` and `MEAN`.
+    """Returns the languages that `pivot` means: itself, "en+de", or the data's for `MOST_PAIRED` and `MEAN`.
 
     Args:
       pivot: a method's `pivot`.
@@ -228,7 +228,7 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
 
     Raises `UserError` where no caption says its language.
     """
-    if pivot not in (FOUND, MEAN):
+    if pivot not in (MOST_PAIRED, MEAN):
         return tuple(dict.fromkeys(pivot.split("+")))
     counts = {language: count for language, count in captions().items() if language}
     if not counts:
