@@ -145,8 +145,8 @@ def _captions_of_image(
         on_problem("image without a list of sentences", location)
     elif _is_id(identity, location, on_problem):
         image_file = "/".join(parts)
-        for sentence, place in _objects(sentences[:most], sentence_place, on_problem, "sentid"):
-            yield from checked(image_file, str(identity), sentence.get("raw"), language, place, on_problem)
+        for sentence, entry_location in _objects(sentences[:most], sentence_place, on_problem, "sentid"):
+            yield from checked(image_file, str(identity), sentence.get("raw"), language, entry_location, on_problem)
 
 
 def read_multi30k(

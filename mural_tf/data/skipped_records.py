@@ -2,7 +2,7 @@
 
 Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
 with every batch and counts everything up to the batch's last item. Row 0 holds how many records were read, how many of
-them were skipped, and about how many an epoch has. Row 1 + k stands for kind k of `KINDS`: how many records were
+them were skipped, and about how many an epoch has. Row 1 + k counts kind k of `KINDS`: how many records were
 skipped, and the place of the first one, the number of its file and the byte there.
 """
 

@@ -90,9 +90,9 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without_place = [line for line in lines if not any(place in line for place in PLACES)]
-        if without_place or not lines:
-            raise UserError(f"A template in {language} has no {{}} for the name: {without_place[:1] or 'no line'}.")
+        unusable = [line for line in lines if not any(mark in line for mark in PLACES)]
+        if unusable or not lines:
+            raise UserError(f"A template in {language} has no {{}} for the name: {unusable[:1] or 'no line'}.")
     return templates
 
 

@@ -131,7 +131,7 @@ def _read_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse(problem: str, location: str, count: int = 1) -> None:
-    """Raises `UserError` for a problem; the signature is that of the `on_problem` of readers."""
+    """Raises `UserError` for a problem, as the `on_problem` of a reader."""
     del count
     raise UserError(f"{location}: {problem}. Repair the file of translations or leave it out.")
 

@@ -193,7 +193,7 @@ def describe_step(step: CompiledStep, config: ConfigDict) -> str:
 
 
 def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
-    """Yields lines on what the compiler accepted."""
+    """Yields lines on the step that the compiler accepted."""
     slice_ = step.slice
     train = config.train
     captions = train.image_text_batch // slice_.replicas

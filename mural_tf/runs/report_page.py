@@ -266,9 +266,9 @@ def _shown_queries(queries: Sequence[Searched]) -> list[Searched]:
 
 def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
     """Returns a query with its first three pictures and, if no such picture is right, a gap and the right pictures."""
-    (found,) = searched.found  # by the only model
-    rank = found.rank
-    first = found.top[:3]
+    (results,) = searched.found  # of the only model
+    rank = results.rank
+    first = results.top[:3]
     shown_pictures = [(thumbnail_url(pictures[number], SIDE), number in searched.right) for number in first]
     if not searched.right.intersection(first):
         right = [(thumbnail_url(pictures[number], SIDE), True) for number in sorted(searched.right)]

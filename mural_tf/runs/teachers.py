@@ -89,8 +89,8 @@ class TextVectors:
             return vectors
         keys = np.array([bytes_hash(text) for text in texts], np.uint64)
         nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        known = np.flatnonzero(self._keys[nearest] == keys)  # numbers of texts that the folder has
-        vectors[known] = self._vectors[self._rows[nearest[known]]]
+        text_numbers = np.flatnonzero(self._keys[nearest] == keys)  # of texts that the folder has
+        vectors[text_numbers] = self._vectors[self._rows[nearest[text_numbers]]]
         release_pages(self._vectors)
         return vectors
 

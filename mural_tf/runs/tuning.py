@@ -507,7 +507,7 @@ def _variables(model: DualEncoder) -> list:
 
 
 def _assign(variables, source, tuned, share: float) -> None:
-    """Sets variables to the mean of source and tuned values, weighted by the share of the tuned ones."""
+    """Sets variables to the mean of source and tuned values, weighted by the share of the tuned values."""
     for variable, before, after in zip(variables, source, tuned):
         if np.issubdtype(before.dtype, np.floating):
             variable.assign((1.0 - share) * before + share * after)

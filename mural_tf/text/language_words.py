@@ -78,7 +78,7 @@ class WordTokenizer(Tokenizer):
         Args:
           vocabulary: the lines of a vocabulary file.
           languages: the languages in the order of their ids.
-          **options: those of `Tokenizer`.
+          **options: `Tokenizer`'s.
 
         Raises:
           UserError: not a vocabulary of these languages.

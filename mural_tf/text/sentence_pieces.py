@@ -146,7 +146,7 @@ class SentencePieceTokenizer(Tokenizer):
           max_length: T, ids in a row.
           vocabulary_file: the file of these lines, which a SavedModel carries as an asset; "" for none.
           name: the vocabulary's name in messages.
-          **options: those of `Tokenizer`; casing is a step of `cleaning`.
+          **options: `Tokenizer`'s; casing is a step of `cleaning`.
 
         Raises:
           UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.

@@ -50,7 +50,7 @@ class WordPieceTokenizer(Tokenizer):
           vocabulary: the pieces; a piece's place is its id. Pieces that continue a word start with "##".
           max_length: T, tokens in a row with [CLS] and [SEP].
           cleaning: () or (`WHOLE_CHINESE`,).
-          **options: those of `Tokenizer`.
+          **options: `Tokenizer`'s.
 
         Raises:
           UserError: a special piece is missing, a piece occurs twice, `max_length` is below 3, or an unknown cleaning.

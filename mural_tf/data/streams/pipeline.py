@@ -72,12 +72,12 @@ def training_batches(
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
-    places = places or {}
+    last_places = places or {}
     column_of = {entry: column for entry, (column, _) in columns.items()}
     items_of_streams = []
     batch_makers = []  # one function per stream, from its items to its part of a batch
     for name in streams:
-        items, make_part = _read_stream(name, config, texts, share, places.get(name), column_of)
+        items, make_part = _read_stream(name, config, texts, share, last_places.get(name), column_of)
         items_of_streams.append(items)
         batch_makers.append(make_part)
 

@@ -37,7 +37,7 @@ from mural_tf.data.streams.mixture import sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint, is_one_of
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
-# Values of `method.pivot` for the frequent languages: those with at least half as many captions as the largest.
+# Values of `method.pivot` for the frequent languages, which have at least half as many captions as the largest.
 MOST_PAIRED = ""  # the frequent language with most text pairs
 MEAN = "mean"  # all frequent languages
 
