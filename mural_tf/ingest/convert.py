@@ -108,10 +108,7 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns a conversion's identity, {"name", "format", "sources", "settings"}, as JSON values.
-
-    A source is its kind, options, and files with their sizes.
-    """
+    """Returns a conversion's identity, JSON values: {"name", "format", "sources" (options and files), "settings"}."""
     descriptions = []
     for source in sources:
         files = []
