@@ -90,20 +90,20 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
             sys.exit(0)
         name, arguments = find_command(commands, arguments)
         if name not in commands:
-            listed = describe_commands(commands, name, program)
+            command_list = describe_commands(commands, name, program)
             if not HELP & set(arguments):
-                print(listed, file=sys.stderr)
+                print(command_list, file=sys.stderr)
                 raise UserError(f"No command is given after {f'{program} {name}'.strip()!r}: expected one of these.")
-            print(listed)
+            print(command_list)
             sys.exit(0)
         command = commands[name]
         sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
         with _mistakes_in_flags():
             main = command.define()
         if HELP & set(arguments):
-            described = inspect.getdoc(command.main).replace("python -m mural_tf", program)
-            module = flags.FLAGS.find_module_defining_flag("trust")  # which every command has
-            print(f"{described}\n\nflags:\n{_describe_flags(module)}")
+            description = inspect.getdoc(command.main).replace("python -m mural_tf", program)
+            module = flags.FLAGS.find_module_defining_flag("trust")  # every command has this flag
+            print(f"{description}\n\nflags:\n{_describe_flags(module)}")
             sys.exit(0)
         run(lambda argv: main(argv[1:]), command.positional)
 
@@ -145,23 +145,29 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
     """Returns the message for an unknown `word` after the words `before` it."""
-    words = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
+    words: dict[str, None] = {}  # that may follow, in order, each once
+    for name in commands:
+        if f"{name} ".startswith(before):
+            next_word, *_ = f"{name} "[len(before) :].split()
+            words[next_word] = None
     near = difflib.get_close_matches(word, words, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(words)}, and then {word!r}."
-    return f"Unknown command {word!r}{hint}"
+    if near:
+        return f"Unknown command {word!r}; did you mean {near[0]!r}?"
+    return f"Unknown command {word!r}: expected {', '.join(words)}, and then {word!r}."
 
 
 def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
     """Returns the list of the commands whose names begin with `name`, one line each."""
-    listed = {full_name: command for full_name, command in commands.items() if full_name.startswith(name)}
-    width = max(map(len, listed))
-    lines = [f"  {full_name:<{width}}  {command.summary}" for full_name, command in listed.items()]
+    full_names = [full_name for full_name in commands if full_name.startswith(name)]
+    width = max(map(len, full_names))
+    lines = [f"  {full_name:<{width}}  {commands[full_name].summary}" for full_name in full_names]
     return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
 
 
 def _describe_flags(module: str) -> str:
     """Returns absl's description of the flags that a module has defined, without its heading."""
-    return flags.FLAGS.module_help(module).partition(":\n")[2]
+    _, _, description = flags.FLAGS.module_help(module).partition(":\n")
+    return description
 
 
 def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
@@ -222,6 +228,8 @@ _DEFINE = {
 def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
+    Returns {name: holder of the flag's value}.
+
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
     number, a tuple of the least and the largest, or a function that raises `UserError` for bad values, for example
     `check_path`. The flag has the default's type; a list is given as "a,b", the flag of a tuple may be repeated, and
@@ -229,7 +237,10 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
     """
     holders = {}
     for name, entry in entries.items():
-        holders[name] = entry() if callable(entry) else _define(name, *entry)
+        if callable(entry):
+            holders[name] = entry()
+        else:
+            holders[name] = _define(name, *entry)
     return holders
 
 
@@ -287,8 +298,10 @@ def check_model(flag: str, value: str | None) -> None:
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
-    if value and "://" not in value and not os.path.exists(value) and (remedy := hugging_face.suggestion(value)):
-        raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
+    if value and "://" not in value and not os.path.exists(value):
+        remedy = hugging_face.suggestion(value)
+        if remedy:
+            raise UserError(f"--{flag}={value}: there is no such folder: {remedy}.")
     check_exists(flag, value)
 
 

@@ -6,7 +6,7 @@ import re
 
 
 class UserError(ValueError):
-    """A mistake in configuration, data, files or flags, a full disk or a damaged file: what its reader can correct.
+    """What a user can correct: a mistake in configuration, data, files or flags, a full disk or a damaged file.
 
     The message says what was received, what was expected and what to do; scripts print it in one line, without a
     stack trace, and end with exit code 1.
@@ -22,9 +22,11 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def brief(value: object, most: int = 60) -> str:
-    """Returns a value as messages show it: its beginning, where it is long."""
+    """Returns a value as messages show it; of a long value only the beginning."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}…"
 
 
 def install_extra(name: str) -> str:

@@ -21,6 +21,7 @@ def render(template: pathlib.Path, **values) -> str:
 
 @functools.cache
 def _environment(folder: pathlib.Path):
+    """Returns Jinja's environment for the templates in a folder, and for the parts that pages share."""
     import jinja2  # only where a page is made
 
     return jinja2.Environment(

@@ -57,11 +57,13 @@ class RemotePath:
 
     @property
     def suffix(self) -> str:
-        return posixpath.splitext(self.name)[1]
+        _, suffix = posixpath.splitext(self.name)
+        return suffix
 
     @property
     def stem(self) -> str:
-        return posixpath.splitext(self.name)[0]
+        stem, _ = posixpath.splitext(self.name)
+        return stem
 
     @property
     def parent(self) -> RemotePath:
@@ -79,8 +81,8 @@ class RemotePath:
 
     def open(self, mode: str = "r", encoding: str = "utf-8") -> IO:
         """Opens the file to read or write it; a new file appears in the store when it is closed."""
-        text = {} if "b" in mode else {"encoding": encoding}
-        return self._call("open", mode, block_size=BLOCK, **text)
+        options = {} if "b" in mode else {"encoding": encoding}
+        return self._call("open", mode, block_size=BLOCK, **options)
 
     def read_bytes(self) -> bytes:
         return self._call("cat_file")
@@ -108,27 +110,27 @@ class RemotePath:
         return self._type() != ""
 
     def files(self) -> list[RemotePath]:
-        """Returns all files below, sorted, without folders."""
+        """Returns all files below this folder, sorted, without folders."""
         names = self._call("find")
         paths = [RemotePath(f"{self._scheme}://{name.lstrip('/')}") for name in sorted(names)]
         return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` within a name, `**` for folders.
+        """Yields the files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` in a name, `**` for folders.
 
         A store has only files, so the folders that lie on the way to a file are candidates, too.
         """
         import fsspec.utils
 
         expression = re.compile(fsspec.utils.glob_translate(pattern))
-        candidates: dict[str, None] = {}
+        candidates: dict[str, None] = {}  # in order, each once
         for path in self.files():
             parts = path.relative_to(self).split("/")
             for end in range(1, len(parts) + 1):
                 candidates["/".join(parts[:end])] = None
-        for below in candidates:
-            if expression.match(below):
-                yield self / below
+        for name in candidates:
+            if expression.match(name):
+                yield self / name
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         return self.glob(f"**/{pattern}")
@@ -163,7 +165,8 @@ class RemotePath:
 
     @property
     def _scheme(self) -> str:
-        return self.address.partition("://")[0]
+        scheme, _, _ = self.address.partition("://")
+        return scheme
 
     def _call(self, method: str, *arguments, **options):
         """Calls a method of the store's client with this address.
@@ -204,7 +207,8 @@ def failures_of(name: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - each client has its own classes
         if isinstance(error, OSError) and error.strerror and error.filename:
             raise
-        number = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}.get(type(error), errno.EIO)
+        numbers = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
+        number = numbers.get(type(error), errno.EIO)
         explanation = str(getattr(error, "strerror", None) or error)
         first_line, _, _ = explanation.strip().partition("\n")
         reason = first_line.rstrip(".")
@@ -216,11 +220,13 @@ def failures_of(name: str) -> Iterator[None]:
 
 
 def check_scheme(name: str) -> None:
-    """Raises `UserError`, without importing anything, for a name of a scheme that no client reads.
+    """Raises `UserError`, without importing anything, for a name whose scheme no client reads.
 
     Clients that a program has registered with fsspec and loaded count as well.
     """
     if name.startswith("hf://"):  # the Hugging Face Hub's, see hugging_face.py
         raise UserError(f"{name} is the name of a model; expected a path, since this flag or field takes no models.")
-    if name.partition("://")[0] not in (*CLIENTS, *getattr(sys.modules.get("fsspec"), "registry", ())):
+    scheme, _, _ = name.partition("://")
+    registered = getattr(sys.modules.get("fsspec"), "registry", ())
+    if scheme not in (*CLIENTS, *registered):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")

@@ -21,7 +21,7 @@ TEXT_PAIRS = "text_pairs"
 
 
 def _example_class():
-    """Returns a message class with the wire format of `tf.train.Example`; its pool is not the one TensorFlow uses."""
+    """Returns a message class with the wire format of `tf.train.Example`; its pool is not TensorFlow's."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
 
@@ -102,17 +102,19 @@ def serialize(record: ImageTextRecord | TextPair) -> bytes:
 
 
 def _encoded(values: Iterable[str | bytes]) -> list[bytes]:
+    """Returns texts in UTF-8, and bytes as they are."""
     return [value.encode("utf-8") if isinstance(value, str) else value for value in values]
 
 
 def missing_shards(files: Sequence[str]) -> list[str]:
-    """Returns the names that are not in `files` though others, "…-00001-of-00004.tfrecord", say that they exist."""
-    missing = set()
+    """Returns the sorted names that `files` lack though names like "…-00001-of-00004.tfrecord" say that they exist."""
+    expected = set()
     for name in files:
         match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)
         if match:
-            missing |= {f"{match[1]}-{i:05d}-of-{match[2]}.tfrecord" for i in range(int(match[2]))}
-    return sorted(missing - set(files))
+            beginning, count = match.groups()
+            expected |= {f"{beginning}-{number:05d}-of-{count}.tfrecord" for number in range(int(count))}
+    return sorted(expected - set(files))
 
 
 class UnusableRecord(UserError):

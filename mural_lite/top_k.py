@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
-QUERIES = 256  # scored at a time
+QUERIES = 256  # queries scored at a time
 FEW = 8  # queries; for at most so many, rows of NUMBERS numbers are scored at a time, which stay in the cache
 NUMBERS = 2**17  # float32
 
@@ -25,8 +25,8 @@ def top_k(
       queries: float [Q, D], used as float32.
       rows: float32 or float16 [N, D], N >= 1, a memory-mapped file too; products are taken in float32.
       k: how many; at most N are returned.
-      mask: function of (begin, end) that returns bool [end - begin, N]: rows that these queries must not find; at
-        least k rows must be left to each.
+      mask: function of (begin, end) that returns bool [end - begin, N]: the rows that these queries must not find;
+        each query must be left at least k rows.
 
     Returns:
       float32 scores [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)]. Rows with the same score keep their order.
@@ -46,7 +46,9 @@ def top_k(
     parts = []
     for begin in range(0, max(1, len(queries)), QUERIES):
         block = queries[begin : begin + QUERIES]
-        hidden = mask(begin, begin + len(block)) if mask else None
+        hidden = None
+        if mask:
+            hidden = mask(begin, begin + len(block))
         parts.append(_top_k(block, np.asarray(rows), k, hidden))
     return tuple(np.concatenate(part) for part in zip(*parts))
 
@@ -54,14 +56,16 @@ def top_k(
 def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Returns the k best scores and rows of one block of queries: [Q, D] and [N, D] -> float32 and int64 [Q, k].
 
-    `hidden`, bool [Q, N], are left out. Ranks without a row have the score -inf and the row N.
+    `hidden`: bool [Q, N], the rows that are left out. Ranks without a row have the score -inf and the row N.
     """
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
     buffer = np.empty((len(queries), BLOCK), np.float32)
     for begin in range(0, len(rows), BLOCK):
         count = min(BLOCK, len(rows) - begin)
-        scores = buffer if count == BLOCK else np.empty((len(queries), count), np.float32)  # [Q, B]
+        scores = buffer  # [Q, B]
+        if count < BLOCK:
+            scores = np.empty((len(queries), count), np.float32)
         _write_scores(queries, rows[begin : begin + count], scores)
         if hidden is not None:
             scores[hidden[:, begin : begin + BLOCK]] = -np.inf
@@ -89,7 +93,7 @@ def _write_scores(queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> 
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """Returns finite float16 or float32 values as float32; float16 several times faster than `astype`.
+    """Returns finite float16 or float32 values as float32; it converts float16 several times faster than `astype`.
 
     A float16's exponent and mantissa, moved to a float32's places, are its value times 2^-112, subnormals too.
     """
@@ -97,18 +101,18 @@ def as_float32(values: np.ndarray) -> np.ndarray:
         return np.asarray(values, np.float32)
     bits = np.ascontiguousarray(values).view(np.int16).astype(np.int32)  # the sign fills the upper half
     np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # of the copies of the sign only the uppermost stays
-    moved = bits.view(np.float32)
-    return np.multiply(moved, np.float32(2.0**112), out=moved)
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # only the uppermost of the sign's copies stays
+    scaled = bits.view(np.float32)
+    return np.multiply(scaled, np.float32(2.0**112), out=scaled)
 
 
 def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best [Q, k] of the previous best and of new (owner, score, row) triples."""
+    """Returns the best scores and rows, [Q, k] each, among the previous best and new (query, score, row) triples."""
     queries, k = best_scores.shape
     owners = np.concatenate([np.repeat(np.arange(queries), k), owners])
     scores = np.concatenate([best_scores.ravel(), scores])
     rows = np.concatenate([best_rows.ravel(), rows])
     order = np.lexsort((rows, -scores, owners))
     starts = np.searchsorted(owners[order], np.arange(queries))
-    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous candidates
-    return scores[kept], rows[kept]
+    best = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous candidates
+    return scores[best], rows[best]

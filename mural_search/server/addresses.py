@@ -1,7 +1,7 @@
 """Addresses of the search page: the parameters of a question, and links that change some of them.
 
-The page is only HTML: every question, filter and page of results is an address, which can be gone back to and sent to
-others, of a picture too: it is its vector.
+The page is only HTML: every question, filter and page of results is an address, to which people can go back and which
+they can send to others. Even a question with a picture is an address, which holds the picture's vector.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
 
     Args:
       query: the parameters of the address, each perhaps several times, as `aiohttp` gives them.
-      size: of the index's vectors.
-      parameters: the known names.
+      size: numbers per vector of the index.
+      parameters: the names that are known.
     """
     unknown = sorted(set(query) - set(parameters))
     if unknown:
@@ -48,8 +48,12 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
     except UserError as error:
         raise BadRequest(str(error)) from None
     k = to_number("k", query.get("k") or str(DEFAULT_RESULTS))
-    like = to_number("like", query["like"]) if query.get("like") else None
-    picture = vector_of(query["picture"], size) if query.get("picture") else None
+    like = None
+    if query.get("like"):
+        like = to_number("like", query["like"])
+    picture = None
+    if query.get("picture"):
+        picture = vector_of(query["picture"], size)
     return Question(
         sentence=query.get("sentence", ""),
         k=k,
@@ -65,7 +69,10 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
 
 
 def to_number(name: str, text: str) -> int:
-    """Returns a parameter of plain digits; Python's `int` also takes 1_0 and other scripts' digits."""
+    """Returns the number in a parameter of plain digits; raises `BadRequest` for another text.
+
+    Python's `int` also takes 1_0 and other scripts' digits.
+    """
     if not re.fullmatch("-?[0-9]{1,18}", text):
         raise BadRequest(f"{name} must be a number, got {text[:40]!r}.")
     return int(text)
@@ -103,12 +110,13 @@ class Links:
     """Addresses of the page that differ from the requested address."""
 
     def __init__(self, query: Mapping[str, str]):
-        self._pairs: Pairs = [pair for pair in query.items() if pair[1]]
+        self._pairs: Pairs = [(name, value) for name, value in query.items() if value]
 
     def without(self, *names: str, pairs: Collection[tuple[str, str]] = ()) -> Pairs:
-        """Returns the parameters but some, by name or by name and value; the page of results begins anew."""
-        dropped = {*names, "offset", "item", "closest"}
-        return [pair for pair in self._pairs if pair[0] not in dropped and pair not in pairs]
+        """Returns the parameters (name, value) without these names, these pairs, and the place in the results."""
+        dropped_names = {*names, "offset", "item", "closest"}
+        kept_pairs = [pair for pair in self._pairs if pair not in pairs]
+        return [(name, value) for name, value in kept_pairs if name not in dropped_names]
 
     def to(self, *names: str, pairs: Collection[tuple[str, str]] = (), **added: object) -> str:
         """Returns the address without some parameters and with others."""
@@ -124,7 +132,7 @@ def address(pairs: Sequence[tuple[str, object]]) -> str:
 
 def ranges_as_filters(query: Mapping[str, str]) -> str:
     """Returns the address with filters in place of the ends of ranges in the page's form, "" without such ends."""
-    kept: Pairs = []
+    other_pairs: Pairs = []
     filters: Pairs = []
     has_ends = False
     for name, text in query.items():
@@ -133,5 +141,7 @@ def ranges_as_filters(query: Mapping[str, str]) -> str:
         if prefix and text.strip():
             filters.append(("filter", f"{name.removeprefix(prefix)}{RANGE_ENDS[prefix]}{text.strip()}"))
         elif not prefix and name != "offset":
-            kept.append((name, text))
-    return address(kept + filters) if has_ends else ""
+            other_pairs.append((name, text))
+    if not has_ends:
+        return ""
+    return address(other_pairs + filters)

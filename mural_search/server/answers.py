@@ -24,11 +24,12 @@ class Question:
 
     Args:
       sentence: at most 2,000 characters, in any language.
-      k: 1 to 1,000. offset: of the first one; at most 1,000 are ranked.
+      k: how many hits to return, 1 to 1,000.
+      offset: how many hits come before these; at most 1,000 are ranked.
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
       picture: the vector of a picture, float32 [D].
-      language: of the captions to show, where there are several; otherwise English, or the first.
+      language: the language of the captions to show, where an item has several; "": English, or the first caption.
       rank, sort: see `queries.search`.
       facets: whether to count the values of fields of the items that pass.
     """
@@ -73,10 +74,10 @@ class Answer:
     """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
 
     Attributes:
-      kind: of the index.
-      state: of the index: another text when its rows have changed.
+      kind: the index's kind.
+      state: a text that changes with the rows of the index.
       count, matching, total: items in the index; items that pass the filters; items that can be paged through.
-      relaxed: filter -> number of items that pass without it, where no item passes all; otherwise None.
+      relaxed: {filter: number of items that pass without it}, where no item passes all; otherwise None.
       facets: see `ItemTable.facets`; None if they were not asked for.
     """
 
@@ -113,10 +114,10 @@ class Answer:
             values["relax"] = self.relaxed
         if self.facets is not None:
             values["facets"] = self.facets
-        return {**values, "hits": [self._described(card, shop) for card in self.cards]}
+        return {**values, "hits": [self._hit_values(card, shop) for card in self.cards]}
 
-    def _described(self, card: Card, shop: ShopFields) -> dict[str, object]:
-        """Returns a hit as JSON values, without paths of this machine."""
+    def _hit_values(self, card: Card, shop: ShopFields) -> dict[str, object]:
+        """Returns a hit as JSON values, {"rank", "score", …}, without paths of this machine."""
         hit = card.hit
         item = card.item
         number = shop.product_of(item).number
@@ -144,26 +145,39 @@ def answer(index: Index, embedder, question: Question) -> Answer:
     question.check()
     matching = _count(index, question.filters)
     result = _result(index, embedder, question)
+    total = matching
+    if question.is_ranked:
+        total = min(result.total, MOST_RESULTS)
+    relaxed = None
+    if not matching:
+        relaxed = _relaxed(index, question.filters)
+    facets = None
+    if question.facets:
+        facets = index.facets(tuple(question.filters))
     return Answer(
         question=question,
         kind=index.kind,
         state=index.created,
         count=len(index),
         matching=matching,
-        total=min(result.total, MOST_RESULTS) if question.is_ranked else matching,
+        total=total,
         cards=_cards(index, result.hits, question.language),
         nothing_fits=result.nothing_fits,
-        relaxed=None if matching else _relaxed(index, question.filters),
-        facets=index.facets(tuple(question.filters)) if question.facets else None,
+        relaxed=relaxed,
+        facets=facets,
     )
 
 
 def _count(index: Index, filters: Sequence[Filter]) -> int:
+    """Returns the number of items that pass filters."""
     rows = index.rows(filters)
-    return len(index) if rows is None else len(rows)
+    if rows is None:
+        return len(index)
+    return len(rows)
 
 
 def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
+    """Returns {filter: number of items that pass all other filters}."""
     counts = {}
     for dropped in filters:
         counts[str(dropped)] = _count(index, [filter_ for filter_ in filters if filter_ != dropped])
@@ -171,6 +185,7 @@ def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
 
 
 def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
+    """Returns a card for each hit; all items are read by one query."""
     rows = sorted({hit.row for hit in hits})
     items = dict(zip(rows, index.table.at(rows)))
     release_pages(index.embeddings)
@@ -178,6 +193,7 @@ def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
 
 
 def _result(index: Index, embedder, question: Question) -> Result:
+    """Returns the page of hits that a question asks for."""
     page = Page(question.k, question.offset, question.sort)
     filters = question.filters
     if question.sentence:
@@ -196,8 +212,9 @@ def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Resu
     """Returns the items that are closest to an item, without this item and other pictures of its product."""
     query = Query(image=item_of(index, row).name)
     vector = index.embeddings[row][None].astype(np.float32)
-    ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
-    (result,) = find(index, vector, [query], ranked, filters, fold=False)
+    # One more, because the item finds itself; all that are sorted, because it may then be anywhere among them.
+    whole_page = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)
+    (result,) = find(index, vector, [query], whole_page, filters, fold=False)
     others = [hit for hit in result.hits if hit.row != row]
     product_of = index.table.products([row, *(hit.row for hit in others)], index.product)
     product = product_of.get(row)

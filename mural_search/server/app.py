@@ -48,7 +48,7 @@ SHUTDOWN = 20.0  # seconds that running requests get at the end
 DEADLINE = 25.0  # seconds after SIGTERM when the server is ended, also while it works; Kubernetes kills it after 30
 LINE = 2**16  # bytes of an address: a question of 2,000 characters takes up to 24,000
 HERE = ("localhost", "127.0.0.1", "::1")  # hosts of a server that only this machine reaches
-# `frame-ancestors` is not allowed in a page's own policy. aiohttp would name its version, and Python's.
+# `frame-ancestors` is not allowed in a page's own policy. As "Server", aiohttp would name its version and Python's.
 HEADERS = {
     "Server": "mural_tf", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "frame-ancestors 'self'"
 }  # fmt: skip
@@ -71,11 +71,11 @@ def serve(
       export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
         export that has a `lite/` answers by it, without TensorFlow.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
-      settings: of the search page.
+      settings: the settings of the search page.
       hosts: names of the server that requests may have besides localhost. Without them a server on localhost has only
         that name, and a server on other addresses any name.
-      limits: of requests; defaults if None.
-      immich: the name of one of immich's models, as which the encoders answer its requests, see `immich.py`.
+      limits: the limits of requests; defaults if None.
+      immich: the name of a model of immich, as which the encoders answer its requests, see `immich.py`.
 
     Raises:
       UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
@@ -83,10 +83,12 @@ def serve(
     """
     check_served(index, export, immich)
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
-    names = (*HERE, *(name.lower() for name in hosts)) if hosts or host in HERE else ()
+    names = []
+    if hosts or host in HERE:
+        names = [*HERE, *map(str.lower, hosts)]
     app = create_app(load_page(index, export, settings, immich), limits, hosts=names)
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
-    gc.freeze()  # Python looks for garbage when a quarter of all objects is new: not of TensorFlow's, only of requests'
+    gc.freeze()  # Python looks for garbage when a quarter of all objects is new; TensorFlow's objects now do not count
     address = f"http://{host}:{listener.getsockname()[1]}"
     if index:
         print(f"Serving {index} at {address}/search", flush=True)
@@ -97,6 +99,7 @@ def serve(
 
 
 async def _watch_for_the_end(app: web.Application) -> None:
+    """Bounds the time between SIGTERM and the end of the server."""
     end_on_sigterm(DEADLINE)
 
 
@@ -135,13 +138,19 @@ def load_page(
         opened = load_index(index)
         settings.check(opened.table.field_names())
     embedder = open_model(quickest(export or _recorded(opened.model.path)))
-    pages_routes = search_routes(opened, embedder, settings, index) if index else []
-    return [*immich_routes(embedder, immich), *pages_routes] if immich else pages_routes
+    routes = []
+    if index:
+        routes = search_routes(opened, embedder, settings, index)
+    if immich:
+        routes = [*immich_routes(embedder, immich), *routes]
+    return routes
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on an address; raises `UserError` if it cannot."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        first_address, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = first_address
         return socket.create_server(address, family=family)
     except OSError as error:
         reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # Python adds the address
@@ -163,7 +172,7 @@ def create_app(
     Args:
       routes: the search page's and others, such as `aiohttp.web.get("/about", handler)`; their `web.HTTPException`s
         and `BadRequest`s become errors.
-      limits: of requests; defaults if None.
+      limits: the limits of requests; defaults if None.
       hosts: names of this server that requests may have; any if empty.
     """
     limits = limits or Limits()
@@ -190,12 +199,12 @@ class Server:
     def __init__(self, limits: Limits, hosts: Collection[str] = ()):
         self._limits = limits
         self._hosts = hosts
-        self._running = 0  # requests
-        self._large = 0  # requests with large bodies among them
+        self._running = 0  # requests that are being answered
+        self._large = 0  # how many of them have large bodies
 
     @contextlib.contextmanager
     def _room_for(self, request: web.Request) -> Iterator[None]:
-        """Counts a request while it runs; raises `Overloaded` for one too many, or too many with large bodies."""
+        """Counts a request while it runs; raises `Overloaded` if too many run, or too many with large bodies."""
         length = request.content_length
         is_large = request.can_read_body and (length is None or length > bounds.LARGE)
         if self._running >= bounds.REQUESTS:
@@ -223,7 +232,8 @@ class Server:
         except Exception as error:  # noqa: BLE001 - the server goes on
             if isinstance(error, web.HTTPException) and error.status < 400:
                 raise
-            response = _error_response(request, *self._explained(error, request))
+            status, message = self._explained(error, request)
+            response = _error_response(request, status, message)
             # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
             error.__traceback__ = error.__context__ = None
             return response
@@ -239,7 +249,7 @@ class Server:
             raise BadRequest(f"This server is {names}, not {host!r}: --hosts=NAME gives it further names.", 403)
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
-        """Returns the status and the words that answer a request that ended in an error."""
+        """Returns (status, message) for a request that ended in an error, and logs an error of the program."""
         if isinstance(error, web.HTTPException):
             return error.status, error.text or error.reason
         if isinstance(error, (BadRequest, Overloaded)):
@@ -261,6 +271,7 @@ def _host_of(header: str) -> str | None:
 
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:
+    """Returns an error as a page for a browser, and as JSON for other clients."""
     headers = {"Retry-After": "1"} if status == 503 else None
     if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
         start = "../" * (request.path.count("/") - 1) + "search"

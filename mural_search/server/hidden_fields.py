@@ -24,8 +24,8 @@ def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     `ItemTable.products` still reads them.
     """
 
-    def ask(question: str, *values: object) -> list[tuple]:
-        return list(table.each(question, values))
+    def ask(query: str, *values: object) -> list[tuple]:
+        return list(table.each(query, values))
 
     ask("CREATE TEMP TABLE hidden (name TEXT)")
     for name in names:
@@ -36,13 +36,13 @@ def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     ask(f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
     for begin in range(0, len(table), TOGETHER):
         block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())
-        texts = collections.defaultdict(list)
+        text_ids = collections.defaultdict(list)  # item -> its captions, in order
         for text, item in ask(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
-            texts[item].append(text)
+            text_ids[item].append(text)
         for number, _, item in read_items(table.each, block):
-            for document in documents(number, item, texts[number]):
-                ask(f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", *document)
+            for rowid, words in documents(number, item, text_ids[number]):
+                ask(f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", rowid, words)
     ask("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
     ask("CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
     ask("INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
-    table.schema = "temp"
+    table.schema = "temp"  # where `Postings` finds `words`

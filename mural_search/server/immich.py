@@ -53,7 +53,7 @@ DIMENSIONS = {name: dimensions for dimensions, names in NAMES.items() for name i
 
 
 def check_name(name: str, path: str = "", dimensions: int = 0) -> None:
-    """Raises `UserError` for a name that is not immich's or, with a model, is of another number of dimensions."""
+    """Raises `UserError` for a name that is not immich's, or has other `dimensions` than the model in `path`."""
     if name not in DIMENSIONS:
         near = difflib.get_close_matches(name, DIMENSIONS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ", such as ViT-B-16-SigLIP2__webli."
@@ -67,7 +67,7 @@ def check_name(name: str, path: str = "", dimensions: int = 0) -> None:
 
 
 def immich_routes(embedder, name: str) -> list[web.RouteDef]:
-    """Returns the routes; raises `UserError` as `check_name`, and for a model of texts alone."""
+    """Returns the routes of immich's requests; raises `UserError` as `check_name`, and for a model of texts alone."""
     check_name(name, embedder.path, embedder.embedding_size)
     if not has_images(embedder.config.image_tower):
         raise UserError(f"--immich: {embedder.path} is a model of texts alone: give one with both towers.")
@@ -92,31 +92,37 @@ class _Immich:
         except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
             raise BadRequest(f"The form cannot be read: {error}.", 422) from None
         tower = self._tower(form.get("entries"))
-        content = form.get("image" if tower == VISUAL else "text")
+        if tower == VISUAL:
+            content = form.get("image")
+            encode = self._picture
+        else:
+            content = form.get("text")
+            encode = self._text
         if isinstance(content, web.FileField):
             content = content.file.read()
-        encode = self._picture if tower == VISUAL else self._text
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, encode, content)
         return web.json_response(answer)
 
     def _tower(self, entries: object) -> str:
         """Returns "visual" or "textual"; raises `BadRequest` for entries that ask for anything else."""
         try:
-            asked = []
+            requests = []
             for task, towers in json.loads(entries).items():
-                asked += [(task, tower, entry["modelName"]) for tower, entry in towers.items()]
+                requests += [(task, tower, entry["modelName"]) for tower, entry in towers.items()]
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             raise BadRequest(f'entries must be JSON such as {{"{TASK}": {{"textual": …}}}}.', 422) from None
-        for task, tower, model in asked:
+        for task, tower, model in requests:
             if task != TASK or tower not in (VISUAL, TEXTUAL):
                 raise BadRequest(f"This server answers {TASK} alone, not {task[:40]} ({tower[:40]}).")
-            if str(model).rpartition("/")[2].replace(":", "_") != self._name:
+            _, _, name = str(model).rpartition("/")
+            if name.replace(":", "_") != self._name:
                 raise BadRequest(f"This server is {self._name}, not {str(model)[:80]!r}.")
-        if len(asked) != 1:
-            raise BadRequest(f"entries ask for {len(asked)} models: expected one.", 422)
-        return asked[0][1]
+        if len(requests) != 1:
+            raise BadRequest(f"entries ask for {len(requests)} models: expected one.", 422)
+        return tower
 
     def _text(self, text: object) -> dict[str, object]:
+        """Returns the answer for a text, {"clip": vector}."""
         if not isinstance(text, str):
             raise BadRequest("The form has no text.")
         if len(text) > LONGEST_SENTENCE:
@@ -125,6 +131,7 @@ class _Immich:
         return {TASK: _vector(self._embedder.encode_text([text], progress=False, **prompt))}
 
     def _picture(self, data: object) -> dict[str, object]:
+        """Returns the answer for an encoded picture, {"clip": vector, "imageHeight", "imageWidth"}."""
         if not isinstance(data, (bytes, bytearray)):
             raise BadRequest("The form has no image.")
         check_picture(data)

@@ -26,9 +26,9 @@ class Labels:
         self._words = _catalogue()[language]
 
     def __call__(self, label: str, /, **values: object) -> Markup:
-        """Returns words as HTML, with values in their places, for example "{count} pictures" of `count`; escaped."""
-        shown = {key: visible(value) if type(value) is str else value for key, value in values.items()}
-        return escape(self._words[label]).format(**shown)
+        """Returns a label's words as HTML, with escaped values in their places, as `count` in "{count} pictures"."""
+        visible_values = {key: visible(value) if type(value) is str else value for key, value in values.items()}
+        return escape(self._words[label]).format(**visible_values)
 
     def number(self, value: int) -> str:
         """Returns a whole number with the marks of thousands that the language uses."""
@@ -40,15 +40,19 @@ def _catalogue() -> dict[str, dict[str, str]]:
     """Returns {language: {name: words}}."""
     with (TEMPLATES / "labels.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return {language: {row["name"]: row[language] for row in rows} for language in LANGUAGES}
+    catalogue = {}
+    for language in LANGUAGES:
+        catalogue[language] = {row["name"]: row[language] for row in rows}
+    return catalogue
 
 
 def preferred(header: str, languages: Collection[str]) -> str:
     """Returns the language that a browser likes best by its header Accept-Language, or "" if it names none of them."""
-    codes = {language.lower(): language for language in languages}
-    wanted = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
-    for quality, tag in sorted(wanted, key=lambda pair: -pair[0]):
-        for code in (tag, tag.split("-")[0]):
-            if quality and code in codes:
-                return codes[code]
+    languages_by_code = {language.lower(): language for language in languages}
+    wishes = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
+    for quality, tag in sorted(wishes, key=lambda wish: -wish[0]):  # of equal qualities the first in the header
+        base, _, _ = tag.partition("-")
+        for code in (tag, base):
+            if quality and code in languages_by_code:
+                return languages_by_code[code]
     return ""

@@ -11,14 +11,14 @@ from mural_lite.pictures import MAX_PIXELS, BadImage, open_image
 class Limits:
     """Settings of the server, all above 0."""
 
-    max_request_bytes: int = 32 * 2**20  # of a body, unpacked; more is answered with 413
+    max_request_bytes: int = 32 * 2**20  # bytes of an unpacked body; a larger body is answered with 413
     timeout: float = 60.0  # seconds for an answer (503)
 
 
-REQUESTS = 256  # at once
-LARGE_BODIES = 4  # among them, of more than LARGE bytes
+REQUESTS = 256  # requests that are answered at a time
+LARGE_BODIES = 4  # how many of them may have a body of more than LARGE bytes
 LARGE = 2**20
-IMAGE_PIXELS = 64 * 10**6  # of a picture, by its header
+IMAGE_PIXELS = 64 * 10**6  # pixels of a picture by its header, at most
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
 MOST_SCANS = 100
 SCAN = b"\xff\xda"
@@ -55,9 +55,13 @@ def check_picture(data: bytes) -> None:
 
 
 def _pixels_of(data: bytes) -> int:
+    """Returns a picture's pixels by its header, transparent pixels times `TRANSPARENT`; 0 if it cannot be read."""
     try:
         image = open_image(data)
     except BadImage as error:
-        return MAX_PIXELS + 1 if "pixels" in str(error) else 0
-    is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-    return image.width * image.height * (TRANSPARENT if is_transparent else 1)
+        has_too_many = "pixels" in str(error)  # in words of `open_image`
+        return MAX_PIXELS + 1 if has_too_many else 0
+    pixels = image.width * image.height
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        pixels *= TRANSPARENT
+    return pixels

@@ -33,7 +33,7 @@ from mural_search.server.served_index import ServedIndex, thumbnail
 from mural_search.server.settings import DEFAULTS, PageSettings
 
 LARGE = 1600  # pixels of the longer side of a picture that is shown by itself
-IN_LANGUAGES = {"Vary": "Accept-Language"}  # a page
+IN_LANGUAGES = {"Vary": "Accept-Language"}  # headers of a page, whose language the browser's header chooses
 # A row's picture is another one when the index has changed; the page's addresses of pictures change with it.
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
@@ -66,8 +66,9 @@ class _Search:
     async def show_page(self, request: web.Request) -> web.Response:
         if not request.match_info["page"]:
             raise web.HTTPFound("search")
-        if with_filters := ranges_as_filters(request.query):
-            raise web.HTTPFound(with_filters)
+        address_with_filters = ranges_as_filters(request.query)
+        if address_with_filters:
+            raise web.HTTPFound(address_with_filters)
         page = await _in_thread(self._answering, self._page, request)
         return web.Response(text=page, content_type="text/html", headers=IN_LANGUAGES)
 
@@ -94,10 +95,12 @@ class _Search:
         raise web.HTTPSeeOther(f"../{address([('picture', vector_code(vector))])}")
 
     def _encode(self, picture: bytes) -> np.ndarray:
+        """Returns the vector of an encoded picture, float32 [D]; raises `BadRequest` for a picture that is refused."""
         self._served.check_pictures()
         check_picture(picture)
         try:
-            return self._served.embedder.encode_image([picture])[0]
+            (vector,) = self._served.embedder.encode_image([picture])
+            return vector
         except UserError:
             raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
@@ -105,12 +108,12 @@ class _Search:
         side = to_number("side", request.query.get("side", str(LARGE)))
         if side not in (LARGE, SIDE):
             raise BadRequest(f"side must be one of {LARGE}, {SIDE}, got {side}.")
-        read = functools.partial(thumbnail, self._served.index, side=side)
+        make_thumbnail = functools.partial(thumbnail, self._served.index, side=side)
         if side == SIDE:
-            read = self._served.thumbnail
+            make_thumbnail = self._served.thumbnail  # keeps them in memory
         try:
             row = int(request.match_info["row"])
-            image = await asyncio.get_running_loop().run_in_executor(self._reading, read, row)
+            image = await asyncio.get_running_loop().run_in_executor(self._reading, make_thumbnail, row)
         except IndexError as error:
             raise web.HTTPNotFound(text=str(error)) from None
         except (OSError, ValueError):
@@ -119,7 +122,10 @@ class _Search:
 
 
 async def _in_thread(threads: concurrent.futures.Executor, function: Callable, *arguments):
-    """Calls a function, whose `ValueError`s are the client's unless they are the index's."""
+    """Returns the result of a function, called in a thread.
+
+    Its `ValueError`s become `BadRequest`, mistakes of the client, except the `UserError`s of a damaged index.
+    """
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
     except CannotBeAsked as error:
@@ -131,6 +137,7 @@ async def _in_thread(threads: concurrent.futures.Executor, function: Callable, *
 
 
 async def _picture_of_form(request: web.Request) -> bytes:
+    """Returns the encoded picture in the form of the page; raises `BadRequest` if there is none."""
     try:
         file = (await request.post()).get("picture")
     except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form

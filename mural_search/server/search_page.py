@@ -25,7 +25,7 @@ from mural_search.server.labels import LANGUAGES, Labels, preferred
 from mural_search.server.marks import mark
 from mural_search.server.served_index import ServedIndex
 
-FEW_VALUES = 8  # of a filter, before "more"
+FEW_VALUES = 8  # values of a filter that are shown before "more"
 SCRIPT = (TEMPLATES / "search.js").read_text(encoding="utf-8").strip()  # answers while typing; the page does without
 _DIGEST = hashlib.sha256(SCRIPT.encode("utf-8")).digest()
 SCRIPT_HASH = base64.b64encode(_DIGEST).decode("ascii")
@@ -37,8 +37,8 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
 
     Args:
       query: the parameters of the address, as `read_question` takes them.
-      accepted: the languages that the browser asks for, its header Accept-Language: of the page's words, and of
-        captions where there are several.
+      accepted: the browser's header Accept-Language, which chooses the language of the page's words, and of captions
+        where there are several.
     """
     settings = served.settings
     links = Links(query)
@@ -67,7 +67,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
 
 
 def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
-    """Returns the values of the template item.html."""
+    """Returns {name: value} for the template item.html."""
     item = item_of(served.index, row)
     captions = sorted(item.captions, key=lambda caption: caption[0] != language)
     if served.index.kind == TEXTS:
@@ -78,12 +78,14 @@ def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, obje
 def _answer_values(
     served: ServedIndex, query: Mapping[str, str], language: str, links: Links, labels: Labels
 ) -> dict[str, object]:
-    """Returns the values of the template search.html."""
+    """Returns {name: value} for the template search.html."""
     index = served.index
     question = read_question(query, index.embeddings.shape[1], PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
-    counted_filters = tuple(filters) if answered.matching <= COUNTED else ()
+    counted_filters = ()
+    if answered.matching <= COUNTED:
+        counted_filters = tuple(filters)
     facets = index.facets(counted_filters)
     unknown = []
     if not answered.matching:
@@ -125,6 +127,7 @@ def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], lin
 
 
 def _range(name: str, facet: Mapping, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
+    """Returns a range to filter by: its least and most, the chosen ends, and the form's other parameters."""
     values = {filter_.operator: filter_.value for filter_ in chosen}
     ends = {prefix: values.get(operator, "") for prefix, operator in RANGE_ENDS.items()}
     others = links.without(pairs=[("filter", str(filter_)) for filter_ in chosen])
@@ -132,10 +135,10 @@ def _range(name: str, facet: Mapping, chosen: Sequence[Filter], links: Links) ->
 
 
 def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
-    """Returns a value to filter by, with the address that takes it, or takes it away if it is chosen."""
+    """Returns a value to filter by, with the address that adds this filter, or removes it if it is chosen."""
     pair = "filter", str(filter_)
     pairs = links.without(pairs=[pair])
-    is_on = pair[1] in map(str, chosen)
+    is_on = str(filter_) in map(str, chosen)
     if not is_on:
         pairs.append(pair)
     return {"value": filter_.value, "count": count, "is_on": is_on, "to": address(pairs)}
@@ -144,7 +147,7 @@ def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) 
 def _sorts(
     served: ServedIndex, facets: Mapping, links: Links, current: str, labels: Labels
 ) -> list[tuple[str, str, bool]]:
-    """Returns the ways to sort: words, address, and whether it is the current way."""
+    """Returns the ways to sort, (words, address, whether it is the current way) each."""
     sorts = [(labels("best_first"), links.to("sort"), not current)]
     for name in served.fields.filters:
         if "least" in facets.get(name, {}):

@@ -28,13 +28,13 @@ STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  #
 
 
 def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a short caption of some languages, English first, without a table's stray signs."""
+    """Returns a short caption in each of some languages, English first, without a table's stray signs."""
     examples = []
     for language in sorted(captions, key=lambda language: (language != "en", language)):
         texts = [text.strip(STRAY) for text in captions[language]]
         texts = [text for text in texts if text and "|" not in text]
         if texts:
-            examples.append(min(texts, key=lambda text: abs(len(text) - 16)))
+            examples.append(min(texts, key=lambda text: abs(len(text) - 16)))  # characters: two or three words
     return examples[:EXAMPLES]
 
 
@@ -52,8 +52,8 @@ class ServedIndex:
     Args:
       index: the first state.
       embedder: the model that made it.
-      settings: of the page.
-      folder: of the index on this machine; "": it is never opened again.
+      settings: the settings of the page.
+      folder: the index's folder on this machine; "": it is never opened again.
 
     Raises `UserError` for another model, a field that is not there, or a logo that cannot be used.
     """
@@ -65,20 +65,26 @@ class ServedIndex:
         settings.check_fields(index.table.field_names())
         self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
         index.check_model(embedder, self._by_pictures)
-        self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
+        self._folder = None
+        if folder and isinstance(as_path(folder), pathlib.Path):  # not in a store
+            self._folder = pathlib.Path(folder)
         self._hide_fields(index)
         self._use(index)
 
     def _hide_fields(self, index: Index) -> None:
+        """Takes the fields out that the settings hide."""
         if self.settings.hide:
             hide_fields(index.table, self.settings.hide)
 
     def _use(self, index: Index) -> None:
+        """Answers from this index from now on."""
         self.index = index
         index.weights = parse_weights(self.settings.weights)
         self.fields = fields.of_index(index)
         self.shop = ShopFields.of(index.table.field_names(), index.product, self.settings.link)
-        captions = index.table.captions(8) if index.kind == IMAGES else {}
+        captions = {}
+        if index.kind == IMAGES:
+            captions = index.table.captions(8)  # of each language, to choose an example from
         self.examples = examples_of(captions)
         self.languages = captions.keys()
         index.facets()  # counted once, before the first question
@@ -86,7 +92,7 @@ class ServedIndex:
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
-        """Opens a changed index again; one that cannot be opened, or is another model's, leaves the former one."""
+        """Opens a changed index again; keeps the former index if it cannot be opened, or is another model's."""
         if self.index.codes is None:
             quicken(self.index)
         if self._folder is None or self.index.is_current():

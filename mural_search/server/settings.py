@@ -15,10 +15,10 @@ from mural_lite.pictures import BadImage, open_image, read_file, turned
 from mural_search.ranking import parse_weights
 from mural_search.server.labels import LANGUAGES
 
-LOGO_BYTES = 2**20  # of the file; on the page it is smaller
+LOGO_BYTES = 2**20  # bytes of the logo's file; on the page it is smaller
 LOGO_PIXELS = 16 * 10**6
 LOGO_SIZE = (480, 96)  # pixels at most, for 240 x 48 of a page
-CONTRAST = 4.5  # of text, by WCAG 2.2, 1.4.3
+CONTRAST = 4.5  # the least contrast of text, by WCAG 2.2, 1.4.3
 # Grounds of the page; browsers' dark ground.
 WHITE = (255, 255, 255)
 DARK = (18, 18, 18)
@@ -34,9 +34,9 @@ class PageSettings:
       link: the field with the address of a product; "": found by its name, see `shop.link_field`.
       hide: fields that are neither on the page nor in any answer.
       logo: a file of a picture.
-      color: "#rrggbb", of buttons and, as far as they stay readable, of links; "" for blue.
-      language: of the page; "": the browser's.
-      weights: of the one ranking, "pictures=4".
+      color: the color of buttons and, as far as they stay readable, of links, "#rrggbb"; "" for blue.
+      language: the page's language; "": the browser's.
+      weights: weights of the one ranking, such as "pictures=4", see `ranking.parse_weights`.
 
     Raises `UserError` for a color or language that is not known, and fields that are linked and hidden.
     """
@@ -64,9 +64,11 @@ class PageSettings:
         self.logo_address()
 
     def check_fields(self, names: list[str]) -> None:
-        """Raises `UserError` for a field that is to be hidden or linked and that no item has."""
-        wanted = [("hide", name) for name in self.hide] + [("link", self.link)] * bool(self.link)
-        for flag, name in wanted:
+        """Raises `UserError` for a field that is to be hidden or linked and that no item has; `names`: the fields."""
+        fields = [("hide", name) for name in self.hide]
+        if self.link:
+            fields.append(("link", self.link))
+        for flag, name in fields:
             if name not in names:
                 there_are = f"the fields are {', '.join(names)}" if names else "no item has fields"
                 raise UserError(f"--{flag}={name}: no item has this field; {there_are}.")
@@ -92,7 +94,10 @@ class PageSettings:
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
     def colors(self) -> dict[str, str]:
-        """Returns the colors of buttons, of text on them, and of links on a light and on a dark page; {} by default."""
+        """Returns {"lead", "on_lead", "link", "dark_link"}, colors "#rrggbb"; {} for the page's own.
+
+        They are for buttons, for text on them, and for links on a light and on a dark page.
+        """
         if not self.color:
             return {}
         color = tuple(int(self.color[begin : begin + 2], 16) for begin in (1, 3, 5))
@@ -112,21 +117,23 @@ def contrast(color: Color, other: Color) -> float:
 
 
 def _luminance(color: Color) -> float:
+    """Returns the relative luminance of a color, 0 to 1 (WCAG 2.2, "relative luminance")."""
     red, green, blue = map(_linear, color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _linear(channel: int) -> float:
+    """Returns the linear value of a channel of sRGB, 0 to 1."""
     if channel <= 10:
         return channel / 3294.6
     return ((channel / 255 + 0.055) / 1.055) ** 2.4
 
 
 def readable(color: Color, ground: Color) -> Color:
-    """Returns a color mixed with as little black, or white on a dark ground, as makes it readable on the ground."""
+    """Returns a color mixed with the least black, or white on a dark ground, that makes it readable on the ground."""
     end = 0 if _luminance(ground) > 0.5 else 255
     for step in range(101):
-        mixed = tuple(round(c + (end - c) * step / 100) for c in color)
+        mixed = tuple(round(channel + (end - channel) * step / 100) for channel in color)
         if contrast(mixed, ground) >= CONTRAST:
             break
     return mixed

@@ -1,6 +1,6 @@
 """A product as customers see it: its number, the address where it is sold, whether it is sold out, its fields in words.
 
-A table says these in columns that shops name in many ways; they are found by their names. A product of several rows,
+A table has columns for these, which shops name in many ways; they are found by their names. A product of several rows,
 sizes for example, has the values of all rows, "36, 37, 38".
 """
 
@@ -47,10 +47,10 @@ class Product:
     """An item as the page shows it.
 
     Attributes:
-      number: by which the shop knows it, "" if no field says so.
-      link: the address where it is sold, http or https; "" without.
+      number: the number by which the shop knows it, "" if no field has it.
+      link: the address where it is sold, http or https; "" without an address.
       is_sold_out: whether every field about its stock says so.
-      fields: as the page writes them, all that customers need.
+      fields: {name: value as the page writes it}, all fields that customers need.
     """
 
     number: str
@@ -64,7 +64,7 @@ class ShopFields:
     """Which fields of an index say what.
 
     Attributes:
-      link, number, currency: names of fields, "" without.
+      link, number, currency: names of fields, "" without such a field.
       stock: names of the fields about the stock.
       product: the field of the products' ids, see `Index.product`.
     """
@@ -77,7 +77,7 @@ class ShopFields:
 
     @classmethod
     def of(cls, names: Iterable[str], product: str = "", link: str = "") -> ShopFields:
-        """Finds the fields among these names; `link` names the field of the address, if its name does not say it."""
+        """Returns which of the fields `names` say what; `link` names the field of the address, "": it is found, too."""
         names = list(names)
 
         def first(wanted: frozenset[str]) -> str:
@@ -97,7 +97,7 @@ class ShopFields:
         currency = item.fields.get(self.currency, "")
         fields = {}
         for name, value in item.fields.items():
-            is_id = bool(number) and name in (self.product, _VARIATIONS)  # of the database; people know the number
+            is_id = bool(number) and name in (self.product, _VARIATIONS)  # the database's id; people know the number
             is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
             words = self.in_words(name, value, currency)
             if words and name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
@@ -105,11 +105,11 @@ class ShopFields:
         return Product(number, link, is_sold_out, fields)
 
     def counts_stock(self, name: str, values: Iterable[str]) -> bool:
-        """Whether a field has numbers of things in stock, by which no customer asks."""
+        """Whether a field has numbers of things in stock, by which no customer filters."""
         return name in self.stock and any(char.isdigit() for value in values for char in value)
 
     def in_words(self, name: str, value: str, currency: str = "") -> str:
-        """Returns a field's value: numbers of several rows as a range, of a stock as "", a price with its currency."""
+        """Returns a field's value in words: several numbers as a range, or "" for stocks; a price with its currency."""
         parts = value.split(", ")
         amounts = [amount(part) for part in parts]
         if len(parts) > 1 and None not in amounts:
@@ -125,13 +125,19 @@ class ShopFields:
 
 
 def _first(value: str) -> str:
-    return value.split(", ")[0].strip()
+    """Returns the value of a product's first row."""
+    first, _, _ = value.partition(", ")
+    return first.strip()
 
 
 def _is_none_left(value: str) -> bool:
+    """Whether a field about the stock says of all rows that nothing is left."""
     for part in value.split(", "):
         number = amount(part)
-        is_none = number <= 0 if number is not None else plain(part) in _SOLD_OUT
+        if number is None:
+            is_none = plain(part) in _SOLD_OUT
+        else:
+            is_none = number <= 0
         if not is_none:
             return False
     return True

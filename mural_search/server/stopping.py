@@ -1,8 +1,8 @@
 """SIGTERM ends the server within seconds, whatever it does.
 
 Python runs no signal handler while a thread keeps its lock, as a C library may over a picture that a stranger sent,
-nor does it end before its threads do. So a small process waits for the signal, too: `faulthandler` tells it of one
-without that lock, and it ends the server by SIGKILL, unless the server ended by itself.
+nor does it end before its threads do. So a small process waits for the signal, too: `faulthandler`, which needs no
+lock, tells it of the signal, and it ends the server by SIGKILL, unless the server ended by itself.
 """
 
 from __future__ import annotations
