@@ -1,4 +1,4 @@
-"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark): one function over many elements: only a map.
+"""Apache Beam as the engine of clusters (Dataflow, Flink, Spark), for a map of one function over many elements.
 
 Only the elements are shuffled, and they are small. Beam is imported where its flags are given.
 """
@@ -35,11 +35,13 @@ def describe(flags: str) -> list[str]:
 
 
 def _flag(flags: str, name: str) -> str:
+    """Returns the value of a flag, "" without it."""
     match = re.search(rf"--{name}[= ](\S+)", flags)
     return match[1] if match else ""
 
 
 def _import_beam():
+    """Returns the package; raises `UserError` if it is not installed."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # Beam warns of Google's clients, which are not used here
     try:
@@ -81,10 +83,10 @@ def run(flags: str, name: str, function: Callable, elements: Sequence, watch: Ca
 
 
 def _reason(log: str) -> str:
-    """Returns what a step said, whose error comes as text, or the last line of an engine that failed by itself."""
-    told = re.search(r"UserError: (.+?)(?: \[while running|\n|$)", log)
-    if told:
-        return told[1]
+    """Returns the message of a step's `UserError`, which comes as text, or the last error of an engine that failed."""
+    step_error = re.search(r"UserError: (.+?)(?: \[while running|\n|$)", log)
+    if step_error:
+        return step_error[1]
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if "Error" in line), lines[-1])
-    return f"The engine failed: {last[:500].rstrip('.')}. Its own log has more; what is finished is kept."
+    last_error = next((line for line in reversed(lines) if "Error" in line), lines[-1])
+    return f"The engine failed: {last_error[:500].rstrip('.')}. Its own log has more; what is finished is kept."

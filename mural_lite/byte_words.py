@@ -40,13 +40,13 @@ _WITH_CATEGORIES = (range(0x33480), range(0xE0100, 0xE01F0))  # other characters
 
 @functools.cache
 def byte_characters() -> tuple[str, ...]:
-    """The printable character of every byte, 0 to 255: itself if it is printable Latin-1, else from U+0100 on."""
+    """Returns the printable characters of the bytes 0 to 255: Latin-1's if it is printable, others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     characters = []
     for byte in range(256):
-        code = byte if byte in printable else next(others)
-        characters.append(chr(code))
+        code_point = byte if byte in printable else next(others)
+        characters.append(chr(code_point))
     return tuple(characters)
 
 
@@ -60,19 +60,20 @@ def clip_words(text: str) -> str:
 
 
 def separated_words(text: str, name: str) -> str:
-    """Returns a text's words in bytes, each between two separators; `name`: of `EXPRESSIONS`."""
+    """Returns a text's words in bytes, each between two separators; `name`: a key of `EXPRESSIONS`."""
     separator = byte_characters()[SEPARATOR]
     words = [_in_bytes(match.group()) for match in _compiled(EXPRESSIONS[name]).finditer(text)]
     return "".join(f"{separator}{word}{separator}" for word in words)
 
 
 def _in_bytes(word: str) -> str:
+    """Returns the printable characters of a word's bytes in UTF-8."""
     return word.encode("utf-8").decode("latin-1").translate(byte_characters())
 
 
 @functools.cache
 def _compiled(expression: str) -> re.Pattern:
-    r"""Returns the pattern of an expression whose \p{L} and \s are of all scripts."""
+    r"""Returns the pattern of an expression in which \p{L} and \s stand for the characters of all scripts."""
 
     def written(match: re.Match) -> str:
         token = match.group().replace(r"\S", r"^\s")

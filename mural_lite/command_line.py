@@ -145,7 +145,7 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
     """Returns the message for an unknown `word` after the words `before` it."""
-    words: dict[str, None] = {}  # that may follow, in order, each once
+    words: dict[str, None] = {}  # words that may follow, in order
     for name in commands:
         if f"{name} ".startswith(before):
             next_word, *_ = f"{name} "[len(before) :].split()

@@ -15,7 +15,10 @@ DESCRIPTION = "dataset.json"
 
 
 def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun: str = "data set") -> bool:
-    """Whether `output` holds this data set, described by a file `name`; raises `UserError` for anything else."""
+    """Whether `output` holds the data set `identity`, described by a file `name`; not if it is empty or missing.
+
+    Raises `UserError` for anything else in it.
+    """
     description = output / name
     if not description.is_file():
         is_empty_folder = output.is_dir() and next(iter(output.iterdir()), None) is None
@@ -36,11 +39,14 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun
 
 
 def _difference(stored, wanted) -> str:
-    """Names only the entries in which two dictionaries differ, because a line with all entries would be cut off."""
+    """Returns "… instead of …" for two values.
+
+    Of dictionaries only the entries in which they differ are named, because a line with all entries would be cut off.
+    """
     if isinstance(stored, dict) and isinstance(wanted, dict):
-        stored_before = stored
+        all_stored = stored
         stored = {name: value for name, value in stored.items() if value != wanted.get(name)}
-        wanted = {name: value for name, value in wanted.items() if value != stored_before.get(name)}
+        wanted = {name: value for name, value in wanted.items() if value != all_stored.get(name)}
     return f"{brief(stored)} instead of {brief(wanted)}"
 
 
@@ -57,10 +63,10 @@ def check_records(folder: str | os.PathLike, split: str, languages: Collection[s
         there_are = ", ".join(sorted({re.sub(r"-\d+(-of-\d+)?\.tfrecord$", "", name) for name in names}))
         raise UserError(f"No {IMAGE_TEXT} records of split {split!r} in {folder}: it has {there_are}.")
     if languages and (data / DESCRIPTION).is_file():
-        described = json_field(read_json(data / DESCRIPTION), "languages", dict, data / DESCRIPTION, {})
-        unknown = sorted(set(languages) - described.keys())
-        if described and unknown:
-            raise UserError(f"No captions in {', '.join(unknown)} in {folder}; its languages: {', '.join(described)}.")
+        counts = json_field(read_json(data / DESCRIPTION), "languages", dict, data / DESCRIPTION, {})  # by language
+        unknown = sorted(set(languages) - counts.keys())
+        if counts and unknown:
+            raise UserError(f"No captions in {', '.join(unknown)} in {folder}; its languages: {', '.join(counts)}.")
 
 
 def describe(folder: pathlib.Path) -> str:

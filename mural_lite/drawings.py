@@ -42,22 +42,22 @@ sys.stdout.buffer.write(bytes(picture))
 
 
 def draw(drawing: bytes) -> bytes:
-    """Returns what an SVG draws, as PNG of at most `SIDE` pixels a side; raises `ValueError`, why not."""
+    """Returns an SVG drawn as PNG, of at most `SIDE` pixels per side; raises `ValueError` if it cannot be drawn."""
     try:
-        import resvg_py  # noqa: F401 - only whether it is installed
+        import resvg_py  # noqa: F401 - the process below needs it
     except ImportError:
         raise ValueError("SVG drawing: `pip install resvg-py` makes it readable") from None
     checked = _checked(drawing)
     try:
         program = [sys.executable, "-c", _PROGRAM]
-        done = subprocess.run(program, input=checked, capture_output=True, timeout=DEADLINE, check=False)
+        process = subprocess.run(program, input=checked, capture_output=True, timeout=DEADLINE, check=False)
     except subprocess.TimeoutExpired:
         raise ValueError(f"SVG drawing that takes more than {DEADLINE} seconds") from None
-    if done.returncode < 0:  # a signal: the bounds, or resvg at its end
+    if process.returncode < 0:  # ended by a signal, at the bounds or by resvg's own end
         raise ValueError(f"SVG drawing that takes more than {CPU_SECONDS} seconds, or more memory, than a drawing may")
-    if done.returncode:
+    if process.returncode:
         raise ValueError("SVG drawing that cannot be drawn")
-    return done.stdout
+    return process.stdout
 
 
 def _checked(drawing: bytes) -> bytes:
@@ -74,7 +74,7 @@ def _checked(drawing: bytes) -> bytes:
 
 
 def _check_entity(name, is_parameter, value, base, system, public, notation) -> None:
-    """Refuses entities that are not plain short texts; of these the longest drawing makes 130 MB."""
+    """Raises `ValueError` for an entity that is not a plain short text; drawings with these have 130 MB at most."""
     if is_parameter or value is None or len(value) > MAX_ENTITY or re.search("[&<%]", value):
         raise ValueError("SVG drawing that shows other files: save it as PNG")
 
@@ -90,28 +90,35 @@ class _Drawing(ElementTree.TreeBuilder):
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"SVG drawing with more than {MAX_DEPTH} elements inside each other")
-        kept = {}
+        harmless_attributes = {}
         for name, value in attributes.items():
-            local = name.rpartition("}")[2].lower()
-            if local in ("href", "src"):
+            local_name = _local(name).lower()
+            if local_name in ("href", "src"):
                 value = value.strip()
-                if tag.rpartition("}")[2] == "a":  # a link, which nothing follows
+                if _local(tag) == "a":  # a link, which nothing follows
                     continue
                 if value and not _OWN_PICTURE.match(value):
                     raise ValueError("SVG drawing that shows other files: save it as PNG")
-            if "url(" in value or local == "style":
+            if "url(" in value or local_name == "style":
                 _check_style(value)
-            kept[name] = value
-        return super().start(tag, kept)
+            harmless_attributes[name] = value
+        return super().start(tag, harmless_attributes)
 
     def end(self, tag):
         self._depth -= 1
         element = super().end(tag)
-        if tag.rpartition("}")[2].lower() == "style":
+        if _local(tag).lower() == "style":
             _check_style("".join(element.itertext()))
         return element
 
 
+def _local(name: str) -> str:
+    """Returns the name of an element or attribute without its namespace, "{http://www.w3.org/2000/svg}"."""
+    _, _, local_name = name.rpartition("}")
+    return local_name
+
+
 def _check_style(value: str) -> None:
+    """Raises `ValueError` for a style that names other files."""
     if _FOREIGN_STYLE.search(value):
         raise ValueError("SVG drawing that shows other files: save it as PNG")

@@ -36,7 +36,7 @@ from mural_lite.paths import RemotePath
 if typing.TYPE_CHECKING:
     import numpy as np
 
-# Images of more are not decoded, neither by Pillow nor in the graph: a few kilobytes can hold gigabytes of one colour.
+# Larger images are not decoded, neither by Pillow nor in the graph: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26
 PACKAGE = "package://"  # prefix of the name of an installed Python package
 PARTIAL = ".partial"  # suffix of the names of files that are still being written
@@ -52,7 +52,7 @@ _TYPE_NAMES = {  # in messages: one, many
 
 
 def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
+    """Returns the path of a file or folder that a user named, on this machine or in a store (`gs://…`, `s3://…`).
 
     `package://NAME` is the folder of an installed Python package, which may carry weights; its code is not run.
     `package://NAME/FILE` is a file in it.
@@ -73,9 +73,12 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
 
 
 def _package_folder(name: str) -> pathlib.Path:
+    """Returns the path of "NAME" or "NAME/FILE" in an installed Python package."""
     name, _, below = name.partition("/")
     module = name.replace("-", "_")
-    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    spec = None
+    if module.isidentifier():
+        spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"{PACKAGE}{name}: no such Python package is installed here: pip install {name}.")
     return pathlib.Path(next(iter(spec.submodule_search_locations))) / below
@@ -135,6 +138,7 @@ def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
 
 
 def _sync_all(path: str | pathlib.Path) -> None:
+    """Syncs a file, or a folder with everything in it."""
     for folder, _, names in os.walk(path):
         for name in names:
             sync(os.path.join(folder, name))
@@ -204,6 +208,7 @@ def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.P
 
 
 def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
+    """Replaces the files of a store's folder; the file `mark` is removed first and written last."""
     for path in sorted(store.files(), key=lambda path: path.relative_to(store) != mark):
         path.unlink(missing_ok=True)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -213,8 +218,8 @@ def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
 
 def remove_partial(folder: pathlib.Path, below: bool = True) -> None:
     """Removes the files that killed processes left in `folder` and `below` it, where no other process may write."""
-    pattern = f"*{PARTIAL}"
-    for path in folder.rglob(pattern) if below else folder.glob(pattern):
+    find_in = folder.rglob if below else folder.glob
+    for path in find_in(f"*{PARTIAL}"):
         if path.is_file():
             path.unlink()
 
@@ -230,7 +235,7 @@ def remove_tree(folder: str | pathlib.Path) -> None:
 
 
 def write_whole(path: str | pathlib.Path, text: str) -> None:
-    """Writes a text file in UTF-8: a process that is killed meanwhile leaves the old text or all of the new one.
+    """Writes a text file in UTF-8: a process that is killed meanwhile leaves the old text or the whole new text.
 
     A file's name may hold bytes that are not UTF-8, which Python represents by lone surrogates. They are written as
     \\udcff, for example: that can be printed, and JSON reads it back as the same name.
@@ -240,7 +245,7 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
 
 
 def read_json(path: str | pathlib.Path) -> dict:
-    """Reads a JSON object; raises `UserError` if the file is missing or holds something else."""
+    """Returns the JSON object in a file; raises `UserError` if the file is missing or holds something else."""
     try:
         value = json.loads(as_path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -287,19 +292,21 @@ def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
 
 
 def _has_type(value, expected: type) -> bool:
+    """Whether a value of JSON has a type of `json_field`, its items too."""
     outer = typing.get_origin(expected) or expected
-    if isinstance(value, bool):  # which is an int in Python
+    if isinstance(value, bool):  # an int in Python
         return outer is bool
     if outer is float:
         outer = (int, float)
     if not isinstance(value, outer):
         return False
-    inner = typing.get_args(expected)
+    inner = typing.get_args(expected)  # (item,) or (key, item)
     items = value.values() if outer is dict else value
     return not inner or all(_has_type(item, inner[-1]) for item in items)
 
 
 def _describe(expected: type) -> str:
+    """Returns a type of `json_field` in words, such as "a list of texts"."""
     singular, _ = _TYPE_NAMES[typing.get_origin(expected) or expected]
     inner = typing.get_args(expected)
     if not inner:
@@ -317,7 +324,7 @@ def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
 
 
 def read_array(path: str | pathlib.Path) -> np.ndarray:
-    """Reads a .npy file: mapped into memory if it is on this machine."""
+    """Returns the array in a .npy file, mapped into memory if the file is on this machine."""
     import numpy as np
 
     path = as_path(path)

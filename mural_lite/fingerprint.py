@@ -11,7 +11,7 @@ import numpy as np
 from mural_lite.errors import UserError
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
-FEW = 2  # of the texts, by which encoders that carry their model's probes show that they are the model's
+FEW = 2  # texts by which encoders that carry their model's probes show that they are the model's
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
 TOLERANCE = 1e-3
 
@@ -40,7 +40,8 @@ class Fingerprint:
     def __str__(self) -> str:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
         rounded = np.round(self.probes, 2).astype("<f4")
-        return hashlib.sha256(rounded.tobytes()).hexdigest()[:12]
+        digest = hashlib.sha256(rounded.tobytes()).hexdigest()
+        return digest[:12]
 
     def distance(self, other: Fingerprint, first: int = 0) -> float:
         """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
@@ -72,13 +73,15 @@ class Fingerprint:
 
 
 def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
-    """Encodes the probes with anything that has `encode_text` and `encode_image`; without `pictures` only the texts.
+    """Returns the fingerprint of anything that has `encode_text` and `encode_image`, by encoding the probes.
+
+    Without `pictures` only the texts are encoded.
 
     Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
     how far all their vectors were from the model's when they were made: within that they are the model. Without
     `pictures` they encode `FEW` of the texts, so that a single question is answered soon.
 
-    Raises `UserError` if they are not.
+    Raises `UserError` if encoders are not the model's that they name.
     """
     path = getattr(embedder, "path", None)
     step = getattr(embedder, "step", None)
@@ -109,11 +112,13 @@ class Original:
 
 
 def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only of `texts`."""
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only those of `texts`."""
     from mural_lite.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(texts))
-    tower = embedder.config.image_tower if hasattr(embedder, "config") else None
+    tower = None
+    if hasattr(embedder, "config"):
+        tower = embedder.config.image_tower
     if pictures and (tower is None or has_images(tower)):
         images = _pictures()
         if tower is not None and takes_features(tower):  # in place of pictures
@@ -124,7 +129,7 @@ def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS)
 
 
 def _pictures() -> list[np.ndarray]:
-    """A colour gradient and a disc on white, uint8 [64, 64, 3]."""
+    """Returns a colour gradient and a disc on white, uint8 [64, 64, 3] each."""
     line = np.arange(64)
     x, y = np.meshgrid(line, line)
     gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)

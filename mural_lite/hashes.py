@@ -9,7 +9,7 @@ import numpy as np
 
 def text_hash(text: str) -> int:
     """Returns a text's hash of 64 bits, the same on every machine."""
-    return bytes_hash(text.encode("utf-8", "surrogatepass"))  # of a file's name, too, which may be invalid UTF-8
+    return bytes_hash(text.encode("utf-8", "surrogatepass"))  # a file's name may be invalid UTF-8
 
 
 def bytes_hash(data: bytes) -> int:

@@ -103,6 +103,7 @@ def fetch(text: str) -> pathlib.Path:
 
 
 def _fetch(text: str, name: Name) -> pathlib.Path:
+    """Fetches what a name means; returns `fetch`'s path."""
     import huggingface_hub
 
     if name.file:
@@ -122,7 +123,7 @@ def _fetch(text: str, name: Name) -> pathlib.Path:
 
 
 def _weights(folder: pathlib.Path) -> list[str]:
-    """Returns patterns of the other files that the descriptions in a folder name."""
+    """Returns patterns of the weights, and of their modules' files, that the descriptions in a folder name."""
     for description, patterns in LEADS_TO.items():
         if any(folder.glob(description)):
             return list(patterns)
@@ -133,10 +134,16 @@ def _weights(folder: pathlib.Path) -> list[str]:
 
 
 def _values(path: pathlib.Path, key: str) -> list[str]:
-    """Returns the texts under a key of a JSON file; [] for a damaged file, whose reader will report the damage."""
+    """Returns the texts under a key of a JSON object, or of each object in a list, without slashes around them.
+
+    [] for a damaged file, whose reader will report the damage.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        texts = values[key].values() if isinstance(values, dict) else [row[key] for row in values]
+        if isinstance(values, dict):
+            texts = values[key].values()
+        else:
+            texts = [row[key] for row in values]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
     return sorted({text.strip("/") for text in texts if isinstance(text, str) and text.strip("/")})
@@ -179,7 +186,7 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
         raise UserError(f"{text}: {name.repository} has no file {name.file}{revision}.") from None
     except errors.HFValidationError as error:
         raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
-    except Exception as error:  # noqa: BLE001 - of the library, of its HTTP client, of the disk: no common base
+    except Exception as error:  # noqa: BLE001 - the library, its HTTP client and the disk have no common class
         if getattr(getattr(error, "response", None), "status_code", 0) == 401:
             raise UserError(_no_model(text, name)) from None
         raise UserError(
@@ -188,6 +195,7 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
 
 
 def _no_model(text: str, name: Name) -> str:
+    """Returns the message for a repository that does not exist or is private."""
     return (
         f"{text}: there is no model {name.repository} at {_address()}, or it is private: check the name; for a private "
         "one log in (`hf auth login`, or set HF_TOKEN)."
@@ -195,6 +203,7 @@ def _no_model(text: str, name: Name) -> str:
 
 
 def _not_cached(error: Exception) -> str:
+    """Returns the rest of the message for files that are not in the cache and cannot be fetched."""
     from huggingface_hub import constants
 
     cache = f"the cache {constants.HF_HUB_CACHE}"
@@ -207,6 +216,7 @@ def _not_cached(error: Exception) -> str:
 
 
 def _address(name: Name | None = None) -> str:
+    """Returns the address of the Hub, or of a repository on it."""
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{name.repository}" if name else constants.ENDPOINT
@@ -215,7 +225,9 @@ def _address(name: Name | None = None) -> str:
 def _reason(error: Exception) -> str:
     """Returns the first line of an exception's message; for a file's error the reason and the file."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+        if error.filename:
+            return f"{error.strerror} ({error.filename})"
+        return error.strerror
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".") or type(error).__name__
 

@@ -42,7 +42,7 @@ class Sample(NamedTuple):
     Attributes:
       key: img2dataset's number of the image.
       image: the file's content, `None` if only the metadata are read.
-      caption: as downloaded; metadata may have something else than text.
+      caption: the caption as downloaded; it may be something else than text if it comes from the metadata.
       metadata: the JSON or the row.
       where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats.
     """
@@ -84,10 +84,10 @@ def is_download(directory: pathlib.Path) -> bool:
 
 
 def _may_hold_images(path: pathlib.Path) -> bool:
-    """A file that cannot be read is reported when it is read."""
+    """Whether a Parquet file has a column of images, or cannot be read."""
     try:
         return _image_column(open_parquet(path).schema_arrow.names) is not None
-    except UnreadableParquet:
+    except UnreadableParquet:  # it is reported when its rows are read
         return True
 
 
@@ -99,11 +99,15 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
         on_problem(NOT_REGULAR, str(shard))
         return iter(())
     readers = {".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
-    return readers.get(shard.suffix, _from_tar)(shard, on_problem, images)
+    read_shard = readers.get(shard.suffix, _from_tar)
+    return read_shard(shard, on_problem, images)
 
 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Members of one sample follow each other; other members, such as key.cls, are passed over."""
+    """Yields the samples of a tar file; members of one sample follow each other.
+
+    A sample's other members, such as key.cls, are passed over; members of no sample near them are reported.
+    """
     key = None
     members = {}
     others = []
@@ -128,9 +132,9 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns the key of a tar's member, with its folder, and its ending; "" for an ending that is not read.
+    """Returns (key of a tar's member with its folder, its ending, "" for an ending that is not read).
 
-    The ending starts at the first point, as in webdataset, or at the last one if only that gives a known ending.
+    The ending starts at the first point, as in webdataset, or at the last point if only that gives a known ending.
     """
     folder, slash, base = name.removeprefix("./").rpartition("/")
     for stem, _, ending in (base.partition("."), base.rpartition(".")):
@@ -140,7 +144,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
-    """Reports members that belong to no sample near them; hidden files, such as macOS's, do not count."""
+    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's; returns []."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         plain = name.removeprefix("./")
@@ -189,18 +193,19 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                 if problem:
                     on_problem(problem, f"{shard}, {member.name}")
                     continue
-                wanted = images or ending not in ENDINGS
-                content = tar.extractfile(member).read() if wanted else None
+                content = None
+                if images or ending not in ENDINGS:
+                    content = tar.extractfile(member).read()
                 yield member.name, content, (member.offset_data, member.size)
             _check_header(file, end, -1, shard, on_problem)
     except DAMAGE as error:
         refuse_failure(error, shard)
-        at = member.name if member else "its beginning"
-        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, after {at}")
+        last_read = member.name if member else "its beginning"
+        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, after {last_read}")
 
 
 def _end_of(member: tarfile.TarInfo) -> int:
-    """Returns the position of the next header."""
+    """Returns the position of the next header: a member's content is filled up to whole blocks."""
     size = member.size if member.isreg() and not member.issparse() else 0
     return member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
@@ -229,7 +234,9 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
     """Yields the samples of a folder: each image with the .txt and .json of its name."""
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
-            image = _read(shard, path.name) if images else None
+            image = None
+            if images:
+                image = _read(shard, path.name)
             members: dict[str, Any] = {"image": image, "where": (0, 0)}
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
@@ -247,6 +254,7 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
 
 
 def _read(folder: pathlib.Path, name: str) -> bytes:
+    """Returns the content of a file in a folder; raises `BadImage` if it may not be read."""
     return read_file(path_below(folder, name))
 
 
@@ -265,7 +273,7 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
-    """Returns the parts of an img2dataset Example, and its key."""
+    """Returns ({"txt", "json", "image"} as far as they are there, key) of an img2dataset Example."""
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
     members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
@@ -306,8 +314,13 @@ def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: 
         on_problem("sample without an image", location)
         return
     try:
-        metadata = parse_object(members["json"]) if "json" in members else {}
-        caption = decode(members["txt"]) if "txt" in members else metadata.get("caption") or ""
+        metadata = {}
+        if "json" in members:
+            metadata = parse_object(members["json"])
+        if "txt" in members:
+            caption = decode(members["txt"])
+        else:
+            caption = metadata.get("caption") or ""
     except UnicodeDecodeError:
         on_problem("text that is not UTF-8", location)
     except ValueError:
@@ -355,7 +368,7 @@ class DownloadedImages:
 
         Args:
           name: the image's address.
-          decisions: of decide.py, with the place of each address.
+          decisions: the decisions of decide.py, whose `location` gives the place of each address.
 
         Raises:
           BadImage: the file may not be read.
@@ -368,7 +381,8 @@ class DownloadedImages:
         shard = self.shards[number]
         try:
             if shard.is_dir():
-                return read_file(path_below(shard, _images_of(shard)[offset].name))
+                file = _images_of(shard)[offset]  # in a folder the offset is the file's number
+                return read_file(path_below(shard, file.name))
             with open_binary(shard) as (file, _):  # a place in a packed file is a place in its content
                 file.seek(offset)
                 content = file.read(size)
@@ -376,10 +390,12 @@ class DownloadedImages:
             refuse_failure(error, shard)
             raise
         if shard.suffix == ".tfrecord":
-            content = parse_example(content)[0].get("image")
+            members, _ = parse_example(content)
+            content = members.get("image")
         return content
 
 
 @functools.lru_cache(maxsize=16)
 def _images_of(shard: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted image files of a folder."""
     return sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS)

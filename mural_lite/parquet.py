@@ -1,4 +1,4 @@
-"""Parquet files of any kind, read by row group, in bounded memory; pyarrow is imported with the first one."""
+"""Parquet files of any kind, read by row group, in bounded memory; pyarrow is imported with the first file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import as_path
 from mural_lite.text_files import Problem, refuse_failure
 
-ROWS = 1024  # that are read at a time
+ROWS = 1024  # rows that are read at a time
 
 
 class UnreadableParquet(UserError):
@@ -67,9 +67,9 @@ def read_rows(
                     number += 1
         except (pyarrow.ArrowException, OSError) as error:
             refuse_failure(error, path)
-            # How many rows a group has is the file's own claim: of a damaged part a byte a row is believed.
-            lost = min(end - number, path.stat().st_size)
-            on_problem("row in a damaged part of a Parquet file", f"{path}, row {number}", max(lost, 1))
+            # How many rows a group has is the file's own claim: no more rows than the file has bytes are believed.
+            lost_rows = min(end - number, path.stat().st_size)
+            on_problem("row in a damaged part of a Parquet file", f"{path}, row {number}", max(lost_rows, 1))
 
 
 def _rows_of(batch) -> list[dict[str, Any] | None]:
@@ -77,5 +77,9 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
     try:
         return batch.to_pylist()
     except (ValueError, ArithmeticError):
-        one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
-        return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
+        if batch.num_rows == 1:
+            return [None]
+        rows = []
+        for index in range(batch.num_rows):
+            rows += _rows_of(batch.slice(index, 1))
+        return rows

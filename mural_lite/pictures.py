@@ -29,11 +29,11 @@ with contextlib.suppress(ImportError):  # phones' HEIC, where this is installed
 
     pillow_heif.register_heif_opener()
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound below is a stricter one
-MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
+MAX_BYTES = 2**28  # bytes of an encoded image: `MAX_PIXELS` without any compression
 MAX_SCAN = 2**28  # pixels of a picture in a file, which Pillow shrinks before anybody else gets it: a gigabyte
-# Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
+# Endings of image files, in folders and archives; HEIC is here to be named, though Pillow alone does not read it.
 ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic", "svg")
-JPEG_QUALITY = 95  # of pictures that are encoded again
+JPEG_QUALITY = 95  # the quality of pictures that are encoded again
 # Pillow reads thirty formats more. Their decoders have had most of its holes, and an EPS starts another program.
 # HEIF is there where pillow-heif is.
 Image.init()
@@ -102,7 +102,7 @@ def orientation(image: Image.Image) -> int:
     try:
         exif.load(image.info.get("exif") or b"")
         value = exif.get(0x0112, 1)
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - Pillow raises many classes on damaged EXIF data
         return 1
     return value if value in _TURNS else 1
 
@@ -112,10 +112,12 @@ def turned(image: Image.Image) -> Image.Image:
     try:
         image.load()
         turn = _TURNS.get(orientation(image))
-        return image if turn is None else image.transpose(turn)
+        if turn is None:
+            return image
+        return image.transpose(turn)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - Pillow's decoders raise many classes
         raise BadImage("image that does not decode") from None
 
 
@@ -132,7 +134,9 @@ def on_white(image: Image.Image) -> Image.Image:
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Returns grey of 16 or 32 bits, or of fractions, in 256 levels; white is the end of the range that is in use."""
     levels = np.nan_to_num(np.asarray(image).astype(np.float32))
-    ranges = (2**16 - 1,) if image.mode.startswith("I;16") else (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
+    ranges = (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
+    if image.mode.startswith("I;16"):
+        ranges = (2**16 - 1,)
     white = next((white for white in ranges if levels.max() <= white), levels.max())
     factor = 255
     if white > 1:
@@ -166,7 +170,9 @@ def upright(image: Image.Image) -> Image.Image:
             if _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK"):
                 image = image.reduce(2)
             decoded = on_white(turned(image))
-            return decoded.reduce(2) if _is_scan(decoded) else decoded
+            if _is_scan(decoded):
+                decoded = decoded.reduce(2)
+            return decoded
     except BadImage:
         raise
     except (ValueError, OSError):
@@ -174,6 +180,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def _is_scan(image: Image.Image) -> bool:
+    """Whether an image has more than `MAX_PIXELS`, so that it must be reduced."""
     return image.width * image.height > MAX_PIXELS
 
 
@@ -247,8 +254,10 @@ def read_file(path: str | os.PathLike) -> bytes:
     if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait
         raise BadImage("not a regular file")
     with failures_of(str(path)), path.open("rb") as file:
-        size = MAX_BYTES if isinstance(path, RemotePath) else min(os.fstat(file.fileno()).st_size, MAX_BYTES)
-        content = file.read(size + 1)  # Python allocates all that is asked for
+        size = MAX_BYTES
+        if not isinstance(path, RemotePath):  # Python allocates as much as is asked for
+            size = min(os.fstat(file.fileno()).st_size, MAX_BYTES)
+        content = file.read(size + 1)  # one more byte shows a file that is too large
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
     if not _DRAWING.match(content):
@@ -280,8 +289,8 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
     if path.is_relative_to(below):
         return path
     if os.path.abspath(folder / name).startswith(f"{os.path.abspath(folder)}/"):
-        both = os.path.commonpath([below, path.parent])
-        raise BadImage(f"link that leads out of its folder (--images={both} holds its target, too)")
+        common_folder = os.path.commonpath([below, path.parent])
+        raise BadImage(f"link that leads out of its folder (--images={common_folder} holds its target, too)")
     raise BadImage("file name that leads out of its folder")
 
 

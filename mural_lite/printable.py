@@ -12,7 +12,10 @@ def printable(name: object) -> str:
 
 def visible(text: str) -> str:
     """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
-    if text.isprintable():  # none of these; at once, also for a picture's address of a megabyte
+    if text.isprintable():  # at once, also for a picture's address of a megabyte
         return text
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c in "\t\n" or not unicodedata.category(c) == "Cc" else "\ufffd" for c in text)
+    characters = []
+    for character in text.encode("utf-8", "replace").decode("utf-8"):
+        is_control = unicodedata.category(character) == "Cc" and character not in "\t\n"
+        characters.append("\ufffd" if is_control else character)
+    return "".join(characters)

@@ -22,4 +22,6 @@ def registered(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 def load_registered(group: str, name: str) -> Any:
     """Returns what is registered under a name, `None` if nothing is."""
     entry = registered(group).get(name)
-    return None if entry is None else entry.load()
+    if entry is None:
+        return None
+    return entry.load()

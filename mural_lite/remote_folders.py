@@ -7,8 +7,8 @@ uploads changed files every `EVERY` seconds, and once more at the end. A machine
 files that were not uploaded yet: the same command on another machine goes on from the store. A mounted bucket (gcsfuse,
 rclone) does not promise this: there a checkpoint's index may arrive before its data.
 
-Stores have no locks. `in_use.lock` names the holder of the folder, who writes it again with every upload: a run that
-finds one waits for `LEASE` seconds, and goes on if nothing was written meanwhile.
+Stores have no locks. `in_use.lock` names the holder of the folder, which writes it again with every upload: a run that
+finds such a file waits for `LEASE` seconds, and goes on if nothing was written meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mural_lite.paths import RemotePath
 LOCK = "in_use.lock"
 EVERY = 15.0  # seconds between two uploads
 LEASE = 60.0  # seconds for which a folder belongs to the process that was last seen in it
-FAILURES = 4  # in a row, before the run is stopped
+FAILURES = 4  # failed uploads in a row, before the run is stopped
 # Files that are uploaded after the others, because they say that these are complete. The first belongs to an export.
 COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
 _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open database
@@ -61,6 +61,7 @@ def lasting_name(path: os.PathLike) -> str:
 
 
 def _replaced(text: str, names: dict[str, str]) -> str:
+    """Returns a text with names in place of local paths; `names`: {local path: name}."""
     for local, name in names.items():
         text = re.sub(rf"{re.escape(local)}(?![\w-])", lambda _, name=name: name, text)
     return text
@@ -96,14 +97,18 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
 def local_model(path: str | os.PathLike) -> pathlib.Path:
     """Returns `local_copy` of a model; raises `UserError` also for ORG/NAME if no such folder exists here."""
     local = local_copy(path)
-    if not local.exists() and (remedy := hugging_face.suggestion(path)):
-        raise UserError(f"{path} does not exist: {remedy}.")
+    if not local.exists():
+        remedy = hugging_face.suggestion(path)
+        if remedy:
+            raise UserError(f"{path} does not exist: {remedy}.")
     return local
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
     """Returns the path of a model, in a store or here; a model on the Hub is fetched."""
-    return local_copy(path) if hugging_face.is_name(path) else as_path(path)
+    if hugging_face.is_name(path):
+        return local_copy(path)
+    return as_path(path)
 
 
 def remove_copies() -> None:
@@ -117,8 +122,8 @@ def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pat
     """Gives a folder to work in: the folder itself, or a local folder that is mirrored to a store.
 
     Args:
-      folder: a path here or in a store.
-      writes: whether this process writes it; of several workers only the first does, and the others `fetch` its files.
+      folder: a path on this machine or in a store.
+      writes: whether this process writes it; only the first of several workers does, and the others `fetch` its files.
 
     Raises:
       UserError: the store cannot be read or written, or another run has the folder.
@@ -148,14 +153,16 @@ def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pat
 
 def share(folder: pathlib.Path) -> None:
     """Uploads the changed files of a `local_folder` now, so that other processes can `fetch` them."""
-    if mirror := _mirrors.get(str(folder)):
+    mirror = _mirrors.get(str(folder))
+    if mirror is not None:
         with _failures_as_user_errors(f"Cannot write to {mirror.store}"):
             mirror.push()
 
 
 def fetch(folder: pathlib.Path) -> None:
     """Downloads the store's files again into a `local_folder` that this process does not write."""
-    if mirror := _mirrors.get(str(folder)):
+    mirror = _mirrors.get(str(folder))
+    if mirror is not None:
         with _failures_as_user_errors(f"Cannot read {mirror.store}"):
             mirror.pull()
 
@@ -176,11 +183,13 @@ class Mirror:
     def start(self) -> None:
         """Takes the folder, downloads its files, and starts to upload changes."""
         with _failures_as_user_errors(f"Cannot read and write {self.store}"):
-            if before := self._held():
+            before = self._read_lock()
+            if before:
                 print(f"{self.store} was last used by {before['holder']}: waiting {LEASE:.0f} s for a sign of it.",
                       flush=True)  # fmt: skip
                 time.sleep(LEASE)  # by this machine's clock: another machine's may be wrong
-                if (now := self._held()) and now != before:
+                now = self._read_lock()
+                if now and now != before:
                     raise UserError(
                         f"{self.store} is in use by another run ({now['holder']}). Wait until it ends, or name another "
                         "folder."
@@ -219,7 +228,11 @@ class Mirror:
     def push(self) -> None:
         """Uploads the files that changed since the last time, and deletes files that were removed."""
         with self._pushing:
-            files = {name: path for path in self.local.rglob("*") if (name := self._name(path))}
+            files = {}
+            for path in self.local.rglob("*"):
+                name = self._name(path)
+                if name:
+                    files[name] = path
             if _EXPORT_CARD in files and self._has_changed(_EXPORT_CARD, files[_EXPORT_CARD]):
                 # Another export overwrites files of the same names: until all are there, the export is not complete.
                 (self.store / _EXPORT_CARD).unlink(missing_ok=True)
@@ -252,6 +265,7 @@ class Mirror:
         return name
 
     def _keep_uploading(self) -> None:
+        """Uploads changes now and then; ends the run if that fails `FAILURES` times in a row."""
         failures = 0
         while failures < FAILURES and not self._stop.wait(EVERY):
             try:
@@ -266,19 +280,21 @@ class Mirror:
             os.kill(os.getpid(), signal.SIGTERM)  # the run saves and ends: `end` reports the failure
 
     def _hold(self) -> None:
+        """Writes this process and the time into the lock's file."""
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
-    def _held(self) -> dict | None:
-        """Returns the holder of the folder, `None` if it is free."""
+    def _read_lock(self) -> dict | None:
+        """Returns {"holder", "time"} of the lock's file, `None` if the folder is free."""
         try:
             return json.loads(self._lock.read_text())
         except FileNotFoundError:
             return None
 
     def _check_holder(self) -> None:
-        held = self._held()
-        if held and held["holder"] != self._holder:
-            raise UserError(f"{self.store} was taken by another run ({held['holder']})")
+        """Raises `UserError` if another run has taken the folder."""
+        lock = self._read_lock()
+        if lock and lock["holder"] != self._holder:
+            raise UserError(f"{self.store} was taken by another run ({lock['holder']})")
 
 
 @contextlib.contextmanager
@@ -297,12 +313,13 @@ def _download(source: RemotePath, target: pathlib.Path) -> None:
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:
+    """Returns (size, time of the last change) of a file."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def _order(name: str) -> tuple:
-    """The order of uploads: files of `COMPLETE` come after the files that they call complete."""
-    base = name.rsplit("/", 1)[-1]
+    """Returns the key that sorts uploads: files of `COMPLETE` come after the files that they call complete."""
+    _, _, base = name.rpartition("/")
     rank = COMPLETE.index(base) + 1 if base in COMPLETE else 0
     return rank, name.endswith(".index"), name

@@ -23,7 +23,7 @@ EMPTY_CAPTION = "empty caption"
 EMPTY_TEXT = "empty text"
 CAPTION_NOT_UTF8 = "caption that is not UTF-8"
 TEXT_NOT_UTF8 = "text that is not UTF-8"
-MISSING_SHARD = "file that is missing, though others of its split name it"  # training says it when it begins
+MISSING_SHARD = "file that is missing, though others of its split name it"  # training reports it when it begins
 KINDS = (
     DAMAGED_RECORD,
     DAMAGED_FILE,
@@ -47,8 +47,9 @@ class CountsByKind(dict):
     """{problem: [count, place of the first]}; pickled, and written as JSON, like any dictionary."""
 
     def add(self, problem: str, location: str, count: int = 1) -> None:
-        """Counts; `location` is kept for the first of its kind."""
-        self.setdefault(problem, [0, location])[0] += count
+        """Adds to the count of a problem; `location` is kept if the problem is new."""
+        entry = self.setdefault(problem, [0, location])
+        entry[0] += count
 
     def merge(self, later: CountsByKind) -> None:
         """Adds the counts of records that were read later."""
@@ -65,7 +66,7 @@ class CountsByKind(dict):
         return {problem: {"count": count, "first": first} for problem, (count, first) in self.items()}
 
     def lines(self) -> list[str]:
-        """One line for each kind, the most frequent first."""
+        """Returns a line for each kind, the most frequent first, and kinds of one count by their names."""
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
         return [f"{count} x {problem}, first at {first}" for problem, (count, first) in largest_first]
 
@@ -94,7 +95,7 @@ class Tally:
     """
 
     THINGS: ClassVar[str] = "captions and pairs"
-    FLAG: ClassVar[str] = "--max_skipped_fraction"  # that sets the bound; "" where no flag does
+    FLAG: ClassVar[str] = "--max_skipped_fraction"  # the flag that sets the bound; "" where no flag does
 
     written: int = 0
     skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
@@ -131,7 +132,7 @@ class Tally:
         return {"skipped": self.skipped.described(), "left_out": self.left_out.described()}
 
     def lines(self) -> list[str]:
-        """The report, one line for each kind."""
+        """Returns the report: a line with the numbers, and a line for each kind."""
         lines = [f"{self.read} {self.THINGS} read, {self.written} written, {self.skipped.total} skipped"]
         lines += [f"  skipped {line}" for line in self.skipped.lines()]
         return lines + [f"  left out {line}" for line in self.left_out.lines()]

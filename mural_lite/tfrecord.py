@@ -19,7 +19,7 @@ from mural_lite.files import open_path
 from mural_lite.skipped import DAMAGED_FILE, DAMAGED_RECORD
 
 HEADER = 12  # bytes before a record's data
-FOOTER = 4  # and after them
+FOOTER = 4  # bytes after them
 FRAME = HEADER + FOOTER
 WINDOW = 1 << 16  # bytes looked through at a time for the next record
 CRC_MASK = 0xA282EAD8
@@ -39,7 +39,8 @@ def lost_records(stated: int, lost: int, before: int, count: int) -> int:
       lost: bytes of the stretch.
       before, count: bytes and records before it in the file, whose mean size the estimate uses.
     """
-    if stated >= 0 and bin(stated ^ max(lost - FRAME, 0)).count("1") <= 2:
+    changed_bits = bin(stated ^ max(lost - FRAME, 0)).count("1")
+    if stated >= 0 and changed_bits <= 2:
         return 1
     if not before:
         return 1
@@ -66,7 +67,7 @@ def read_all(
         if end is None:
             end = file_end
         position = 0
-        count = 0  # records before it
+        count = 0  # records before this position
         while position < min(end, file_end):
             size = _length(file, position, file_end)
             if size is None:
@@ -90,7 +91,7 @@ def read_all(
 
 
 def read_at(path: str | os.PathLike, position: int) -> bytes:
-    """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole one does."""
+    """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole record does."""
     with open_path(path) as file:
         size = _length(file, position, _size_of(file))
         if size is not None:
@@ -102,6 +103,7 @@ def read_at(path: str | os.PathLike, position: int) -> bytes:
 
 
 def _size_of(file: IO[bytes]) -> int:
+    """Returns a file's size in bytes."""
     file.seek(0, os.SEEK_END)  # TensorFlow's files return nothing here
     return file.tell()
 
@@ -120,7 +122,7 @@ def _stated(file: IO[bytes], position: int) -> int:
 
 
 def _length(file: IO[bytes], position: int, end: int) -> int | None:
-    """Returns the size of the record at `position` of a file of `end` bytes, `None` if none begins there."""
+    """Returns the size of the record at `position` in a file of `end` bytes, `None` if no record begins there."""
     header = _read(file, position, HEADER)
     if len(header) < HEADER or masked_crc(header[:8]) != int.from_bytes(header[8:], "little"):
         return None
@@ -131,7 +133,7 @@ def _length(file: IO[bytes], position: int, end: int) -> int | None:
 
 
 def _next_header(file: IO[bytes], position: int, end: int) -> int:
-    """Returns where the next record begins, from `position` on; the file's end if none does."""
+    """Returns where the next record begins, from `position` on; the file's end if there is no further record."""
     while position < end:
         window = _read(file, position, WINDOW + HEADER - 1)
         for offset in range(len(window) - HEADER + 1):

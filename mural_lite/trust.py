@@ -22,10 +22,10 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 
-# By https, on its usual port. Not Kaggle, where anybody may publish a module that would run.
+# They are asked by https, on its usual port. Not Kaggle, where anybody may publish a module that would run.
 KNOWN_HOSTS = ("tfhub.dev",)
 TOWERS = ("image_tower", "text_tower")
-_TRUSTING = contextvars.ContextVar("trusting", default=False)  # of a thread, so that others stay careful
+_TRUSTING = contextvars.ContextVar("trusting", default=False)  # for each thread, so that others stay careful
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
     Args:
       stored: the configuration in the file `path`.
-      path: for the message.
+      path: the file, for the message.
       given: the user's own configuration, if any; code that it names, too, is the user's choice.
     """
     for name in (stored.model, stored.method.get("heads_of", "")):
@@ -64,7 +64,9 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
 def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
     """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
-    given_handles = _handles(given).values() if given is not None else ()
+    given_handles = ()
+    if given is not None:
+        given_handles = _handles(given).values()
     for field, handle in _handles(stored).items():
         if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
             raise UserError(
@@ -76,8 +78,9 @@ def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | No
 
 def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) -> None:
     """Raises `UserError` if a stored `model` would be imported from outside; imported modules may be used."""
-    imported = name.partition(":")[0] in sys.modules or (given is not None and given.model == name)
-    if is_from_outside(name) and not imported and not _TRUSTING.get():
+    module, _, _ = name.partition(":")
+    is_chosen = module in sys.modules or (given is not None and given.model == name)  # by the user's own program
+    if is_from_outside(name) and not is_chosen and not _TRUSTING.get():
         raise UserError(
             f"{path} names model={name!r}, a class that would be imported, and so run, from outside of this package. "
             "If you trust its maker: --trust, in Python trust=True or import its module first."
@@ -108,5 +111,5 @@ def settle_handles(config: ConfigDict) -> None:
 
 
 def _handles(config: ConfigDict) -> dict[str, str]:
-    """The TF-Hub handles that a configuration uses, by field."""
+    """Returns {field: handle} of the TF-Hub modules that a configuration uses."""
     return {f"{name}.handle": config[name].handle for name in TOWERS if config[name].name == "hub"}

@@ -10,7 +10,7 @@ An item's record has further fields, where they are known:
     path, offset, language, content   see mural_search/items.py; `path` as bytes, because names of files may be no UTF-8
     captions, fields                  JSON: [[language, text], …] and {name: value}
 
-The files' metadata say under "mural_tf" of what kind the items are and which model made the vectors.
+The files' metadata say under "mural_tf" which kind the items are and which model made the vectors.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SMALL = 2**20  # bytes of a file that is read for a stamp
 
 def model_digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
-    summed = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for file in _files_of(as_path(model)):
-        summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
+        digest.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
         with open(file, "rb") as content:
             while chunk := content.read(1 << 20):
-                summed.update(chunk)
-    return summed.hexdigest()
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def model_stamp(model: str | os.PathLike) -> str:
@@ -62,16 +62,22 @@ def model_stamp(model: str | os.PathLike) -> str:
     folder = as_path(model)
     if not isinstance(folder, pathlib.Path):
         return ""
-    summed = hashlib.blake2b(digest_size=8)
     files = _files_of(folder)
+    if not files:
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
     for file in files:
         status = file.stat()
-        content = file.read_bytes() if status.st_size <= SMALL else str(status.st_mtime_ns).encode()
-        summed.update(f"{file.relative_to(folder)}\0{status.st_size}\0".encode() + content)
-    return summed.hexdigest() if files else ""
+        if status.st_size <= SMALL:
+            content = file.read_bytes()
+        else:
+            content = str(status.st_mtime_ns).encode()
+        digest.update(f"{file.relative_to(folder)}\0{status.st_size}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def _files_of(model: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of a model's folder that may be read, in an order that only their names determine."""
     files: list[pathlib.Path] = []
     for pattern in _PARTS_OF_MODELS:
         paths: list[pathlib.Path] = []
@@ -91,15 +97,17 @@ def _pyarrow():
 
 
 def vector_files(folder: str | os.PathLike) -> list:
-    """Returns the Parquet files in a folder, in the order of their names."""
+    """Returns the Parquet files in a folder, in the order of their names; [] for a file or a missing folder."""
     folder = as_path(folder)
-    return sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return sorted(folder.glob(f"*{ENDING}"))
 
 
 class VectorFile:
-    """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, about) as file: file.add(…)`."""
+    """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, metadata) as file: file.add(…)`."""
 
-    def __init__(self, path: str | os.PathLike, width: int, dtype: str, about: Mapping):
+    def __init__(self, path: str | os.PathLike, width: int, dtype: str, metadata: Mapping):
         arrow = _pyarrow()
         self._arrow = arrow
         self._width = width
@@ -108,8 +116,8 @@ class VectorFile:
         types["path"] = arrow.binary()
         types["offset"] = arrow.int64()
         types["vector"] = arrow.list_(arrow.from_numpy_dtype(self._dtype), width)
-        metadata = {METADATA: json.dumps(dict(about)).encode()}
-        self._schema = arrow.schema(types.items(), metadata=metadata)
+        stored_metadata = {METADATA: json.dumps(dict(metadata)).encode()}
+        self._schema = arrow.schema(types.items(), metadata=stored_metadata)
         # Each page has a checksum: a bit that flipped is noticed.
         self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
 
@@ -121,16 +129,16 @@ class VectorFile:
 
     def add(self, rows: Sequence[Mapping], vectors: np.ndarray) -> None:
         """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
-        numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
-        column = self._arrow.FixedSizeListArray.from_arrays(numbers, self._width)
         columns = []
-        for name in self._schema.names[:-1]:
+        for name in self._schema.names[:-1]:  # all but "vector"
             values = [row[name] for row in rows]
             columns.append(self._arrow.array(values, self._schema.field(name).type))
-        self._writer.write_table(self._arrow.Table.from_arrays([*columns, column], schema=self._schema))
+        numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
+        columns.append(self._arrow.FixedSizeListArray.from_arrays(numbers, self._width))
+        self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
 
 
-def about_of(path: str | os.PathLike) -> dict:
+def metadata_of(path: str | os.PathLike) -> dict:
     """Returns a file's metadata, {} if another program wrote it. Raises `UserError` if it is damaged."""
     with _opened(path) as file:
         metadata = file.schema_arrow.metadata or {}
@@ -139,6 +147,7 @@ def about_of(path: str | os.PathLike) -> dict:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike) -> Iterator:
+    """Gives a Parquet file as pyarrow sees it; raises `UserError` if it is damaged."""
     arrow = _pyarrow()
     try:
         with as_path(path).open("rb") as content:
@@ -151,15 +160,15 @@ def _opened(path: str | os.PathLike) -> Iterator:
 
 
 def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tuple[list[dict], np.ndarray]]:
-    """Yields rows, dictionaries of the columns but "vector", and their vectors [B, D], some thousands at a time.
+    """Yields (rows, vectors [B, D]), some thousands at a time; a row is {column: value} without "vector".
 
-    `names`: only these columns. Raises `UserError` for a file that is damaged or holds no vectors.
+    `names`: only these columns; () for all. Raises `UserError` for a file that is damaged or holds no vectors.
     """
     with _opened(path) as file:
-        stored = file.schema_arrow.names
-        columns = [name for name in stored if name != "vector" and (not names or name in names)]
-        if not {"name", "vector"} <= set(stored):
-            raise UserError(f"{path} has the columns {', '.join(stored)}: expected name and vector.")
+        stored_names = file.schema_arrow.names
+        columns = [name for name in stored_names if name != "vector" and (not names or name in names)]
+        if not {"name", "vector"} <= set(stored_names):
+            raise UserError(f"{path} has the columns {', '.join(stored_names)}: expected name and vector.")
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
             vectors = batch.column(batch.schema.get_field_index("vector"))
             if vectors.null_count:

@@ -24,12 +24,12 @@ Folder = pathlib.Path | RemotePath
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:
-    """Returns {model: numbers of its complete versions, the newest last} for a folder of models."""
+    """Returns {model: numbers of its complete versions, the newest last} of an export."""
     complete = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
     numbers_of: dict[str, list[int]] = {}
     for path in export.glob(f"*/*/{GRAPH}"):
         number = path.parent.name
-        # A version that is only appearing has its folder in versions/ already, but no model card.
+        # A version that is being written has its folder in versions/ already, but no model card.
         is_complete = number in complete or not (export / VERSIONS / number).is_dir()
         if number.isdigit() and is_complete:
             numbers_of.setdefault(path.parent.parent.name, []).append(int(number))
@@ -54,7 +54,9 @@ def newest_version(export: Folder, models: Iterable[str]) -> int:
 def description(export: Folder, number: int) -> Folder:
     """Returns the folder of a version's model card, configuration, vocabulary and TF-Hub modules."""
     folder = export / VERSIONS / str(number)
-    return folder if folder.is_dir() else export
+    if not folder.is_dir():  # made without a version
+        return export
+    return folder
 
 
 def newest_description(folder: Folder) -> Folder:

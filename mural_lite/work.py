@@ -113,9 +113,9 @@ class Worker:
 
 @contextlib.contextmanager
 def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterator[None]]]:
-    """Gives a generator function that calls a worker with many elements and yields now and then.
+    """Gives a generator function that calls a worker with many elements, in `count` processes; no process is left.
 
-    No process is left afterwards.
+    It yields now and then, so that its caller can look at what is finished.
     """
     if not count:
         yield lambda elements: (worker(element) for element in elements)
@@ -139,7 +139,7 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
                 return
             finished, running = futures.wait(running, POLL, futures.FIRST_COMPLETED)
             for future in finished:
-                future.result()
+                future.result()  # raises the worker's exception
             yield
 
     try:
@@ -167,4 +167,5 @@ def _start_process(parent: multiprocessing.connection.Connection, worker: Worker
 
 
 def _call(element) -> None:
+    """Calls the worker of this process."""
     _worker(element)

@@ -41,7 +41,7 @@ from mural_lite.remote_folders import local_model
 from mural_lite.shards import Manifest, Part
 from mural_lite.skipped import Tally, check_fraction
 from mural_lite.trust import is_trusting
-from mural_lite.vectors import ENDING, VectorFile, about_of, model_digest, read_rows, vector_files
+from mural_lite.vectors import ENDING, VectorFile, metadata_of, model_digest, read_rows, vector_files
 from mural_lite.work import Engine, Step
 from mural_search import changes, collect
 from mural_search.collect import Found, Piece, Unreadable
@@ -343,7 +343,7 @@ def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str) -> d
 
 def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
     """Returns the model that made a file of vectors; raises `UserError` if the file does not name it."""
-    model = about_of(path).get("model")
+    model = metadata_of(path).get("model")
     if not model:
         raise UserError(f"{path} does not say which model made its vectors: it was not written by `embed` or `export`.")
     probes = np.frombuffer(base64.b64decode(model["probes"]), "<f4").reshape(model["shape"])
@@ -393,7 +393,7 @@ def export(index: Index, path: str | os.PathLike) -> None:
 def is_embeddings(folder: str | os.PathLike) -> bool:
     """Whether a folder holds vectors as Parquet; img2dataset's Parquet files hold none. Raises `UserError`: damaged."""
     files = vector_files(folder)
-    return bool(files) and bool(about_of(files[0]))
+    return bool(files) and bool(metadata_of(files[0]))
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
@@ -405,7 +405,7 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
     files = vector_files(folder)
     if not files:
         raise UserError(f"{folder} holds no embeddings: it has no *{ENDING}. Make them with: embed.")
-    metadata = about_of(files[0])
+    metadata = metadata_of(files[0])
     model = fingerprint_of(files[0])
     for path in files[1:]:
         fingerprint_of(path).check(model, str(path))

@@ -18,7 +18,7 @@ from mural_lite.hashes import bytes_hash
 from mural_lite.models import open_model
 from mural_lite.remote_folders import local_model
 from mural_lite.trust import is_trusting
-from mural_lite.vectors import about_of, model_digest, read_rows, vector_files
+from mural_lite.vectors import metadata_of, model_digest, read_rows, vector_files
 from mural_tf.data.streams.columns import Embed
 from mural_tf.models.dual_encoder import DualEncoder
 
@@ -48,7 +48,7 @@ class TextVectors:
         self._files = vector_files(folder)
         content_hash = hashlib.blake2b(digest_size=8)
         for file in self._files:
-            items = about_of(file).get("kind", "texts")
+            items = metadata_of(file).get("kind", "texts")
             if items != "texts":
                 raise UserError(f"{folder} holds vectors of {items}: a teacher needs vectors of texts.")
             with open(file, "rb") as content:
