@@ -249,9 +249,11 @@ def in_sentence_pieces(config: ConfigDict) -> bool:
 
 
 def prompts_of(config: ConfigDict) -> dict[str, str]:
-    """Returns name -> prompt of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
-    entries = [entry.partition("=") for entry in config.vocabulary.prompts]
-    bad = next(("".join(entry) for entry in entries if not entry[0] or not entry[1]), None)
-    if bad is not None:
-        raise UserError(f"vocabulary.prompts holds {bad!r}: expected NAME=TEXT, such as 'query=query: '.")
-    return {name: text for name, _, text in entries}
+    """Returns {name: prompt} of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
+    prompts = {}
+    for entry in config.vocabulary.prompts:
+        name, mark, text = entry.partition("=")
+        if not name or not mark:
+            raise UserError(f"vocabulary.prompts holds {entry!r}: expected NAME=TEXT, such as 'query=query: '.")
+        prompts[name] = text
+    return prompts

@@ -14,8 +14,8 @@ from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, check_json, read_json, write_whole
 
-# Fields of earlier commits, which stored configurations still hold, and the value that is a constant now. `ANY` of a
-# field that no trained model depends on, such as the number of checkpoints to keep.
+# {branch: {field: the constant that replaced it}} of fields of earlier commits, which stored configurations still hold.
+# `ANY`: no trained model depends on the field, such as the number of checkpoints to keep.
 ANY = None
 FORMER: dict[str, dict] = {
     "data": dict(download_directory=ANY, emoji_held_out_names=ANY),
@@ -44,7 +44,7 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
 
 
 def load_config(path: str | os.PathLike) -> ConfigDict:
-    """Reads what `save_config` wrote; `method` holds what the file has.
+    """Returns the configuration in a file that `save_config` wrote; `method` holds what the file has.
 
     Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
     """
@@ -55,7 +55,7 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
 
 
 def parse_config(values: dict, where: object) -> ConfigDict:
-    """Returns the configuration that `save_config` wrote; raises as `load_config`, with `where` as the source."""
+    """Returns the configuration of a file's values; raises as `load_config`, with `where` as the file's name."""
     config = base_config()
     config.evaluation.groups = ConfigDict()  # the given groups, in place of the defaults
     _update(config, _without_former(values, where), "", where)
@@ -65,7 +65,8 @@ def parse_config(values: dict, where: object) -> ConfigDict:
 def _without_former(values: dict, where: object) -> dict:
     """Returns the values without fields of earlier commits; raises `UserError` if such a field is not the constant."""
     values = _join_fields(values)
-    for branch, former in (*FORMER.items(), ("method", FORMER_OF_METHODS.get(str(values.get("model")), {}))):
+    former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(values.get("model")), {})}
+    for branch, former in former_fields.items():
         if not isinstance(values.get(branch), dict):
             continue
         for name, constant in former.items():
@@ -82,13 +83,14 @@ def _join_fields(values: dict) -> dict:
     """Returns a copy of the values in which two fields of earlier commits are the field that they became."""
     values = copy.deepcopy(values)
     for (branch, field), names in JOINED.items():
-        stored = values.get(branch)
-        if isinstance(stored, dict) and stored.keys() >= {*names}:
-            stored[field] = [stored.pop(name) for name in names]
+        fields = values.get(branch)
+        if isinstance(fields, dict) and fields.keys() >= {*names}:
+            fields[field] = [fields.pop(name) for name in names]
     data = values.get("data")
     if isinstance(data, dict) and "emoji_languages" in data:
-        with_names = data.pop("emoji_locale_names", True)
-        data["emoji"] = data.pop("emoji_languages") if with_names else f"{data.pop('emoji_languages')}_names"
+        data["emoji"] = data.pop("emoji_languages")
+        if not data.pop("emoji_locale_names", True):
+            data["emoji"] = f"{data['emoji']}_names"
     tower = values.get("text_tower")
     if isinstance(tower, dict) and "pooler" in tower:
         size = tower.get("pooler_size") or tower.get("hidden_size")
@@ -97,15 +99,16 @@ def _join_fields(values: dict) -> dict:
 
 
 def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:
+    """Sets the fields of a branch from a file's values, whose names begin with `prefix`; raises as `load_config`."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if prefix == "evaluation.groups.":
             check_json(value, list[str], name, path)
-        elif prefix == "data.sources.":  # whose values `training_sources` checks
+        elif prefix == "data.sources.":  # `training_sources` checks the values
             check_json(value, dict, name, path)
         elif key in config:
             check_json(value, field_kind(config[key]), name, path)
-        elif prefix != "method.":  # whose keys are the method's
+        elif prefix != "method.":  # the method has its own keys
             near = difflib.get_close_matches(key, list(config.keys()), n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."
             raise UserError(f"Unknown configuration key {name} in {path}{hint}")
@@ -120,5 +123,6 @@ def field_kind(default: object) -> type:
     if isinstance(default, ConfigDict):
         return dict
     if isinstance(default, (tuple, list)):
-        return list[type(default[0]) if default else str]
+        item_type = type(default[0]) if default else str
+        return list[item_type]
     return type(default)

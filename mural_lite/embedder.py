@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import TypeIs
 
-PLACES = ("{}", "{c}")  # of a label in a template: in CLIP's files, and in CLIP_benchmark's
-TOKENS = 4096  # of the texts in one call of the model: memory grows with them
-LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
+PLACES = ("{}", "{c}")  # marks for the label in a template: in CLIP's files, and in CLIP_benchmark's
+TOKENS = 4096  # tokens of the texts in one call of the model: memory grows with them
+LONG_LIST = 1000  # items from which on a progress bar is shown, unless the caller decides
 
 # A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
 Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], "tf.Tensor", "PIL.Image.Image"]
@@ -62,6 +62,7 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
 
 
 def _label_slot(template: str) -> str:
+    """Returns the mark in a template that the label replaces; raises `ValueError` without one."""
     for slot in PLACES:
         if slot in template:
             return slot
@@ -87,9 +88,9 @@ class Encoders:
       prepare_image: JPEG or PNG bytes -> a prepared image; raises `BadImage` if they do not decode.
       embed_images: list of prepared images, [B] -> float32 [B, D].
       embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
-      text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
-      prompted: for a model that puts a prompt before every text: head -> a function like `embed_texts` that puts none
-        before, for texts with another prompt; "" is the image-text head.
+      text_heads: {name: a function like `embed_texts`} for further heads of the text tower; MURAL's is "text_text".
+      prompted: {head: a function like `embed_texts` that puts no prompt before texts} for a model that puts a prompt
+        before every text, to encode texts with another prompt; "" is the image-text head.
     """
 
     prepare_image: Callable[[Any], Any]
@@ -134,8 +135,8 @@ class Embedder:
         self.step = step
         self.text_heads: dict[str, Encoder] = dict(encoders.text_heads)
         self.original: Any = None  # a `fingerprint.Original`: the model that smaller encoders were made of
-        self.encoder = ""  # and their name, see `models.encoder_of`
-        self.reading: Callable[[Sequence[str]], Reading] | None = None  # of smaller encoders
+        self.encoder = ""  # the name of smaller encoders, see `models.encoder_of`
+        self.reading: Callable[[Sequence[str]], Reading] | None = None  # how smaller encoders read texts
         self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
         self.kept_alive: Any = None  # an export's text encoder, since its signatures do not keep the variables alive
         self._encoders = encoders
@@ -157,7 +158,7 @@ class Embedder:
         return other
 
     def __reduce__(self) -> tuple[Callable[..., Embedder], tuple[object, str]]:
-        """Lets pickle and deepcopy load it again from its folder."""
+        """Returns (function, arguments) by which pickle and deepcopy load it again from its folder."""
         if self.reload is None:
             raise TypeError("This Embedder is of a model in memory: save the model and load it, to pickle or copy it.")
         return _reload, (self.reload, self._head)
@@ -249,7 +250,7 @@ class Embedder:
             return single
         if not isinstance(images, Iterable):
             raise TypeError(f"encode_image takes images or one image ({_IMAGES}), got {images!r}.")
-        kept: list[int] = []
+        readable: list[int] = []  # places in `images`
         blocks: list[Embeddings] = []
         batch: list[object] = []
         with _bar(images, "images", progress) as bar:
@@ -258,7 +259,7 @@ class Embedder:
                 if problem and on_error == "raise":
                     raise UserError(problem)
                 if not problem:
-                    kept.append(index)
+                    readable.append(index)
                     batch.append(image)
                 if len(batch) == batch_size:
                     blocks.append(self._encoders.embed_images(batch))
@@ -267,12 +268,12 @@ class Embedder:
             blocks.append(self._encoders.embed_images(batch))
         embeddings = self._joined(blocks, "images")
         if on_error == "skip":
-            return embeddings, np.array(kept, np.int64)
+            return embeddings, np.array(readable, np.int64)
         return embeddings
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The model's prompts, name -> text; `config.vocabulary.prompt` precedes texts where no prompt is named."""
+        """{name: text} of the model's prompts; `config.vocabulary.prompt` precedes texts where no prompt is named."""
         return prompts_of(self.config)
 
     def encode_text(
@@ -329,7 +330,7 @@ class Embedder:
         if prompt is not None:
             embed_texts, tag = self._with_prompt(prompt)
         encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
-        unique = sorted(set(encoded), key=lambda text: (len(text), text))
+        unique = sorted(set(encoded), key=lambda text: (len(text), text))  # equal texts are encoded once
         blocks = []
         with _bar(unique, "texts", progress) as bar:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
@@ -339,19 +340,19 @@ class Embedder:
         return self._joined(blocks, "texts")[[rows[text] for text in encoded]]
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
-        """Returns the function that embeds texts with a prompt, and the words that must precede its texts."""
+        """Returns (function that embeds texts with a prompt, words that must precede the texts it gets)."""
         prompts = self.prompts
-        default = self.config.vocabulary.prompt
+        default_prompt = self.config.vocabulary.prompt
         if name and name not in prompts:
             names = ", ".join(prompts) or "none at all (vocabulary.prompts)"
             raise UserError(f"The model {self.path} has no prompt {name!r}: expected one of {names}.")
         text = prompts.get(name, "")
-        if text.startswith(default):
-            return self._embed_texts, text.removeprefix(default)
+        if text.startswith(default_prompt):  # `_embed_texts` puts the default prompt before
+            return self._embed_texts, text.removeprefix(default_prompt)
         if self._head not in self._encoders.prompted:
             raise UserError(
-                f"The model {self.path} puts {default!r} before every text, and this form of it takes no other prompt: "
-                f"expected a workdir or an export's encoders for the prompt {name!r}."
+                f"The model {self.path} puts {default_prompt!r} before every text, and this form of it takes no other "
+                f"prompt: expected a workdir or an export's encoders for the prompt {name!r}."
             )
         return self._encoders.prompted[self._head], text
 
@@ -470,7 +471,10 @@ class Embedder:
         >>> cosines.shape
         (3, 2)
         """
-        classes = labels if _is_matrix(labels) else self.encode_labels(labels, templates, progress)
+        if _is_matrix(labels):
+            classes = labels
+        else:
+            classes = self.encode_labels(labels, templates, progress)
         cosines = self.similarity(images, classes, progress)
         if not cosines.shape[1]:
             raise ValueError("labels is empty: expected at least one.")
@@ -515,7 +519,7 @@ class Embedder:
             return None, f"{name} cannot be used: {error}."
 
     def _joined(self, blocks: list[Embeddings], unit: str) -> Embeddings:
-        """Returns the rows of all blocks; raises `UserError` if one is not finite."""
+        """Returns the rows of all blocks, [N, D]; raises `UserError` if a row is not finite."""
         embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
         bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
         if bad:
@@ -548,15 +552,21 @@ _ELSEWHERE = {  # names in other libraries
 
 
 def _reload(load: Callable[[], Embedder], head: str) -> Embedder:
+    """Returns a loaded model's `Embedder` with a text head, "" for the image-text head."""
     embedder = load()
-    return embedder.with_text_head(head) if head else embedder
+    if not head:
+        return embedder
+    return embedder.with_text_head(head)
 
 
 def _image_name(image: object, index: int) -> str:
+    """Returns what messages call an image: its path, the name of its open file, or its number."""
     if isinstance(image, (str, os.PathLike)):
         return os.fspath(image)
     name = f"Image {index}"
-    return str(getattr(image, "name", name)) if hasattr(image, "read") else name
+    if hasattr(image, "read"):
+        name = str(getattr(image, "name", name))
+    return name
 
 
 def _as_pixels(image: Any) -> Any:
@@ -603,6 +613,7 @@ def _as_array(value: Any) -> Any:
 
 
 def _check_batch_size(batch_size: int) -> None:
+    """Raises `ValueError` for a batch size below 1."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: expected at least 1.")
 
@@ -635,6 +646,7 @@ def _batches(texts: Sequence[bytes], batch_size: int, max_length: int) -> Iterat
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextlib.AbstractContextManager[Any]:
+    """Returns a progress bar, or something with an `update` that does nothing; for `progress` see `encode_image`."""
     total = len(items) if isinstance(items, Sized) else None
     if progress is None:
         progress = total is not None and total >= LONG_LIST

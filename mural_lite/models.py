@@ -52,12 +52,13 @@ def open_model(
     except UserError as error:
         if display_name(error) == str(error):
             raise
-        raise UserError(display_name(error)) from None  # by the name that was given, not by the copy's
+        raise UserError(display_name(error)) from None  # with the name that was given, not the copy's
     embedder.reload = functools.partial(open_model, os.fspath(path), checkpoint, trust, made_states)
     return embedder
 
 
 def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
+    """Loads a model from a folder of this machine, see `open_model`."""
     if path.is_file():
         raise UserError(f"The model {path} is a file; give the folder of a workdir or an export, or hf://ORG/NAME.")
     if not path.is_dir():
@@ -85,16 +86,19 @@ def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: 
 def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Returns the export that training left in a workdir; any other path as it is."""
     folder = model_place(path)
-    is_workdir = not (folder / "text_encoder").is_dir() and (folder / "export" / "text_encoder").is_dir()
-    return os.path.join(os.fspath(path), "export") if is_workdir else path
+    is_export = (folder / "text_encoder").is_dir()
+    if not is_export and (folder / "export" / "text_encoder").is_dir():
+        return os.path.join(os.fspath(path), "export")
+    return path
 
 
 def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the `lite/` of an export that has one, where LiteRT is installed; else `export_of` the path."""
+    """Returns the export's `lite/` if it exists and LiteRT is installed; otherwise `export_of` the path."""
     path = export_of(path)
-    small = newest_description(local_model(path)) / LITE_FOLDER
-    is_usable = (small / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None
-    return small if is_usable else path
+    lite = newest_description(local_model(path)) / LITE_FOLDER
+    if (lite / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None:
+        return lite
+    return path
 
 
 def encoder_of(path: str | os.PathLike[str]) -> str:
@@ -111,7 +115,7 @@ def encoder_of(path: str | os.PathLike[str]) -> str:
 
 
 def open_to_ask(path: str | os.PathLike[str], check: Callable[[Embedder], None]) -> Embedder:
-    """Opens the quickest encoders of a model; or a workdir whose export `check` refuses, and says so.
+    """Opens the quickest encoders of a model; if `check` refuses a workdir's export, opens the workdir and says so.
 
     Raises `UserError` as `open_model`, or as `check` of the model itself.
     """
@@ -132,10 +136,11 @@ def lite_embedder(folder: pathlib.Path) -> Embedder:
     from mural_lite.litert.model import LiteModel
 
     model = LiteModel(folder)
-    heads = ("", *model.heads) if model.config.vocabulary.prompt else ()
-    further = {head: model.text_function(head) for head in model.heads}
-    prompted = {head: model.text_function(head, prompt="") for head in heads}
-    encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), further, prompted)
+    text_heads = {head: model.text_function(head) for head in model.heads}
+    prompted = {}
+    if model.config.vocabulary.prompt:
+        prompted = {head: model.text_function(head, prompt="") for head in ("", *model.heads)}
+    encoders = Encoders(model.prepare_image, model.embed_images, model.text_function(), text_heads, prompted)
     embedder = Embedder(encoders, model.embedding_size, model.config, display_name(folder), model.step)
     embedder.original = model.original
     embedder.encoder = encoder_of(folder)

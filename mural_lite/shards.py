@@ -34,8 +34,8 @@ PLAN = "plan.json"
 class Part:
     """A file of a shard: TFRecords, vectors or items.
 
-    `kind` and `split` are of its records, `name` is in the folder `parts`, `records` and `texts` are counts, and
-    `languages` counts texts by language, text pairs by "a b", the languages of `text_a` and `text_b`.
+    `kind` and `split` say what its records are, `name` is its name in the folder `parts`, `records` and `texts` are
+    counts, and `languages` counts texts by language, text pairs by "a b", the languages of `text_a` and `text_b`.
     """
 
     kind: str
@@ -61,18 +61,18 @@ class Manifest:
 
 
 def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file whose presence says that a shard is finished."""
+    """Returns the path of the file whose presence says that a shard is finished."""
     return folder / "parts" / f"{number:06d}.json"
 
 
 def missing_shards(folder: pathlib.Path, count: int) -> list[int]:
     """Returns the numbers of the shards that are not finished."""
-    names = {path.name for path in (folder / "parts").glob("*.json")}  # one look at a store
+    names = {path.name for path in (folder / "parts").glob("*.json")}  # one request to a store
     return [number for number in range(count) if manifest_path(folder, number).name not in names]
 
 
 def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Kind and place of every item that the shard skipped."""
+    """Returns the path of the file with kind and place of every item that the shard skipped."""
     return folder / "parts" / f"{number:06d}.skipped.tsv"
 
 
@@ -95,7 +95,7 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
 def work_in(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, noun: str
 ) -> Iterator[bool]:
-    """In this block no other process makes `output` in `folder`; gives `False` if `output` is finished already.
+    """Keeps other processes from making `output` in `folder`; gives whether there is work: `output` is not finished.
 
     Stores have no locks. Two processes that do the same work there write the same bytes, and the slower one ends with a
     message.
@@ -131,7 +131,7 @@ def work_in(
 
 
 def _comes_meanwhile(path: pathlib.Path) -> bool:
-    """Whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
+    """Whether a store gets a file within seconds: if two processes make it, one of them takes the other's parts."""
     with contextlib.suppress(OSError, UserError):
         for _ in range(5):
             if path.is_file():
@@ -199,8 +199,10 @@ def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction:
 
 
 def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    """The folder where the files get their names: below `folder`, or in a store, which cannot rename it, `output`."""
-    return folder / "complete" if isinstance(folder, pathlib.Path) else output
+    """Returns the folder where files get their names: below `folder`, or `output` in a store, which cannot rename."""
+    if isinstance(folder, pathlib.Path):
+        return folder / "complete"
+    return output
 
 
 def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
@@ -217,7 +219,9 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
     """Gives a part its name in the data set, unless a killed run has renamed it already."""
     path = folder / "parts" / part.name
     current = path if path.is_file() else name
-    size = current.stat().st_size if current.is_file() else None
+    size = None
+    if current.is_file():
+        size = current.stat().st_size
     if size != part.bytes:
         manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
         raise UserError(

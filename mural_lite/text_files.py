@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
 
-Problem = Callable[..., None]  # of (problem, place), and of how many records it is, if not of one
+Problem = Callable[..., None]  # called with (problem, place), and with the number of records if it is not 1
 
 # Codes in corpora for which BCP 47 has a two-letter code: XTD's `jp`, and individual languages of ISO 639-3 that the
 # two-letter code of their macrolanguage means in practice (Tatoeba, NLLB).
@@ -95,12 +95,15 @@ def canonical_language(code: str) -> str:
 
 
 def known_language(code: Any) -> str:
-    """Returns the same tag, "" for anything that is not a language's code; fast enough for a call per record."""
-    return _known_language(code) if isinstance(code, str) and len(code) <= _LONGEST_TAG else ""
+    """Returns `canonical_language`, "" for anything but a language's code; fast enough for a call per record."""
+    if not isinstance(code, str) or len(code) > _LONGEST_TAG:
+        return ""
+    return _known_language(code)
 
 
 @functools.lru_cache(maxsize=4096)
 def _known_language(code: str) -> str:
+    """Returns `canonical_language` of a code, "" for an unknown code."""
     try:
         return canonical_language(code)
     except UserError:
@@ -150,8 +153,10 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
         file = path.open("rb")
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror or error}.") from None
+    decompress = _DECOMPRESSORS.get(path.suffix)
     with file:
-        yield _DECOMPRESSORS.get(path.suffix, lambda plain: plain)(file), file
+        content = decompress(file) if decompress else file
+        yield content, file
 
 
 class _Unbuffered(io.RawIOBase):
@@ -164,9 +169,9 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        has_read1 = hasattr(self._content, "read1")  # files in stores do not
-        read = self._content.read1 if has_read1 else self._content.read
-        piece = read(len(buffer))
+        # `read1` returns what is there before damage; files in stores do not have it.
+        read_piece = getattr(self._content, "read1", self._content.read)
+        piece = read_piece(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 
@@ -195,7 +200,7 @@ def bounded_lines(content: IO[bytes], part: Part = ALL_LINES) -> Iterator[bytes 
 
 
 def buffered(content: IO[bytes]) -> io.BufferedReader:
-    """Returns a file with `peek`; of a compressed file, the content before damage is not lost."""
+    """Returns a file with `peek`; the content of a compressed file before damage is not lost."""
     if isinstance(content, io.BufferedReader):
         return content
     return io.BufferedReader(_Unbuffered(content), _CHUNK)
@@ -205,23 +210,24 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
     """Reads on to the first line that starts in a part of the file; lines before it are only counted, which is fast.
 
     Returns:
-      The number of skipped lines, and the part with the exact start of its first line.
+      (number of skipped lines, the part with the exact start of its first line).
     """
     skipped = 0
     position = 0
-    last = b"\n"
-    while position < part.begin or last != b"\n":  # the line to which the byte before the part belongs is skipped, too
-        before = part.begin - 1 - position
-        if before > 0:
-            block = content.read(min(_COUNTED_CHUNK, before))
+    last_byte = b"\n"
+    # The line to which the byte before the part belongs is skipped, too.
+    while position < part.begin or last_byte != b"\n":
+        bytes_before = part.begin - 1 - position
+        if bytes_before > 0:
+            block = content.read(min(_COUNTED_CHUNK, bytes_before))
         else:
             block = content.readline(LONGEST_LINE)
         if not block:
-            skipped += last != b"\n"
+            skipped += last_byte != b"\n"
             break
         skipped += block.count(b"\n")
         position += len(block)
-        last = block[-1:]
+        last_byte = block[-1:]
     return skipped, Part(position, part.end)
 
 
@@ -318,7 +324,7 @@ def unpacked_size(path: pathlib.Path) -> int:
 
 
 def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = None) -> list[Unit]:
-    """Returns a file's units.
+    """Returns a file's units, in the order of their parts.
 
     Args:
       path: the file.
@@ -328,7 +334,9 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
     """
     if most is None:
         most = MOST_PARTS.get(path.suffix, MOST_PARTS[""])
-    wanted = math.ceil(weight / max(1, unit_bytes))
-    parts = max(1, min(most, wanted))
-    size = path.stat().st_size if path.is_file() else 0
+    needed = math.ceil(weight / max(1, unit_bytes))
+    parts = max(1, min(most, needed))
+    size = 0
+    if path.is_file():
+        size = path.stat().st_size
     return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]

@@ -1,4 +1,4 @@
-"""SentencePiece for a few texts: of a large vocabulary only the pieces that can occur in them.
+"""SentencePiece for a few texts: only the pieces of a large vocabulary that can occur in them.
 
 The library builds a tree of all pieces before the first text, a processor second for the 250,000 of multilingual-e5.
 How a text is divided depends on the pieces that occur in it, on special pieces, and on the pieces with the lowest and
@@ -26,7 +26,7 @@ class FewPieces:
     Args:
       model: the file of the SentencePiece model.
       path: the positions of its pieces, as an export wrote them (`mural_tf/runs/lite.py`).
-      processor: the library's class, made of a model's file.
+      processor: the library's class, which makes a processor from a model's bytes, `model_proto`.
 
     Attributes:
       unknown: the id of unknown pieces in the whole model.
@@ -54,7 +54,7 @@ class FewPieces:
         self.unknown = int(self._always[smallest.unk_id()])
 
     def encode(self, text: bytes) -> list[int]:
-        """Returns the ids of a text's pieces in the whole model."""
+        """Returns the ids that a text's pieces have in the whole model."""
         normalized = self._normalize(text).decode("utf-8")
         substrings: set[str] = set()
         for begin in range(len(normalized)):
@@ -85,15 +85,16 @@ def fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, 
         if wire_type == 2:
             size, position = _varint(message, position)
         elif wire_type == 0:
-            size = _varint(message, position)[1] - position
+            _, end_of_value = _varint(message, position)
+            size = end_of_value - position
         else:
-            size = {1: 8, 5: 4}[wire_type]
+            size = {1: 8, 5: 4}[wire_type]  # bytes of 64 and 32 bits
         yield tag >> 3, begin, position, position + size
         position += size
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Returns the number at a position, of 7 bits per byte, and the position after it."""
+    """Returns (number at a position, position after it): 7 bits per byte, lowest first; the high bit: more follow."""
     value = 0
     shift = 0
     while True:

@@ -26,14 +26,14 @@ REPORT = "report.json"
 
 
 class LiteModel:
-    """The encoders of a folder.
+    """The encoders of a `lite/` folder.
 
     Attributes:
       config: the model's configuration.
       embedding_size: D.
       step: the last step of its training, `None` if unknown.
       heads: the names of further heads of the text encoder.
-      original: fingerprint of the model that the encoders were made of, and how far they may be from it.
+      original: the probes of the model that the encoders were made of, and how far they may be from it.
       languages: the languages that the model was trained in, as the export names them.
 
     Raises:
@@ -70,7 +70,7 @@ class LiteModel:
         return prepare(data, self.config.image_tower)
 
     def embed_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns float32 [B, D] of prepared images."""
+        """Returns the embeddings of prepared images, float32 [B, D]."""
         if self._images is None and has_images(self.config.image_tower):
             self._images = Encoder(self._folder / IMAGE_ENCODER)
         rows = []
@@ -81,7 +81,7 @@ class LiteModel:
         return np.concatenate(rows)
 
     def text_function(self, head: str = "", prompt: str | None = None) -> Callable[[Sequence[bytes]], np.ndarray]:
-        """Returns the function from texts in UTF-8 to float32 [B, D].
+        """Returns the function from texts in UTF-8 to their embeddings, float32 [B, D].
 
         Args:
           head: the name of a further head, "" for the first head.
@@ -94,11 +94,13 @@ class LiteModel:
 
         def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
             rows = self._pieces.rows([prefix + text for text in texts])
-            # Texts of equal length follow each other, because the encoder prepares itself for each new length.
-            order = sorted(range(len(rows)), key=lambda number: len(rows[number][0]))
+            lengths = [len(ids) for ids, _ in rows]
             embeddings = np.empty([len(rows), self.embedding_size], np.float32)
-            for number in order:
-                embeddings[number] = self._texts(self._inputs(*rows[number]))[output][0]
+            # Texts of equal length follow each other, because the encoder prepares itself for each new length.
+            for number in sorted(range(len(rows)), key=lengths.__getitem__):
+                ids, type_ = rows[number]
+                outputs = self._texts(self._inputs(ids, type_))
+                embeddings[number] = outputs[output][0]  # of a batch of 1
             return embeddings
 
         return embed_texts
@@ -108,9 +110,9 @@ class LiteModel:
         room = self._pieces.room
         ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])
         cut = sum(len(row) > room for row in ids)
-        read = [row[:room] for row in ids]  # a long text ends within a word
-        total = sum(map(len, read))
-        unknown = sum(row.count(self._pieces.unknown) for row in read)
+        rows = [row[:room] for row in ids]  # a long text ends within a word
+        total = sum(map(len, rows))
+        unknown = sum(row.count(self._pieces.unknown) for row in rows)
         return Reading(unknown / max(1, total), cut / max(1, len(ids)), room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:

@@ -8,16 +8,17 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-# Factors of a picture's sides, and how exactly one is found.
+# The smallest and the largest factor of a picture's sides, and how exactly the factor is found.
 SMALLEST = 1e-6
 LARGEST = 100.0
 EXACT = 1e-5
 
 
 def grid_of(height: int, width: int, patch_size: int, patches: int) -> tuple[int, int]:
-    """Returns how many rows and columns of patches a picture becomes."""
+    """Returns (rows, columns) of the patches that a picture becomes, the most that `patches` allow in its ratio."""
 
     def grid(factor: float) -> tuple[int, int]:
+        """Returns (rows, columns) of the patches of a picture whose sides are multiplied by a factor."""
         rows, columns = (max(1, math.ceil(side * factor / patch_size)) for side in (height, width))
         return rows, columns
 
@@ -33,7 +34,7 @@ def grid_of(height: int, width: int, patch_size: int, patches: int) -> tuple[int
 
 
 def patch_square(picture: Image.Image, tower: ConfigDict, kernel: Image.Resampling) -> np.ndarray:
-    """Returns uint8 [S, S, 3] of an RGB picture, S = `tower.image_size`: its patches, and in the last cell how many."""
+    """Returns an RGB picture's patches, uint8 [S, S, 3], S = `tower.image_size`; the last cell holds their numbers."""
     size = tower.patch_size
     cells = tower.image_size // size
     rows, columns = grid_of(picture.height, picture.width, size, tower.patches)

@@ -22,10 +22,10 @@ from mural_lite.errors import UserError, install_extra
 from mural_lite.litert.few_pieces import PLACES, FewPieces
 from mural_lite.plain_characters import as_plain
 
-MODEL = "pieces.model"  # the file of SentencePiece's kinds
-VOCABULARY = "vocabulary.txt"  # and of the kinds in lines
+MODEL = "pieces.model"  # the file of the kinds that SentencePiece divides
+VOCABULARY = "vocabulary.txt"  # the file of the kinds in `IN_LINES`, an entry per line
 IN_LINES = ("word_pieces", "words")
-# Texts, and bytes of each, that are divided without the whole vocabulary of SentencePiece.
+# So many texts, of so many bytes each, are divided without the whole vocabulary of SentencePiece.
 FEW = 16
 SHORT = 1_000
 Row = tuple[list[int], int]  # the ids of a text, begin and end included, and its type: the language of words
@@ -93,7 +93,7 @@ class Pieces:
         return None
 
     def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
-        """Returns all ids of each text, more than fit."""
+        """Returns all ids of each text, also if they are more than fit."""
         return [self.divide(text) for text in texts]
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
@@ -133,13 +133,15 @@ class WordPieces(Pieces):
         return ids
 
     def _first_words(self, text: bytes) -> list[str]:
-        """Returns as many words of the start as can fill a row, cut as by `WordPieceTokenizer._row_ids`."""
-        cleaned = clean_text(text[: self._longest_bytes].decode("utf-8", "replace"), self._lower, self._strips)
+        """Returns as many words of the text's start as can fill a row, cut as by `WordPieceTokenizer._row_ids`."""
+        start = text[: self._longest_bytes].decode("utf-8", "replace")
+        cleaned = clean_text(start, self._lower, self._strips)
         if len(text) > self._longest_bytes:
-            cleaned = cleaned.removesuffix("\ufffd")
+            cleaned = cleaned.removesuffix("\ufffd")  # a character that was cut
         return cleaned[: self._max_characters].translate(_spaced(self._whole_chinese)).split(" ")
 
     def _divide_word(self, word: str) -> list[int]:
+        """Returns the ids of a word's pieces."""
         ids: list[int] = []
         begin = 0
         while begin < len(word):
@@ -175,7 +177,9 @@ class SentencePieces(Pieces):
 
     @property
     def unknown(self) -> int | None:
-        return self._all_pieces().unk_id() if self.few is None else self.few.unknown
+        if self.few is not None:
+            return self.few.unknown
+        return self._all_pieces().unk_id()
 
     def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
@@ -193,7 +197,9 @@ class SentencePieces(Pieces):
                 cleaned = step(cleaned)
             text = cleaned.encode("utf-8")
         ids = self._encode(text)
-        return ids if self._separator < 0 else [number for number in ids if number != self._separator]
+        if self._separator >= 0:
+            ids = [number for number in ids if number != self._separator]
+        return ids
 
 
 class BytePairs(WordPieces):
@@ -229,13 +235,15 @@ class Words(Pieces):
         self._languages = settings["languages"]
         self._starts = settings["starts"]
         ends = [*self._starts[1:], len(entries)]
-        self._rarest = math.log(10.0 * max(end - start for start, end in zip(self._starts, ends)))
+        sizes = [end - start for start, end in zip(self._starts, ends)]
+        self._rarest = math.log(10.0 * max(sizes))  # for words that a language lacks, far behind its last
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
         """Returns the ids and the language of each text; a text without words becomes an unknown word."""
         return [self._row(text[: self._longest_bytes].decode("utf-8", "replace")) for text in texts]
 
     def _row(self, text: str) -> Row:
+        """Returns the ids and the language of a text, which may begin with the language's tag: "<de> "."""
         tag = re.match(r"<([A-Za-z0-9-]+)> ", text)
         if tag:
             text = text[tag.end() :]
@@ -265,11 +273,12 @@ class Words(Pieces):
 
 
 def _entries(content: bytes) -> list[str]:
+    """Returns the entries of a vocabulary, one per line."""
     return content.decode("utf-8").removesuffix("\n").split("\n")
 
 
 def _processor() -> Callable:
-    """Returns the library's class, made of a model's file."""
+    """Returns the library's class, which makes a processor from a model's bytes, `model_proto`."""
     try:
         import sentencepiece
     except ImportError:
@@ -290,7 +299,8 @@ def clean_text(text: str, lower_case: bool, strip_accents: bool) -> str:
     if lower_case:
         text = lower(text)
     if strip_accents:
-        text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+        decomposed = unicodedata.normalize("NFD", text)
+        text = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
     return re.sub(" +", " ", text.translate(_SPACES)).strip(" ")
 
 

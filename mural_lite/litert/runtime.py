@@ -31,7 +31,7 @@ class Encoder:
       path: the .tflite file, which stays mapped into memory.
 
     Raises:
-      UserError: no such file, a file that is cut off or damaged, or one that this version of LiteRT cannot run.
+      UserError: the file is missing, cut off or damaged, or this version of LiteRT cannot run it.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -72,9 +72,10 @@ class Encoder:
             return {name: self._interpreter.get_tensor(index) for name, index in self._outputs.items()}
 
     def _unusable(self, error: Exception) -> UserError:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
+        """Returns the error to raise for an error of LiteRT."""
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         return UserError(
-            f"{self._path} cannot be run by ai-edge-litert {_version()}: {first.rstrip('. ')}. "
+            f"{self._path} cannot be run by ai-edge-litert {_version()}: {reason.rstrip('. ')}. "
             "It is damaged, cut off or of a newer version: copy it again, or pip install -U ai-edge-litert."
         )
 
