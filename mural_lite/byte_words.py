@@ -73,7 +73,7 @@ def _in_bytes(word: str) -> str:
 
 @functools.cache
 def _compiled(expression: str) -> re.Pattern:
-    r"""Returns the pattern of an expression in which \p{L} and \s stand for the characters of all scripts."""
+    r"""Returns the pattern of an expression whose \p{L} and \s mean the characters of all scripts."""
 
     def written(match: re.Match) -> str:
         token = match.group().replace(r"\S", r"^\s")

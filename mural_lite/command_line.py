@@ -136,7 +136,7 @@ def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> t
             return name, rest
         rest.remove(word)
         longer_name = f"{name} {word}".strip()
-        # With a space at the end, "search in" is no start of "search index".
+        # The spaces compare whole words: "search index" does not begin with the words "search in".
         if not any(f"{command} ".startswith(f"{longer_name} ") for command in commands):
             raise UserError(_unknown(commands, name, word))
         name = longer_name

@@ -112,7 +112,7 @@ class Original:
 
 
 def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only those of `texts`."""
+    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only the vectors of `texts`."""
     from mural_lite.config import has_images, takes_features  # they come with every model
 
     probes = embedder.encode_text(list(texts))

@@ -115,7 +115,7 @@ class Worker:
 def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterator[None]]]:
     """Gives a generator function that calls a worker with many elements, in `count` processes; no process is left.
 
-    It yields now and then, so that its caller can look at what is finished.
+    It yields now and then, so that its caller can look at finished work.
     """
     if not count:
         yield lambda elements: (worker(element) for element in elements)

@@ -147,7 +147,7 @@ class _Changes:
 
     @functools.cached_property
     def head(self) -> str:
-        """The head that encodes captions, "" for that of pictures; an index keeps the head of its first captions."""
+        """The head that encodes captions, "" for pictures' head; an index keeps the head of its first captions."""
         head = meta_of(self.database).get("head")
         if head is not None:
             return head
@@ -239,7 +239,7 @@ class _Changes:
         return changed
 
     def _encoded(self, entries: list[Entry], bar: tqdm) -> list[Entry]:
-        """Encodes the contents of entries into their vectors; returns the entries without those that do not decode."""
+        """Encodes the contents of entries into their vectors; returns the entries that are usable."""
         to_encode = [entry for entry in entries if entry.content is not None]
         if not to_encode:
             return entries

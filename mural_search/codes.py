@@ -92,10 +92,10 @@ class Codes:
         if k >= len(lower):
             return among
         kth_lower = np.partition(lower, -k)[-k]
-        places = np.flatnonzero(upper >= kth_lower)
+        candidates = np.flatnonzero(upper >= kth_lower)
         if among is None:
-            return places
-        return among[places]
+            return candidates
+        return among[candidates]
 
     def candidates_of_items(
         self, vector: np.ndarray, count: int, items: np.ndarray, shifts: np.ndarray, excluded: np.ndarray

@@ -51,7 +51,7 @@ def write_examples(
 def _answers(
     index: Index, folder: pathlib.Path, model: KnownModel, choose: Callable[[], Sequence[Query]]
 ) -> list[Result]:
-    """Returns the answers to the kept queries or, if the model is open, to new queries; [] where there are none."""
+    """Returns the answers to the kept queries or, if the model is open, to new queries; [] without queries."""
     if not len(index.table.caption_ids):
         return []
     rank = resolve(index, "")

@@ -70,7 +70,7 @@ def to_json(index, results: Sequence[Result]) -> str:
 
 
 def _hit_values(item: Item, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: {"rank", "score", "row", "name"} and what is known of its item."""
+    """Returns a hit as JSON values: {"rank", "score", "row", "name"} and the known values of its item."""
     details = {
         "path": item.path,
         "language": item.language,

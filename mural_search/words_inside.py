@@ -114,7 +114,7 @@ def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> lis
 
 
 def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems: list[tuple[str, str]]) -> Texts:
-    """Returns everything that a picture and its sidecars say; an XMP sidecar's names replace those of the others.
+    """Returns everything that a picture and its sidecars say; an XMP sidecar replaces the names that it has.
 
     `problems`: (problem, file) is added for everything that cannot be read.
     """

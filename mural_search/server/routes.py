@@ -137,7 +137,7 @@ async def _in_thread(threads: concurrent.futures.Executor, function: Callable, *
 
 
 async def _picture_of_form(request: web.Request) -> bytes:
-    """Returns the encoded picture in the form of the page; raises `BadRequest` if there is none."""
+    """Returns the encoded picture in the form of the page; raises `BadRequest` for a form without a picture."""
     try:
         file = (await request.post()).get("picture")
     except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form

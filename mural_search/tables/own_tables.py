@@ -86,7 +86,7 @@ class OwnTable:
       others: {reason: paths} of files in a folder of pictures that are not read.
       inside: reads the words inside pictures of a folder.
       lists: columns whose texts are lists or objects, see `table_rows.columns_of_lists`.
-      heading: what is found out while the first rows are read.
+      heading: findings while the first rows are read.
     """
 
     files: Sequence[pathlib.Path]

@@ -297,8 +297,8 @@ def inspect_table(request: TableRequest) -> ProductTable:
     if not rows:
         hint = ", below its names of columns if it has any"
         if problems:
-            reason, place, *_ = problems[0]  # Parquet's reader adds a count of rows
-            hint = f": {reason}, at {place}"
+            reason, location, *_ = problems[0]  # Parquet's reader adds a count of rows
+            hint = f": {reason}, at {location}"
         reasons = [f"{request.table} holds no rows that can be read{hint}", *own_table.heading.notes]
         raise UserError(f"{'; '.join(reasons)}.")
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))

@@ -114,7 +114,7 @@ class Columns:
         return None
 
     def is_field(self, name: str) -> bool:
-        """Whether a column has none of these roles except `parent` and `sold`, so that its values are fields."""
+        """Whether a column's values are fields: it has no role, or only the role `parent` or `sold`."""
         return name not in (*self.images, self.language, self.identity) and self.caption_language(name) is None
 
 
@@ -180,7 +180,7 @@ def find_columns(
     Args:
       rows: the first rows, at least one.
       choices: the user's choices, from `parse_choices`.
-      is_there: tells whether a value leads to a picture.
+      is_there: whether a value leads to a picture.
       notes: notes on the table, for a message.
 
     Raises:

@@ -103,7 +103,7 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
 
 @dataclasses.dataclass
 class Heading:
-    """What is found out while the rows of a table are read.
+    """Findings on a table while its rows are read.
 
     Attributes:
       names: the names of the columns, where they are not in the rows themselves.
