@@ -169,9 +169,10 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        # `read1` returns what is there before damage; files in stores do not have it.
-        read_piece = getattr(self._content, "read1", self._content.read)
-        piece = read_piece(len(buffer))
+        if hasattr(self._content, "read1"):  # returns what precedes damage
+            piece = self._content.read1(len(buffer))
+        else:  # a file in a store
+            piece = self._content.read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 
