@@ -51,10 +51,13 @@ EVERY_GENERATION = ("v3-128", "v4-32", "v5litepod-64", "v5p-32", "v6e-64")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A configuration, the slices that it is compiled for, and further fields.
+    """A configuration and the slices that it is compiled for.
 
+    configuration: name of a file in configs/, with another model after a colon: "mural_base:siglip".
+    tpus: slices as Google Cloud names them.
+    fields: {path in the configuration: value}, set after the file's.
     chunks: {slice: `train.micro_batches`} where one pass does not fit.
-    write_module: writes the TF-Hub module of the text tower into a folder, where no checkout can have it.
+    write_module: writes the TF-Hub module of the text tower into a folder, for a module that no checkout can hold.
     """
 
     configuration: str
@@ -65,7 +68,7 @@ class Row:
 
 
 def _siglip_base() -> dict:
-    """SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
+    """Returns the fields of SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
     image = dict(name="vit", image_size=224, resize=224, normalization="symmetric", branch_size=0, projection=0)
     text = dict(
         norm="before",
@@ -97,7 +100,7 @@ def _write_labse(folder: str) -> None:
 
 
 def _translation_distillation() -> dict:
-    """What run_finetune.py sets after a MURAL-base, where there are more pairs than its largest batch is for."""
+    """Returns the fields that run_finetune.py sets after a MURAL-base, for more pairs than its largest batch needs."""
     pairs = LARGEST_BATCH // 2
     return {
         "method.heads_of": "mural",
@@ -142,7 +145,7 @@ def configuration(row: Row, tpu: str) -> ConfigDict:
 
 
 def measure(name: str, tpu: str) -> dict[str, str]:
-    """Returns a row's cells; a refusal is a cell, too."""
+    """Returns a row's cells on a slice, {column: text}; the compiler's refusal is the cell "answer"."""
     row = ROWS[name]
     config = configuration(row, tpu)
     if row.write_module is None:
@@ -157,6 +160,7 @@ def measure(name: str, tpu: str) -> dict[str, str]:
 
 
 def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
+    """Compiles a step and returns its cells; see `measure`."""
     slice_ = find_slice(tpu)
     cells = {"configuration": name, "slice": tpu, "chunks": str(config.train.micro_batches)}
     try:
@@ -187,15 +191,15 @@ def main(arguments: list[str]) -> None:
     if path.is_file():
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-    there = {(row["configuration"], row["slice"]) for row in rows}
-    wanted = [(name, tpu) for name in (ONLY.value or ROWS) for tpu in (TPUS.value or ROWS[name].tpus)]
-    for name, tpu in wanted:
-        if (name, tpu) in there:
-            continue
-        cells = measure(name, tpu)
-        print(cells, flush=True)
-        rows.append(cells)
-        write_rows(path, rows)
+    measured = {(row["configuration"], row["slice"]) for row in rows}
+    for name in ONLY.value or ROWS:
+        for tpu in TPUS.value or ROWS[name].tpus:
+            if (name, tpu) in measured:
+                continue
+            cells = measure(name, tpu)
+            print(cells, flush=True)
+            rows.append(cells)
+            write_rows(path, rows)
 
 
 if __name__ == "__main__":

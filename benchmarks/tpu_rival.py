@@ -93,8 +93,18 @@ def lower_rival(pairs: int, small: bool) -> bytes:
         return module.read_bytes()
 
 
-def compile_side(module: bytes, slice_: Slice, texts: pathlib.Path, side: str, needs_text: bool):
-    """Returns the compiler's figures, a `CompiledStep`, and the optimised program, a `Program` or `None`."""
+def compile_side(
+    module: bytes, slice_: Slice, texts: pathlib.Path, side: str, needs_text: bool
+) -> tuple[CompiledStep, Program | None]:
+    """Returns (the compiler's figures, the optimised program), which is `None` unless `needs_text`.
+
+    Args:
+      module: the serialized HLO module.
+      slice_: the slice to compile for.
+      texts: the folder that keeps optimised programs; a program that is there is read, and not compiled again.
+      side: one of SIDES, for the file's name.
+      needs_text: whether the optimised program is needed.
+    """
     if not needs_text:
         return compile_step(module, slice_), None
     version = importlib.metadata.version("libtpu")
@@ -117,7 +127,10 @@ def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
     callees = [callee for name in instruction.called("calls") for callee in program.computations[name]]
     if not callees:
         return {instruction.opcode} - PASSIVE
-    return set().union(*(opcodes_within(callee, program) for callee in callees))
+    opcodes = set()
+    for callee in callees:
+        opcodes |= opcodes_within(callee, program)
+    return opcodes
 
 
 def kind(instruction: Instruction, program: Program) -> str:
@@ -161,16 +174,24 @@ def table(title: str, rows: dict[str, dict[str, float]], sides: list[str]) -> st
 
 def figures(steps: dict[str, CompiledStep]) -> dict[str, dict[str, float]]:
     """Returns {figure: {side: number}}."""
-    return {name: {side: of(step) for side, step in steps.items()} for name, of in FIGURES.items()}
+    rows = {}
+    for name, read_figure in FIGURES.items():
+        rows[name] = {side: read_figure(step) for side, step in steps.items()}
+    return rows
 
 
 def cycles_by(programs: dict[str, Program], key) -> dict[str, dict[str, float]]:
-    """Returns {key(operation, program): {side: cycles}}, the largest first."""
+    """Returns {name: {side: cycles}}, the largest cycles first; `key`: a function (operation, its program) -> name."""
     rows: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for side, program in programs.items():
-        for name, cycles in program.cycles_by(lambda i, program=program: key(i, program)).items():
+
+        def name_of(operation, program=program):
+            return key(operation, program)
+
+        for name, cycles in program.cycles_by(name_of).items():
             rows[name][side] = cycles
-    return dict(sorted(rows.items(), key=lambda row: -max(row[1].values())))
+    names = sorted(rows, key=lambda name: -max(rows[name].values()))
+    return {name: rows[name] for name in names}
 
 
 def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
@@ -179,7 +200,8 @@ def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
     sides = [side for side in SIDES if side in arguments.sides.split(",")]
     if not sides or arguments.pairs < 2:
         raise UserError("--sides takes ours, rival or both with a comma, and --pairs is 2 or more.")
-    steps, programs = {}, {}
+    steps = {}
+    programs = {}
     for side in sides:
         lower = {"ours": lower_ours, "rival": lower_rival}[side]
         module = lower(arguments.pairs, arguments.small)
@@ -191,7 +213,7 @@ def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
         print()
         print(table("cycles by kind", cycles_by(programs, kind), sides))
         print()
-        print(table("cycles by part", cycles_by(programs, lambda instruction, program: part(instruction)), sides))
+        print(table("cycles by part", cycles_by(programs, lambda operation, program: part(operation)), sides))
 
 
 def main() -> None:

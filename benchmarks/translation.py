@@ -22,10 +22,10 @@ from mural_lite.files import write_whole
 PIVOT = "en"
 
 
-def translation_recall(embedder, data_dir: str, split: str, asked: Collection[str] | None = None) -> dict[str, float]:
+def translation_recall(embedder, data_dir: str, split: str, queried: Collection[str] | None = None) -> dict[str, float]:
     """Returns {language: mean recall in percent}; raises `UserError` if no language has a pair.
 
-    `asked`: ids of the images whose captions are queries, the others being candidates only; None: all.
+    `queried`: ids of the images whose captions are queries, while the others are only candidates; `None`: all.
     """
     import numpy as np
 
@@ -33,44 +33,44 @@ def translation_recall(embedder, data_dir: str, split: str, asked: Collection[st
     from mural_tf.evaluation.retrieval import encode_captions
     from mural_tf.metrics import ranking
 
-    captions: dict[str, dict[str, str]] = {}
+    captions: dict[str, dict[str, str]] = {}  # {language: {image: caption}}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             captions.setdefault(language, {}).setdefault(record.image_id, text)
     pivots = captions.pop(PIVOT, {})
-    position_of = {image: position for position, image in enumerate(pivots)}
+    pivot_rows = {image: row for row, image in enumerate(pivots)}
 
-    results, pivot_embeddings = {}, None
+    results = {}
+    pivot_embeddings = None
     for language, texts in sorted(captions.items()):
-        shared = [image for image in texts if image in position_of]
-        own = np.array([position for position, image in enumerate(shared) if asked is None or image in asked], int)
+        shared = [image for image in texts if image in pivot_rows]
+        own = np.array([row for row, image in enumerate(shared) if queried is None or image in queried], int)
         if not own.size:
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
-        sides = [
-            encode_captions(embedder, [texts[image] for image in shared], language),
-            pivot_embeddings[[position_of[image] for image in shared]],
-        ]
-        both = [ranking.ranks(queries[own], pool, own) for queries, pool in (sides, sides[::-1])]
-        summary = ranking.summarize(*both)
-        results[language] = float(summary["mean_recall"])
+        from_language = encode_captions(embedder, [texts[image] for image in shared], language)
+        from_pivot = pivot_embeddings[[pivot_rows[image] for image in shared]]
+        to_pivot = ranking.ranks(from_language[own], from_pivot, own)
+        to_language = ranking.ranks(from_pivot[own], from_language, own)
+        results[language] = float(ranking.summarize(to_pivot, to_language)["mean_recall"])
     if not results:
         raise UserError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
     return results
 
 
 def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
-    """Returns, in percent, how many of the first five names of an image are English, and how many its own."""
+    """Returns shares of the first five names of an image, in percent: {"english_share", "precision": its own names}."""
     from mural_tf.evaluation.protocol import default_protocol
     from mural_tf.evaluation.request import Request
     from mural_tf.evaluation.retrieval import MIXED
 
     protocol = default_protocol()
     protocol.mixed_pool = True
-    metrics = Request(embedder, pathlib.Path(data_dir), "test", protocol).measure_records("emoji")[0].metrics
+    request = Request(embedder, pathlib.Path(data_dir), "test", protocol)
+    (evaluation,) = request.measure_records("emoji")
     names = {"english_share": f"{PIVOT}/mixed_pool/share", "precision": "all/mixed_pool/precision"}
-    return {name: metrics[f"emoji/{key}@{MIXED}"] for name, key in names.items()}
+    return {name: evaluation.metrics[f"emoji/{metric}@{MIXED}"] for name, metric in names.items()}
 
 
 def recall_between_styles(embedder, data_dir: str) -> float:
@@ -81,44 +81,50 @@ def recall_between_styles(embedder, data_dir: str) -> float:
     from mural_tf.demo.emoji import TRAINING_STYLES
     from mural_tf.metrics import ranking
 
-    drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
-    for split, by_key in drawings.items():
+    first_style = TRAINING_STYLES[0].name
+    drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}  # {split: {emoji: drawing}}
+    for split, split_drawings in drawings.items():
         for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
             style, key = record.image_id.split("/")
-            if split == "test" or style == TRAINING_STYLES[0].name:
-                by_key[key] = record.image
+            if split == "test" or style == first_style:
+                split_drawings[key] = record.image
     shared = sorted(drawings["train"].keys() & drawings["test"].keys())
-    sides = [embedder.encode_image([by_key[key] for key in shared], progress=False) for by_key in drawings.values()]
+    train = embedder.encode_image([drawings["train"][key] for key in shared], progress=False)
+    test = embedder.encode_image([drawings["test"][key] for key in shared], progress=False)
     own = np.arange(len(shared))
-    return float(ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*sides[::-1], own))["mean_recall"])
+    summary = ranking.summarize(ranking.ranks(train, test, own), ranking.ranks(test, train, own))
+    return float(summary["mean_recall"])
 
 
 def write_in_english(data_dir: str, path: pathlib.Path) -> None:
-    """Writes the test split's captions, each with an English translation: language, caption, translation.
+    """Writes a line for each caption of the test split: language, caption, English translation, with tabs between them.
 
-    A word becomes the likeliest one of the dictionary that the data's text pairs hold, others stay; see `word_by_word`.
+    A word becomes its likeliest translation by the data's text pairs, other words stay; see `word_by_word`.
     """
-    from benchmarks.word_by_word import learn_dictionary, words_of
+    from benchmarks.word_by_word import learn_dictionary, oriented_pairs, words_of
     from mural_tf.data import records
 
-    pairs: dict[str, list[tuple[str, str]]] = {}
-    for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
-        sides = (pair.text_a, pair.language_a), (pair.text_b, pair.language_b)
-        for (text, language), (other, other_language) in (sides, sides[::-1]):
-            if language == PIVOT != other_language:
-                pairs.setdefault(other_language, []).append((other, text))
+    pairs: dict[str, list[tuple[str, str]]] = {}  # {language: [(its text, the pivot's text)]}
+    train_pairs = records.read_records(data_dir, records.TEXT_PAIRS, "train")
+    for pivot_text, _, language, text in oriented_pairs(train_pairs, PIVOT):
+        pairs.setdefault(language, []).append((text, pivot_text))
     dictionaries = {language: learn_dictionary(texts) for language, texts in pairs.items()}
 
     def translated(text: str, language: str) -> str:
         dictionary = dictionaries[language]
-        return " ".join(dictionary[word][0][0] if word in dictionary else word for word in words_of(text)) or text
+        translated_words = []
+        for word in words_of(text):
+            if word in dictionary:
+                translations, _ = dictionary[word]
+                word = translations[0]  # the likeliest
+            translated_words.append(word)
+        return " ".join(translated_words) or text
 
-    lines = {
-        f"{language}\t{text}\t{translated(text, language)}\n": None
-        for record in records.read_records(data_dir, records.IMAGE_TEXT, "test")
-        for text, language in zip(record.captions, record.languages)
-        if language != PIVOT
-    }
+    lines: dict[str, None] = {}  # in order, each once
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):
+        for text, language in zip(record.captions, record.languages):
+            if language != PIVOT:
+                lines[f"{language}\t{text}\t{translated(text, language)}\n"] = None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(lines))
 
@@ -134,7 +140,8 @@ def main() -> None:
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")
     results = {name: translation_recall(head, data_dir, "test") for name, head in heads.items()}
-    if held_out := held_out_images(data_dir):
+    held_out = held_out_images(data_dir)
+    if held_out:
         for name, head in heads.items():
             results[f"{name}_held_out"] = translation_recall(head, data_dir, "test", held_out)
     if load_config(pathlib.Path(workdir) / "config.json").image_tower.name not in ("none", "features"):

@@ -185,7 +185,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     texts = Sample(settings["max_texts"])
     pairs = collections.defaultdict(lambda: Sample(settings["max_pairs"]))
     train_pairs = records.read_records(data_dir, records.TEXT_PAIRS, "train")
-    for text, group, language, translation in _oriented(train_pairs, pivot):
+    for text, group, language, translation in oriented_pairs(train_pairs, pivot):
         texts.add((text, group))
         pairs[language].add((text, translation))
     if not pairs:
@@ -247,7 +247,7 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
     return "\n".join([*lines, f"{total:,} text pairs in {folder}"])
 
 
-def _oriented(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str, str]]:
+def oriented_pairs(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str, str]]:
     """Yields (pivot's text, group, other language, its text) of pairs with one side in the pivot language."""
     for pair in pairs:
         side_a = (pair.text_a, pair.language_a)
