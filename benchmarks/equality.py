@@ -231,14 +231,16 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
             continue
-        old, new = before[name], after[name]
+        old = before[name]
+        new = after[name]
         if "U" in (old.dtype.kind, new.dtype.kind):  # a description, not numbers
             if str(old) != str(new):
                 yield f"{name}: {old} became {new}"
         elif (old.dtype, old.shape) != (new.dtype, new.shape):
             yield f"{name}: {old.dtype} {list(old.shape)} became {new.dtype} {list(new.shape)}"
         else:
-            old, new = old.astype(np.float64), new.astype(np.float64)
+            old = old.astype(np.float64)
+            new = new.astype(np.float64)
             is_other = ~((old == new) | (np.isnan(old) & np.isnan(new)))
             if is_other.any():
                 largest = np.abs(old - new)[is_other].max()
@@ -263,8 +265,8 @@ def main() -> None:
         if arguments.command == "write":
             np.savez(path, **content)
             continue
-        kept = dict(np.load(path)) if path.exists() else {}
-        for line in differences(kept, content):
+        earlier = dict(np.load(path)) if path.exists() else {}
+        for line in differences(earlier, content):
             unequal += 1
             print(f"{name} {line}", flush=True)
     if arguments.command == "compare":

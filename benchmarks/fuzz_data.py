@@ -68,6 +68,7 @@ class Kind(NamedTuple):
 
 
 def make_records(folder: pathlib.Path) -> None:
+    """Writes a data folder of small TFRecords, with a split "dev"."""
     toy_data.write_toy_data(folder, count=COUNT)
     records.write_records(folder, records.IMAGE_TEXT, "dev", toy_data.image_text_records(COUNT))
 
@@ -83,6 +84,7 @@ def frames(path: pathlib.Path) -> list[bytes]:
 
 
 def _fail(problem: str, location: str, count: int) -> None:
+    """Reports a problem of a good file, as `tfrecord.read_all` calls it."""
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
@@ -125,7 +127,11 @@ def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple
     entries = list(collect.find("images", [str(folder)], "dev"))
     unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
     items = len(entries) - len(unreadable)
-    lost = sum(int(entry.reason.split(" x ")[0]) for entry in unreadable if " x " in entry.reason)
+    lost = 0
+    for entry in unreadable:
+        count, times, _ = entry.reason.partition(" x ")  # "3 x …" are three records
+        if times:
+            lost += int(count)
     assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
     assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"
     evaluated = list(records.read_records(folder, records.IMAGE_TEXT, "dev"))
@@ -161,7 +167,7 @@ def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, i
     for split in description["counts"]["image_text"]:
         for record in convert_data.images_in(output, split):
             written += record.captions
-    counted = [*description["skipped"].items(), *description["left_out"].items()]
+    counted = [*description["skipped"].items(), *description["left_out"].items()]  # (problem, {"count", …})
     skipped = sum(entry["count"] for _, entry in counted)
     assert (output / "skipped.tsv").exists() == bool(description["skipped"]), f"skipped.tsv: {description['skipped']}"
     assert len(written) > 0, "an empty data set"
@@ -169,10 +175,10 @@ def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, i
         data = (folder / name).read_bytes()
         lines = len(data.split(b"\n")) - (data[-1:] in (b"\n", b""))
         assert len(written) + skipped == lines, f"{lines} in, {len(written)} written, {skipped}: {counted}"
-    lost = {caption(i) for i in range(COUNT)} - set(written)
+    lost_captions = {caption(i) for i in range(COUNT)} - set(written)
     changed = changed_in_place(good / name, folder / name)
-    is_said = skipped or len(written) >= COUNT or len(lost) <= changed
-    assert is_said, f"{sorted(lost)} lost in silence of {len(written)}"
+    is_explained = skipped or len(written) >= COUNT or len(lost_captions) <= changed
+    assert is_explained, f"{sorted(lost_captions)} lost in silence of {len(written)}"
     return len(written), skipped
 
 

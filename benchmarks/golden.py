@@ -130,7 +130,8 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if "spatial_shapes" in prepared:
         pixels = _squares(values, prepared["spatial_shapes"].tolist())
     else:
-        black, white = values[:1], values[1:2]
+        black = values[:1]
+        white = values[1:2]
         pixels = 255 * (values[2:] - black) / (white - black)
         pixels = pixels.permute(0, 2, 3, 1).numpy().astype(np.float32)
     image_inputs = {name: value[2:] for name, value in prepared.items()}

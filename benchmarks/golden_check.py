@@ -29,7 +29,8 @@ from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 MOST_APART = 1e-4  # numbers of normalised vectors
-PIXELS_APART, PIXELS_APART_ON_AVERAGE = 3, 0.5  # of 255: resizing rounds differently
+PIXELS_APART = 3  # of 255: resizing rounds differently
+PIXELS_APART_ON_AVERAGE = 0.5
 
 
 def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -99,6 +100,7 @@ def compare(
 
 
 def _other(facts: str) -> UserError:
+    """Returns the error for a file of another checkpoint."""
     return UserError(f"The golden file {facts}: it is of another checkpoint.")
 
 

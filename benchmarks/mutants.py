@@ -84,10 +84,14 @@ def _other_operation(operation: ast.AST) -> ast.AST | None:
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+    """Whether a node is a literal of text or bytes, f-strings included."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (str, bytes))
+    return isinstance(node, ast.JoinedStr)
 
 
 def _changes_of_expression(node: ast.AST) -> Changes:
+    """Yields (operator, the node that takes the place) of an expression, except changes of calls."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield "comparison", _changed(node, ops=[_other_operation(node.ops[0])])
     elif isinstance(node, ast.BinOp) and _other_operation(node.op):
@@ -110,6 +114,7 @@ def _changes_of_expression(node: ast.AST) -> Changes:
 
 
 def _changes_of_call(node: ast.Call) -> Changes:
+    """Yields the changes of a call's arguments, and of a function's name to its counterpart in `NAMES`."""
     if len(node.args) > 1:
         first, second, *rest = node.args
         is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
@@ -120,8 +125,9 @@ def _changes_of_call(node: ast.Call) -> Changes:
         before = node.keywords[:number]
         after = node.keywords[number + 1 :]
         if keyword.arg == "axis" and isinstance(keyword.value, (ast.Constant, ast.UnaryOp)):
-            axis = ast.Constant(1 if ast.unparse(keyword.value) == "0" else 0)
-            yield "axis", _changed(node, keywords=[*before, ast.keyword("axis", axis), *after])
+            other_axis = 1 if ast.unparse(keyword.value) == "0" else 0
+            changed_keyword = ast.keyword("axis", ast.Constant(other_axis))
+            yield "axis", _changed(node, keywords=[*before, changed_keyword, *after])
         elif keyword.arg and keyword.arg not in UNSEEN:
             yield "keyword dropped", _changed(node, keywords=[*before, *after])
     if isinstance(node.func, ast.Name) and node.func.id in NAMES.keys() - ONLY_METHODS:
@@ -131,6 +137,7 @@ def _changes_of_call(node: ast.Call) -> Changes:
 
 
 def _changes_of_statement(node: ast.stmt) -> Changes:
+    """Yields the changes of a statement as a whole."""
     if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
         if isinstance(node.body[0], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
             yield "guard removed", ast.Pass()
@@ -152,6 +159,7 @@ def _changes_of_statement(node: ast.stmt) -> Changes:
 
 
 def _changes(node: ast.AST) -> Changes:
+    """Yields all changes of a node, not of the nodes within it."""
     if isinstance(node, ast.stmt):
         yield from _changes_of_statement(node)
     elif isinstance(node, ast.expr):
@@ -329,8 +337,8 @@ class Trial:
         for path in near:
             if path not in self._seconds:
                 begin = time.monotonic()
-                code = self._run([path], self._limit)
-                self._seconds[path] = time.monotonic() - begin if code == 0 else -1
+                exit_code = self._run([path], self._limit)
+                self._seconds[path] = time.monotonic() - begin if exit_code == 0 else -1
                 self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
         total = 0.0
         chosen = []
@@ -350,12 +358,12 @@ class Trial:
         before = path.read_bytes()
         path.write_bytes(before[: mistake.begin] + mistake.after.encode() + before[mistake.end :])
         try:
-            code = self._run(tests, 3 * self._limit)
+            exit_code = self._run(tests, 3 * self._limit)
         finally:
             path.write_bytes(before)
-        if code is None:
+        if exit_code is None:
             return "slow"
-        return "survived" if code == 0 else "noticed"
+        return "survived" if exit_code == 0 else "noticed"
 
     def _run(self, tests: list[str], limit: float) -> int | None:
         """Returns the exit code of pytest, or `None` if it took too long, in a process that ends with its children."""
@@ -381,6 +389,7 @@ class Trial:
 
 
 def _limit_process() -> None:
+    """Lets a process of tests yield to others, and bounds its memory."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
@@ -415,16 +424,24 @@ def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, 
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["seed"] == str(seed)]
-    return {tuple(row[name] for name in KEY): row for row in rows}
+        rows = {}
+        for row in csv.DictReader(file):
+            if row["seed"] == str(seed):
+                key = tuple(row[name] for name in KEY)
+                rows[key] = row
+        return rows
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes."""
-    earlier = read_rows(output, seed)
+    """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes.
+
+    `near`: a function of a mistake that returns its nearest test files.
+    """
+    earlier_rows = read_rows(output, seed)
     outcomes = []
     for mistake in chosen:
-        row = earlier.get(tuple(str(getattr(mistake, name)) for name in KEY))
+        key = tuple(str(getattr(mistake, name)) for name in KEY)
+        row = earlier_rows.get(key)
         if row is None:
             files = trial.tests_for(near(mistake))
             begin = time.monotonic()

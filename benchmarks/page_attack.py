@@ -29,7 +29,8 @@ ODD = ["", " ", "\0", "\ud800", "é" * 900, "x" * 3000, "-", "-red", '"><b>', "1
 NAMES = ["sentence", "filter", "like", "picture", "k", "offset", "sort", "rank", "item", "closest", "language",
          "facets", "from.Stock", "to.", "x", ""]  # fmt: skip
 HEADERS = "Host: localhost\r\nConnection: close\r\n"
-Image.new("RGB", (8, 6)).save(PICTURE := io.BytesIO(), "PNG")
+PICTURE = io.BytesIO()
+Image.new("RGB", (8, 6)).save(PICTURE, "PNG")
 BODIES = [b"", b"{", b"[]", b"\xff" * 99, PICTURE.getvalue()[:40], b"--b\r\n\r\n--b--"]
 PATHS = ["/search", "/search/answer", "/search/picture/7", "/", "/x/y", "/%ff"]
 
@@ -87,7 +88,8 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
     for number in range(count):
         is_good = number % 2
         raw = good_request(draw, items) if is_good else bad_request(draw)
-        status = status_of(port, raw, 30.0 if is_good else 0.3)
+        patience = 30.0 if is_good else 0.3  # seconds; a request that is cut off is never answered
+        status = status_of(port, raw, patience)
         counts[status] += 1
         if status >= 500 or (is_good and status != 200):
             wrong.append((status, raw))
@@ -112,13 +114,13 @@ def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
             address = process.stdout.readline()
             yield int(re.search(r":(\d+)/search$", address)[1]), process
             process.terminate()
-            code = process.wait(60)
+            exit_code = process.wait(60)
         finally:
             process.kill()
             log.seek(0)
             text = log.read()
-    if code or "Traceback (most recent call last)" in text:
-        sys.exit(f"The server ended with {code}; its log: {text[-3000:]}")
+    if exit_code or "Traceback (most recent call last)" in text:
+        sys.exit(f"The server ended with {exit_code}; its log: {text[-3000:]}")
 
 
 def main() -> None:

@@ -219,7 +219,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
         config.method.pivot = "en"
         config.train.steps = STAGE_STEPS
     else:
-        config = emoji_pretrained.get_config("etcl" if row.method == "etcl" else row.method)
+        config = emoji_pretrained.get_config(row.method)
         config.image_tower.class_names = ""
         config.image_tower.projection = config.embedding_size = 256
         config.train.steps = 300

@@ -42,7 +42,9 @@ def work(options) -> None:
     import mural_tf
 
     folder = pathlib.Path(options.export)
-    embedder = mural_tf.load(folder if options.worker == "tensorflow" else folder / "lite")
+    if options.worker == "litert":
+        folder = folder / "lite"
+    embedder = mural_tf.load(folder)
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
     pictures = pictures[: options.count]
 

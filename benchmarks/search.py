@@ -82,7 +82,7 @@ def _short(seconds: float) -> str:
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
-    """Makes the index, or finds that nothing is new."""
+    """Times making the index or, if it exists, finding that nothing is new."""
     steps = Steps()
     is_new = not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
@@ -100,7 +100,7 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def ask(folder: pathlib.Path, captions: bool) -> Steps:
-    """Opens the index and asks."""
+    """Times opening the index and asking."""
     steps = Steps()
     with steps.step("opened"):
         index = load_index(folder / "index")
@@ -117,7 +117,7 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
-    """Opens the index whose matrix is gone."""
+    """Times opening the index when its matrix is gone."""
     steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
     with steps.step("opened, the matrix made again"):
@@ -126,7 +126,7 @@ def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Multiplies everything that is in memory."""
+    """Times NumPy, which multiplies all vectors in memory."""
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
         vectors = np.load(folder / "rows.npy").astype(np.float32)
@@ -139,26 +139,26 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Keeps names and vectors in one table, and asks by reading all of it."""
+    """Times SQLite, which keeps names and vectors in one table and reads all of it for a question."""
     steps = Steps()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     with contextlib.closing(sqlite3.connect(folder / "alone.sqlite")) as database:
         with steps.step("SQLite: built"), database:
             database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, vector BLOB)")
-            rows = ((n, f"{n}.jpg", vector.tobytes()) for n, vector in enumerate(vectors))
+            rows = ((number, f"{number}.jpg", vector.tobytes()) for number, vector in enumerate(vectors))
             database.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
         with steps.step("SQLite: a question"):
             query = vectors[0].astype(np.float32)
             best = []  # (cosine, id) of ten
             items = database.execute("SELECT id, vector FROM items")
             while rows := items.fetchmany(4096):
-                numbers, blobs = zip(*rows)
+                ids, blobs = zip(*rows)
                 block = np.frombuffer(b"".join(blobs), np.float16).reshape(len(blobs), -1).astype(np.float32)
-                best = heapq.nlargest(10, [*best, *zip((block @ query).tolist(), numbers)])
+                best = heapq.nlargest(10, [*best, *zip((block @ query).tolist(), ids)])
         if captions:
             database.execute("CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram')")
             with steps.step("FTS5: built"), database:
-                texts = ((caption(n),) for n in range(len(vectors)))
+                texts = ((caption(number),) for number in range(len(vectors)))
                 database.executemany("INSERT INTO words (text) VALUES (?)", texts)
             trigrams = " OR ".join(f'"{QUESTION[begin : begin + 3]}"' for begin in range(len(QUESTION) - 2))
             with steps.step("FTS5: by words"):

@@ -167,7 +167,8 @@ def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: li
             set_threads(1)
         import mural_tf
 
-        embedder = mural_tf.load(folder if name == "tensorflow" else lite)
+        path = folder if name == "tensorflow" else lite
+        embedder = mural_tf.load(path)
         return lambda texts, batch: embedder.encode_text(texts, progress=False)
     from transformers import AutoTokenizer
 

@@ -84,8 +84,9 @@ def lower_rival(pairs: int, small: bool) -> bytes:
     """Returns the serialized HLO module of the rival's step, which a process without TensorFlow lowers."""
     with tempfile.TemporaryDirectory() as folder:
         module = pathlib.Path(folder, "rival.hlo")
-        command = [sys.executable, "-m", "benchmarks.keras_rival", str(module), f"--pairs={pairs}"]
-        command.append("--size=small" if small else "--size=base")
+        size = "small" if small else "base"
+        arguments = [str(module), f"--pairs={pairs}", f"--size={size}"]
+        command = [sys.executable, "-m", "benchmarks.keras_rival", *arguments]
         finished = subprocess.run(command, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE, text=True)
         if finished.returncode:
             last_line = finished.stderr.strip().rpartition("\n")[2]
@@ -110,7 +111,8 @@ def compile_side(
     version = importlib.metadata.version("libtpu")
     digest = hashlib.sha256(module).hexdigest()[:12]
     text = texts / f"{side}-{slice_.topology.replace(':', '-')}-libtpu{version}-{digest}.txt"
-    step = compile_step(module, slice_, "" if text.exists() else str(text))
+    text_file = "" if text.exists() else str(text)
+    step = compile_step(module, slice_, text_file)
     return step, Program(text.read_text(encoding="utf-8"))
 
 
