@@ -173,7 +173,7 @@ class PyTorch:
 
 
 def answer_as(name: str, pixels: int, cases: dict[str, list[list[int]]]) -> None:
-    """Is one side, in a process of its own: answers the requests {"case", "setting"} of standard input, a line each.
+    """Runs one side in a process of its own: answers the requests {"case", "setting"} of standard input, a line each.
 
     An answer is {"elapsed", "processor": seconds of the case's steps; "peaks": {dtype: operations per second}}.
     """

@@ -185,7 +185,7 @@ class PyTorch:
 
 
 def answer_as(name: str, setting: str) -> None:
-    """Is one side, in a process of its own: answers each line {"case"} of standard input with {"elapsed": seconds}."""
+    """Runs one side in a process of its own: answers each line {"case"} of standard input with {"elapsed": seconds}."""
     side = {"ours": Ours, "PyTorch": PyTorch}[name](setting)
     runs = {}
     for line in sys.stdin:

@@ -164,7 +164,7 @@ def main(_) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
         exports = {name: path for name, path in exports.items() if name in FLAG["runtimes"].value}
-        without_lite = pathlib.Path(folder) / "export"  # which would be opened in place of the export
+        without_lite = pathlib.Path(folder) / "export"  # lite/ would be opened in place of the export
         without_lite.mkdir()
         for path in pathlib.Path(export).resolve().iterdir():
             if path.name != "lite":
@@ -172,7 +172,7 @@ def main(_) -> None:
         for count in map(int, FLAG["counts"].value):
             index = pathlib.Path(folder) / f"index_{count}"
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                pool.submit(make_index, index, f"{export}/lite", count).result()  # whose memory is not ours
+                pool.submit(make_index, index, f"{export}/lite", count).result()  # its memory is freed with it
             compare(index, count, exports)
 
 

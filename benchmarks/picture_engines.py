@@ -26,7 +26,7 @@ BATCH = 32
 
 
 def work(options) -> None:
-    """Is an engine, in a process of its own: answers each line of standard input, a batch size, with seconds.
+    """Runs an engine in a process of its own: answers each line of standard input, a batch size, with seconds.
 
     These are processor seconds for all pictures. The first line that it prints is the number of pictures.
     """

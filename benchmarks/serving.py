@@ -127,7 +127,7 @@ class PyTorch:
 
 
 def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
-    """Is one side, in a process of its own: times the requests of standard input, a JSON object per line."""
+    """Runs one side in a process of its own: times the requests of standard input, a JSON object per line."""
     encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
     texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}

@@ -206,7 +206,7 @@ def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: li
 
 
 def work(options) -> None:
-    """Is an engine, in a process of its own: embeds the first texts as each line of standard input says.
+    """Runs an engine in a process of its own: embeds the first texts as each line of standard input says.
 
     A line is {"count": texts, "batch", "vectors": a file to write, or absent}; the answer is {"processor": seconds}.
     """
