@@ -203,7 +203,7 @@ def unpacked(path: pathlib.Path) -> bytes:
 
 
 def caption(index: int) -> str:
-    """Returns a caption that is no part of another caption."""
+    """Returns the caption with a number; no caption contains another."""
     return f"the caption number {index:03d} of all"
 
 
@@ -274,20 +274,20 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
 
     Returns (one of `OUTCOMES`, the file, its damage and the numbers or the message). Ends the process after `SECONDS`.
     """
-    kind = KINDS[name]
+    file_kind = KINDS[name]
     draw = random.Random(f"{name} {seed}")
-    good = root / kind.make.__name__
+    good = root / file_kind.make.__name__
     copy = root / f"{name}-{seed}"
     if not good.exists():
-        kind.make(good)
+        file_kind.make(good)
     shutil.copytree(good, copy)
-    file = draw.choice(sorted(path for pattern in kind.files for path in copy.glob(pattern)))
+    file = draw.choice(sorted(path for pattern in file_kind.files for path in copy.glob(pattern)))
     file_name = str(file.relative_to(copy))
-    data, how = damaged(draw, file.read_bytes(), kind.ways)
+    data, how = damaged(draw, file.read_bytes(), file_kind.ways)
     file.write_bytes(data)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
-        used, skipped = kind.read(copy, good, file_name)
+        used, skipped = file_kind.read(copy, good, file_name)
         outcome = COUNTED if skipped else USED
         detail = f"{used} used, {skipped} skipped"
     except UserError as error:

@@ -134,15 +134,15 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     first = different[0]
     ours = here[first]
     theirs = there[first]
-    place = min(len(ours), len(theirs))  # where one begins with the other
+    begin = min(len(ours), len(theirs))  # if the longer ids begin with the shorter
     for position, (our_id, their_id) in enumerate(zip(ours, theirs)):
         if our_id != their_id:
-            place = position
+            begin = position
             break
     return tokens, (
         False,
         f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {len(ours)} ids here, "
-        f"{len(theirs)} there; from place {place} {ours[place : place + 5]} here, {theirs[place : place + 5]} there",
+        f"{len(theirs)} there; from place {begin} {ours[begin : begin + 5]} here, {theirs[begin : begin + 5]} there",
     )
 
 

@@ -65,7 +65,7 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
     tokenizer = build_tokenizer(config, export / "vocabulary.txt")
     pieces = pieces_of(lite, config, read_json(lite / DESCRIPTION)["text"])
     tokenize = tf.function(lambda batch: tokenizer(batch), [tf.TensorSpec([None], tf.string)], autograph=False)
-    different = collections.defaultdict(list)  # {kind: [(text, ids in lite/, ids in the graph)]}
+    different = collections.defaultdict(list)  # {kind of odd character: [(text, ids in lite/, ids in the graph)]}
     graph_seconds = 0.0
     lite_seconds = 0.0
     for begin in range(0, len(texts), 1000):
@@ -83,8 +83,8 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
     count = sum(map(len, different.values()))
     speed = f"{1e6 * graph_seconds / len(texts):.1f} and {1e6 * lite_seconds / len(texts):.1f}"
     print(f"{len(texts):,} texts, {count} with other ids; processor microseconds per text, graph and here: {speed}")
-    for kind, examples in different.items():
-        print(f"  {kind}: {len(examples)}, such as {examples[0]}")
+    for character, examples in different.items():
+        print(f"  {character}: {len(examples)}, such as {examples[0]}")
 
 
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:

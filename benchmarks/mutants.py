@@ -78,7 +78,7 @@ def _changed(node: ast.AST, **fields) -> ast.AST:
 
 
 def _other_operation(operation: ast.AST) -> ast.AST | None:
-    """Returns the operation of `OPERATIONS` that takes the place of another, `None` if there is none."""
+    """Returns the operation that takes the place of another by `OPERATIONS`, or `None`."""
     other = OPERATIONS.get(type(operation).__name__)
     return getattr(ast, other)() if other else None
 

@@ -6,7 +6,7 @@
 Flickr8k's 1,000 photographs in five folds: 800 for training, 200 for the test; all texts of a photograph stay on one
 side. Captions: five in English; in German, French and Czech Multi30K's one, for none of the photographs, 3% of them,
 or all; none in Arabic, which only the test has. Translation pairs: Multi30K's 29,000 English sentences with their
-German, French and Czech ones, but for the test's photographs. Image tower: EfficientNet-Lite0 of ImageNet,
+German, French and Czech translations, but for the test's photographs. Image tower: EfficientNet-Lite0 of ImageNet,
 frozen. Text tower: multilingual-e5-small, frozen, or a BERT of two layers that begins from nothing.
 
 Written: folds.csv, a line for each method, fold and seed ("3.0") with the mean recall (R@1, 5 and 10, both directions)

@@ -112,7 +112,7 @@ def title_of(row: int, texts: dict[str, str]) -> tuple[str, str]:
 
 
 def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
-    """Returns {language: [(title, [its stamp's row])]} for titles of every third stamp, without those that stamps keep.
+    """Returns {language: [(title, [its stamp's row])]} of every third stamp, without the titles that stamps keep.
 
     `stamps`: {language: title} of each stamp. In a language with fewer than `FEW` titles each stamp asks.
     """

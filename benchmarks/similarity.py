@@ -27,7 +27,7 @@ from mural_tf.analysis.languages import family_of
 
 PERMUTATIONS = 9_999
 NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5
-# {tag: code of a language that stands for it in URIEL}, such as Standard Arabic for Arabic.
+# {tag: URIEL's code of a language that represents it}, such as Standard Arabic for Arabic.
 MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": "zsm", "ne": "npi", "or": "ory",
          "qu": "quz", "sq": "als", "sw": "swh", "uz": "uzn", "yi": "ydd", "zh": "cmn", "no": "nob",
          "ku": "kmr", "et": "ekk", "mg": "plt", "om": "gaz", "sc": "src", "fil": "tgl", "ff": "fuc",

@@ -111,7 +111,7 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
 
 
 class Sample:
-    """Keeps at most `size` of the different items that are added: those of least hash, whatever their order."""
+    """Keeps at most `size` of the different items that are added: the items of least hash, added in any order."""
 
     def __init__(self, size: int):
         self._size = size
@@ -202,8 +202,8 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
             sides = pairs[language].items()
             dictionary = learn_dictionary(sides)
-            found = pairs[language].distinct_count()
-            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": found}
+            available = pairs[language].distinct_count()
+            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": available}
             for text, group in sampled_texts:
                 seed = f"{settings['seed']} {language} {text}"
                 for translation in translate_words(text, dictionary, settings["copies"], seed):
