@@ -168,7 +168,8 @@ def test_a_stage_without_captions_tunes_no_language(tmp_path):
     records.write_records(tmp_path, records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "b", "de")])
     config = base_config()
     config.data.directory = str(tmp_path)
-    assert not tuning.TunedEvaluation(None, config, "dev")._trained_languages()
+    measured = types.SimpleNamespace(at=None)
+    assert not tuning.TunedEvaluation(measured, config, "dev")._trained_languages()
 
 
 def get_data(folder):
