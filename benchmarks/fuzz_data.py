@@ -25,6 +25,7 @@ import tarfile
 import tempfile
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -198,7 +199,7 @@ def unpacked(path: pathlib.Path) -> bytes:
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return b""
 
 

@@ -134,9 +134,13 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
     for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single items}
         request = json.loads(line)
         items = all_items[request["case"]]
-        size = 1 if request["singles"] else BATCH
+        size = BATCH
+        end = len(items)
+        if request["singles"]:
+            size = 1
+            end = request["singles"]
         times = []
-        for begin in range(0, (request["singles"] or len(items)) * size, size):
+        for begin in range(0, end, size):
             part = items[begin % len(items) :][:size]
             elapsed, _ = seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))
             times.append(elapsed)

@@ -251,7 +251,7 @@ def write_open_clip(folder, **text):
     vision = dict(image_size=SIDE, layers=LAYERS, width=WIDTH, patch_size=PATCH, head_width=WIDTH // HEADS, mlp_ratio=2)
     text = {"hf_model_name": "xlm-roberta-base", "hf_pooler_type": "mean_pooler", "context_length": 12, **text}
     model = {"embed_dim": 20, "vision_cfg": vision, "text_cfg": text}
-    foreign.write_json(folder / "open_clip_config.json", model_cfg=model, preprocess_cfg={})
+    foreign.write_json(folder / "open_clip_config.json", model_cfg=model, preprocess_cfg={"mean": None, "std": None})
     write_pieces(folder / "sentencepiece.bpe.model", _with_unknown_first())
     return folder
 

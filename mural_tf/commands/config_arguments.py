@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -81,7 +82,7 @@ def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
     all_fields = base_config().to_dict()
     for argument in arguments:
-        if "config." not in argument[:9]:  # "--config."
+        if not re.match("--?config[.]", argument):
             continue
         name, _, _ = argument.lstrip("-").partition("=")
         _, *parts = name.split(".")

@@ -83,7 +83,9 @@ def _is_in_top(tf_idf: np.ndarray) -> np.ndarray:
 
     Of equal values the earlier columns win, which `count_words` gives to the more frequent words.
     """
-    tie_break = 1e-12 * np.arange(tf_idf.shape[1])  # float64: smaller than any true difference
+    words = tf_idf.shape[1]
+    # In float64 smaller than any true difference, and in all below the bound that stands for zero.
+    tie_break = min(1e-12, 5e-10 / words) * np.arange(words)
     values = tf_idf - tie_break
     count = min(TOP, values.shape[1])
     smallest_in_top = np.partition(values, -count, axis=1)[:, -count]  # [A]

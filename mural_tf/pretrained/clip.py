@@ -221,8 +221,8 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
         settings["size"] = square(side)
         settings["do_center_crop"] = False
     settings["resample"] = PILLOW_NUMBERS[preprocess.get("interpolation") or "bicubic"]
-    settings["image_mean"] = preprocess.get("mean", settings["image_mean"])
-    settings["image_std"] = preprocess.get("std", settings["image_std"])
+    settings["image_mean"] = preprocess.get("mean") or settings["image_mean"]
+    settings["image_std"] = preprocess.get("std") or settings["image_std"]
     # `path` is for messages: open_clip's file lacks Hugging Face's keys, so all values come from `settings`.
     configure_pixels(path, tower, side, settings)
 

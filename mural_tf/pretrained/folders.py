@@ -47,7 +47,7 @@ def family_of(folder: pathlib.Path) -> str:
             return "mexma_siglip"
         if model_type is None:
             return ""
-        return FAMILY_OF_TYPE.get(model_type, "bert")
+        return FAMILY_OF_TYPE.get(str(model_type), "bert")
     if folder.is_dir() and find_efficientnet(folder):
         return "efficientnet"
     return ""

@@ -207,8 +207,8 @@ def template_of(tokenizer: Mapping, path: pathlib.Path) -> list[str] | None:
             single = check_json(step.get("single"), list[dict], "post_processor.single", path)
             names = [part.get("SpecialToken", {}).get("id", "") for part in single]
         elif step.get("type") in ("BertProcessing", "RobertaProcessing"):
-            begin = step.get("cls") or [""]  # [token, id]
-            end = step.get("sep") or [""]
+            begin = check_json(step.get("cls") or [""], list, "post_processor.cls", path)  # [token, id]
+            end = check_json(step.get("sep") or [""], list, "post_processor.sep", path)
             names = [str(begin[0]), "", str(end[0])]
     return names
 

@@ -4,6 +4,7 @@ import pytest
 from test_paper_configs import load
 
 from mural_lite.errors import UserError
+from mural_tf.commands import config_arguments
 from mural_tf.configs import parse
 from mural_tf.demo.emoji import CORE
 from mural_tf.models import method_names
@@ -34,6 +35,12 @@ def test_arguments_are_a_variant_and_fields(text, expected):
 def test_unknown_arguments_are_answered_with_what_is_known(text, message):
     with pytest.raises(UserError, match=message):
         parse(text, VARIANTS)
+
+
+def test_a_table_may_be_called_config():
+    config_arguments._check_fields(["config.csv", "--output=config.out", "--config.train.steps=3"])
+    with pytest.raises(UserError, match="there is no field 'csv'"):
+        config_arguments._check_fields(["--config.csv=1"])
 
 
 @pytest.mark.parametrize(
