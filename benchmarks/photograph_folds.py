@@ -1,4 +1,4 @@
-"""Where captions are many, few or missing: ALIGN, MURAL and what may follow them, on photographs with human captions.
+"""Where captions are many, few or missing: ALIGN, MURAL and further stages, on photographs with human captions.
 
     git clone …/sic_translator …/dataset …/Arabic-Image-Captioning     # docs/evaluation.md has the addresses
     python -m benchmarks.photograph_folds --data=FOLDER --output=results/folds

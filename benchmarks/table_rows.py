@@ -437,7 +437,7 @@ TRAINED_TOWERS = (
 
 
 # Heads on trained towers: captions in all 25 languages, names of emoji alone, three styles. Does joint training or a
-# stage of translations serve an aligned text tower better, and what does the weight of [MURAL]'s text-text task do?
+# stage of translations serve an aligned text tower better, and does the weight of [MURAL]'s text-text task matter?
 def on_names(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
     """Returns the stage that trains the first command's heads, or another method's, on drawings in three styles."""
     fields = (("data.image_text_languages", ()), *NAMES_ALONE, *overrides)

@@ -84,7 +84,7 @@ def _is_in_top(tf_idf: np.ndarray) -> np.ndarray:
     Of equal values the earlier columns win, which `count_words` gives to the more frequent words.
     """
     words = tf_idf.shape[1]
-    # In float64 smaller than any true difference, and in all below the bound that stands for zero.
+    # In float64 smaller than any true difference, and in all below the bound of values that count as zero.
     tie_break = min(1e-12, 5e-10 / words) * np.arange(words)
     values = tf_idf - tie_break
     count = min(TOP, values.shape[1])

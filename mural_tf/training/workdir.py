@@ -112,7 +112,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
             if different:
                 _take_changes(workdir, recorded, config, different)
             if writes:
-                _keep_places(workdir, recorded, config)
+                _keep_data_folder(workdir, recorded, config)
     else:
         _check_own(workdir)
         save_config(config, workdir / "config.json")
@@ -143,11 +143,12 @@ def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDic
     save_config(recorded, workdir / "config.json")
 
 
-def _keep_places(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict) -> None:
+def _keep_data_folder(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict) -> None:
     """Writes the data's folder and split to the workdir's config.json, where exports and fine-tuning look for them."""
-    places = config.data.directory, config.evaluation.split
-    if places != (recorded.data.directory, recorded.evaluation.split):
-        recorded.data.directory, recorded.evaluation.split = places
+    has_moved = recorded.data.directory != config.data.directory
+    if has_moved or recorded.evaluation.split != config.evaluation.split:
+        recorded.data.directory = config.data.directory
+        recorded.evaluation.split = config.evaluation.split
         save_config(recorded, workdir / "config.json")
 
 

@@ -183,7 +183,9 @@ def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeyp
     kept = json.loads((workdir / "evaluation" / "emoji-test.json").read_text())
     assert kept["split"] == "test" and "4 of 5 images" in kept["protocol"] and kept["sizes"]["en"]["captions"] == 4
     assert rows[0]["evaluated"] == {"emoji": {"data": str(data_dir), "split": "test"}}
-    assert kept["metrics"] == {key: value for key, value in rows[0].items() if key not in ("step", "evaluated")}
+    assert rows[0]["checkpoint"] == "latest"  # the workdir has no result of its own
+    others = ("step", "evaluated", "checkpoint")
+    assert kept["metrics"] == {key: value for key, value in rows[0].items() if key not in others}
     assert kept["model"] == str(workdir) and kept["step"] == 7
 
 
