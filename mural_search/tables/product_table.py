@@ -43,6 +43,8 @@ from mural_search.tables.table_columns import (
 from mural_search.tables.table_pictures import Pictures, pictures_of
 from mural_search.tables.table_rows import Row, Value, columns_of_lists, names_picture, texts_of, with_lists
 
+ID = "id:"  # WooCommerce's mark of an id where an article number may be, too
+IDS = ("id", "productid")  # plain names of columns with ids
 TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of tables that may lie next to pictures
 CHECKED = 50  # first rows whose pictures are looked for
 
@@ -88,7 +90,8 @@ class RowContent(NamedTuple):
       pictures: names, addresses or bytes of pictures, as `Pictures.file` takes them.
       captions: (language, text, whether the language is guessed) of each caption.
       product: the id of the product, "" in a row that names no product.
-      names: the names by which other rows may call this row's product: its id, its article number.
+      names: the names by which other rows may call this row's product: "id:10" for its id, "W0" for its article number;
+        the first is the name of the column with the product's id.
       parent: the name by which the row calls the product that it is a variation of, or "".
       fields: {name: value}.
     """
@@ -192,8 +195,11 @@ class ProductTable:
         names = []
         if product:
             fields[columns.identity] = product
-            ids = [_text_in(values, name) for name in values if plain(name) in IDENTITIES]
-            names = [product, *filter(None, ids)]
+            others = [name for name in values if plain(name) in IDENTITIES and name != columns.identity]
+            for name in (columns.identity, *others):
+                text = _text_in(values, name)
+                if text:
+                    names.append(f"{ID}{text}" if plain(name) in IDS else text)  # an id may equal an article number
         parent = _text_in(values, columns.parent)
         return RowContent(row.place, pictures, self._captions(values), product, names, parent, fields)
 

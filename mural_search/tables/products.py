@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
-from mural_search.tables.product_table import ProductTable, RowContent, Unusable
+from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
 from mural_search.tables.table_pictures import Pictures
 from mural_search.tables.table_rows import Row
@@ -158,7 +158,7 @@ def _wanted_rows(
     """Yields the content of each wanted row, and {file: name to show} of its pictures."""
     file_of = functools.partial(_file_of, table.pictures, keep)
     file_of_name = functools.cache(file_of)  # each name is looked for once
-    unwanted: dict[str, str] = {}  # product -> reason
+    reasons: dict[str, str] = {}  # name of a product -> why it is not wanted, or ""
     for row in table.table.rows(tally.skip):
         if bar is not None:
             bar.update()
@@ -167,7 +167,7 @@ def _wanted_rows(
         except Unusable as error:
             tally.skip(error.problem, _place(row, error.value))
             continue
-        reason = _reason_against(table, row, content, unwanted)
+        reason = _reason_against(table, row, content, reasons)
         if reason:
             tally.leave_out(reason, row.place)
             continue
@@ -200,16 +200,31 @@ def _place(row: Row, value: str) -> str:
     return f"{row.place} ({value[:LONGEST_NAME]})"
 
 
-def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted: dict[str, str]) -> str:
-    """Returns why a row is not wanted, or ""; notes in `unwanted` the products that a row leaves out."""
+def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons: dict[str, str]) -> str:
+    """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
     # A variation, or a further row of a product, goes with the product.
-    owners = [content.product, content.parent, content.parent.removeprefix("id:")]
     reason = table.reason_against(row.values)
-    for owner in owners:
-        reason = reason or unwanted.get(owner, "")
-    if reason and not content.parent:
-        unwanted.update(dict.fromkeys(content.names, reason))
+    reason = reason or _first_known(reasons, content.names[:1])
+    reason = reason or _first_known(reasons, _names_of_parent(content, table.columns))
+    if not content.parent:
+        for name in content.names:
+            reasons[name] = reasons.get(name) or reason
     return reason
+
+
+def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
+    """Returns the names that a row may mean by its parent: "id:10" is an id, "10" an article number before an id."""
+    parent = content.parent
+    if not parent or parent.startswith(ID):
+        return (parent,)
+    if plain(columns.parent) == "parentid":
+        return f"{ID}{parent}", parent
+    return parent, f"{ID}{parent}"
+
+
+def _first_known(known: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns what is known of the first of several names of which anything is known, or ""."""
+    return next((known[name] for name in names if name in known), "")
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
@@ -228,8 +243,8 @@ def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
     has_groups = plain(columns.parent) in GROUPS
     products = []
     for content in contents:
-        parent = content.parent.removeprefix("id:")
-        product = product_of.get(content.parent) or product_of.get(parent)
+        parent = content.parent.removeprefix(ID)
+        product = _first_known(product_of, _names_of_parent(content, columns))
         if not product:
             product = parent if has_groups and parent else content.product
         products.append(product)

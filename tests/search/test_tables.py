@@ -350,6 +350,19 @@ def test_what_entries_hold(tmp_path):
     assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
 
 
+def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
+    """Drafts and parents are of one product, also where another product's article number is its id."""
+    head = ["ID", "SKU", "Name", "Published", "Parent", "Images"]
+    drafts = rows(head, ["44", "7", "mug", "0", "", "p0.jpg"], ["7", "8", "cap", "1", "", "p1.jpg"])
+    entries, _ = found(inspect_table(TableRequest(str(drafts(tmp_path)), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["7"]
+    mug, cap = ["1", "44", "mug", "1", "", "p0.jpg"], ["44", "", "cap", "1", "", "p1.jpg"]
+    for parent, product in (("id:44", "44"), ("44", "1")):
+        table = rows(head, mug, cap, ["45", "", "", "1", parent, "p2.jpg"])(tmp_path)
+        entries, _ = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+        assert [entry.product for entry in entries] == ["1", "44", product]
+
+
 def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
     made = workbook(*SHEET, change=lambda book: book.active.cell(9000, 1, "x"))(tmp_path)
     monkeypatch.setattr(own_tables, "MOST_ROWS", 4)
