@@ -93,7 +93,7 @@ class RowContent(NamedTuple):
       names: the names by which other rows may call this row's product: "id:10" for its id, "W0" for its article number;
         the first is the name of the column with the product's id.
       parent: the name by which the row calls the product that it is a variation of, or "".
-      fields: {name: value}.
+      fields: {name: values}.
     """
 
     place: str
@@ -102,7 +102,7 @@ class RowContent(NamedTuple):
     product: str
     names: Sequence[str]
     parent: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, Sequence[str]]
 
 
 class Unusable(Exception):
@@ -189,12 +189,12 @@ class ProductTable:
         pictures: list[str | bytes] = []
         for name in columns.images:
             pictures += pictures_of(values.get(name, ()))
-        fields = {name: _text_in(values, name) for name in values if columns.is_field(name)}
-        fields = {name: text for name, text in fields.items() if text}
+        fields = {name: _texts_in(values, name) for name in values if columns.is_field(name)}
+        fields = {name: texts for name, texts in fields.items() if texts}
         product = _text_in(values, columns.identity)
         names = []
         if product:
-            fields[columns.identity] = product
+            fields[columns.identity] = (product,)
             others = [name for name in values if plain(name) in IDENTITIES and name != columns.identity]
             for name in (columns.identity, *others):
                 text = _text_in(values, name)
@@ -260,10 +260,14 @@ def _tag(language: str) -> str:
     return tag
 
 
+def _texts_in(values: Mapping[str, Value], name: str) -> tuple[str, ...]:
+    """Returns the texts of a column, each in one line, () for a picture."""
+    return tuple(filter(None, map(plain_text, texts_of(values.get(name, "")))))
+
+
 def _text_in(values: Mapping[str, Value], name: str) -> str:
     """Returns the value of a column in one line, "" for a picture or without a column."""
-    texts = texts_of(values.get(name, "")) if name else ()
-    return ", ".join(filter(None, map(plain_text, texts)))
+    return ", ".join(_texts_in(values, name)) if name else ""
 
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"

@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
+from mural_search.items import SEVERAL, fields_of
 from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
 from mural_search.tables.table_pictures import Pictures
@@ -64,8 +65,8 @@ class Entry:
         size_before = self._size()
         for language, text, is_guessed in content.captions:
             self.captions.setdefault((language, text), (number, is_guessed))
-        for name, value in content.fields.items():  # a product may have several rows
-            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), value]))  # each value once
+        for name, values in content.fields.items():  # a product may have several rows
+            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), *values]))  # each value once
         return self._size() > size_before
 
     def _size(self) -> int:
@@ -73,13 +74,25 @@ class Entry:
 
     def texts(self) -> dict[str, str]:
         """Returns {name: text} of the fields, as an index shows them."""
-        return {name: ", ".join(values) for name, values in self.fields.items()}
+        texts, _ = fields_of(self.fields)
+        return texts
 
     def digest(self) -> str:
         """Returns a hash of the entry's content, which changes with its rows in the table."""
         values = [self.product, self.file and self.file.name, list(self.captions), self.fields]
         content = json.dumps(values).encode()
         return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+def _without_lists(values: Sequence[str]) -> list[str]:
+    """Returns the values of a field without a list "36, 37" of other values: a product's, next to its sizes' rows."""
+    others = []
+    for value in values:
+        parts = value.split(SEVERAL)
+        is_list = len(parts) > 1 and set(parts) <= set(values)
+        if not is_list:
+            others.append(value)
+    return others
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:
@@ -114,6 +127,8 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
         else:
             tally.leave_out(DUPLICATE, content.place)
     _complete(entries.by_product)
+    for entry in entries.by_key.values():
+        entry.fields = {name: _without_lists(values) for name, values in entry.fields.items()}
     tally.check(table.request.max_skipped_fraction)
     if not entries.by_key:
         raise UserError(f"{table.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
@@ -264,8 +279,8 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
             captions.append((language, text, is_guessed))
     fields = dict(content.fields)
     if content.product:
-        fields[VARIATIONS] = content.product
-    fields[columns.identity] = product
+        fields[VARIATIONS] = (content.product,)
+    fields[columns.identity] = (product,)
     return content._replace(captions=captions, fields=fields)
 
 

@@ -36,6 +36,7 @@ from table_data import (
 
 from benchmarks import damage
 from mural_lite.errors import UserError
+from mural_search.catalogue import items_of
 from mural_search.tables import own_tables, table_columns
 from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import RowTally, read
@@ -348,6 +349,17 @@ def test_what_entries_hold(tmp_path):
     several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
     of_one = found(inspect_table(TableRequest(str(several(tmp_path)))), tmp_path)[0]
     assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
+
+
+def test_values_of_several_rows_are_each_a_value(tmp_path):
+    """Next to the rows of its sizes a product's own list of sizes says nothing more."""
+    sizes = rows(["ID", "Name", "Size", "Price", "Parent", "Images"], ["1", "hat", "36, 37", "", "", "p0.jpg"],
+        ["2", "", "36", "19.90", "id:1", ""], ["3", "", "37", "24.90", "id:1", ""])(tmp_path)  # fmt: skip
+    tally = RowTally()
+    (hat,) = read(inspect_table(TableRequest(str(sizes), language="en")), tally, tmp_path)
+    assert (hat.fields["Size"], hat.fields["Price"], tally.written) == (["36", "37"], ["19.90", "24.90"], 3)
+    item, _ = next(items_of([hat]))
+    assert (item.fields["Size"], item.several["Size"]) == ("36, 37", ("36", "37"))
 
 
 def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
