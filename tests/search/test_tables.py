@@ -362,6 +362,14 @@ def test_values_of_several_rows_are_each_a_value(tmp_path):
     assert (item.fields["Size"], item.several["Size"]) == ("36, 37", ("36", "37"))
 
 
+def test_a_picture_of_another_folder_is_not_taken(tmp_path):
+    wanted = ["shoes/1.png", "Shoes/2.png", "2.png", "https://x.example/pictures/2.jpg"]
+    make = columns(["image", "caption"], wanted, HATS, names=["shoes/2.jpg", "hats/1.jpg"])
+    entries, skipped = found(inspect_table(TableRequest(str(make(tmp_path)), language="en")), tmp_path)
+    assert [(str(entry.file.relative_to(tmp_path)), len(entry.captions)) for entry in entries] == [("shoes/2.jpg", 3)]
+    assert "1 x picture that is not there" in skipped and "(shoes/1.png)" in skipped
+
+
 def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
     """Drafts and parents are of one product, also where another product's article number is its id."""
     head = ["ID", "SKU", "Name", "Published", "Parent", "Images"]
