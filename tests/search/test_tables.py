@@ -189,6 +189,8 @@ TABLES = {
     "HTML": columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4),
     "codes that repeat": columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS),
     "prices that differ": columns(["price", "image", "title"], "1.50 2.50 3.50 4.50".split(), NAMES, HATS),
+    "whole prices that differ": columns(["Preis", "stock", "image", "title"], [10, 11, 12, 13], [5, 16, 7, 18],
+        NAMES, HATS),
     # pictures
     "two of one name, in folders": columns(["image", "title"], ["x.jpg", "p3.jpg"], HATS, names=["a/x.jpg", "b/x.jpg",
         "p3.jpg"]),
