@@ -235,7 +235,7 @@ class ProductTable:
         """Returns why a row is not wanted, or ""."""
         where = self.request.where
         for name in self.columns.sold:
-            text = _text_in(values, name).casefold()
+            text = _text_in(values, name).casefold().removesuffix(".0")  # pandas writes 0 as 0.0
             if text in NOT_FOR_SALE and name not in where and not self.request.all_rows:
                 return f"row that is not for sale ({name}: {text}); --where=all takes these, too"
         for name, conditions in where.items():

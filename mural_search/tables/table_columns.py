@@ -68,7 +68,9 @@ _PARENT = (
 GROUPS = ["itemgroupid", "productgroup", "groupid"]  # which rows without a row of their own share
 _SOLD = (
     "published publié veröffentlicht publicado pubblicato gepubliceerd opublikowane opublikowany publicerad udgivet "
-    "опубликован опубликовано 公開 公開済み 已发布 status state active aktiv enabled"
+    "опубликован опубликовано 公開 公開済み 已发布 status state active aktiv enabled visibilityincatalog "
+    "sichtbarkeitimkatalog visibilitédanslecatalogue visibilidadenelcatálogo visibilitànelcatalogo "
+    "zichtbaarheidincatalogus visibilidadenocatálogo widocznośćwkatalogu"
 ).split()
 # Names of amounts, besides prices; numbers that differ are not ids there.
 _AMOUNTS = re.compile(

@@ -372,6 +372,17 @@ def test_a_picture_of_another_folder_is_not_taken(tmp_path):
     assert "1 x picture that is not there" in skipped and "(shoes/1.png)" in skipped
 
 
+def test_products_that_a_shop_hides_are_left_out(tmp_path):
+    """Those that WooCommerce hides in its catalogue, and a 0 as pandas writes it."""
+    head = ["ID", "Name", "Published", "Visibility in catalog", "Images"]
+    hidden = [["1", "mug", "1", "hidden", "p0.jpg"], ["2", "cap", "0.0", "visible", "p1.jpg"]]
+    table = rows(head, *hidden, ["3", "hat", "1.0", "visible", "p2.jpg"])(tmp_path)
+    entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["3"]
+    assert "1 x row that is not for sale (Visibility in catalog: hidden)" in skipped
+    assert "1 x row that is not for sale (Published: 0)" in skipped
+
+
 def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
     """Drafts and parents are of one product, also where another product's article number is its id."""
     head = ["ID", "SKU", "Name", "Published", "Parent", "Images"]
