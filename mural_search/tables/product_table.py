@@ -304,6 +304,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
     rows = list(itertools.islice(all_rows, SAMPLE))
     own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
     rows = [with_lists(row, own_table.lists) for row in rows]
+    rows = [row for row in rows if row.values]
     if not rows:
         hint = ", below its names of columns if it has any"
         if problems:

@@ -104,6 +104,12 @@ KINDS = {
     "orient=table": document({"schema": {"fields": []}, "data": OBJECTS}),
     "names as keys": document(dict(zip(NAMES, HATS))),
     "names as keys of lists": document({name: [hat, "hat"] for name, hat in zip(NAMES, HATS)}),
+    "orient=split, a MultiIndex": document({**SPLIT, "columns": [["image", ""], ["caption", "en"]]}),
+    "orient=split, broken": document({**SPLIT, "data": [5]}),
+    "rows of nothing": document([{}, {"a": None}]),
+    "lists of nothing": document([[], []]),
+    "lists in lists": document([{"image": NAMES[0], "caption": [["hat"], ["cap", ["coat"]]], "sizes": [[1, 2], [3]]}]),
+    "deep lists": text('{"image": "p0.jpg", "t": ' + "[" * 500 + "5" + "]" * 500 + "}", "t.jsonl"),
     "columns of different lengths": document({"image": NAMES, "caption": HATS[:2]}),
     # rows above the names
     "a title": rows(["Export, all"], [], *SHEET),
