@@ -75,7 +75,22 @@ def read_rows(
 def _rows_of(batch) -> list[dict[str, Any] | None]:
     """Returns a batch's rows, `None` for a row with values that Python cannot hold: invalid UTF-8, odd dates."""
     try:
-        return batch.to_pylist()
+        return _in_microseconds(batch).to_pylist()
     except (ValueError, ArithmeticError):
         one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
         return [None] if batch.num_rows == 1 else [row for single in one_by_one for row in _rows_of(single)]
+
+
+def _in_microseconds(batch):
+    """Returns a batch whose times and durations in nanoseconds are cut to microseconds, as Python's have them."""
+    import pyarrow
+    from pyarrow import types
+
+    columns = []
+    for column in batch.columns:
+        if types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+        elif types.is_duration(column.type) and column.type.unit == "ns":
+            column = column.cast(pyarrow.duration("us"), safe=False)
+        columns.append(column)
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)

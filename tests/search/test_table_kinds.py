@@ -160,6 +160,17 @@ def test_a_picture_in_a_cell_may_be_large_and_a_message_stays_short(tmp_path):
     assert "xxx)" in skipped and len(skipped) < 400
 
 
+def test_nanoseconds_cost_no_row(tmp_path):
+    """Python has no type for them: with pandas its type would be taken, without it the row was lost."""
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    moments = arrow.array([1764374400123456789, None], arrow.timestamp("ns", "UTC"))
+    lengths = arrow.array([1_001, None], arrow.duration("ns"))
+    table = parquet(NAMES, image=NAMES[:2], title=HATS[:2], made=lambda _: moments, took=lambda _: lengths)(tmp_path)
+    entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+    assert len(entries) == 2 and not skipped
+    assert entries[0].texts() == {"made": "2025-11-29 00:00:00.123456+00:00", "took": "0:00:00.000001"}
+
+
 def test_links_lead_where_the_user_says(tmp_path):
     """Folders as git-annex and the cache of Hugging Face have them: names are links to files elsewhere."""
     (tmp_path / "blobs").mkdir()
