@@ -38,7 +38,7 @@ class Item:
     fields: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
     content: str = ""
     digest: str = ""
-    several: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
+    several: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False, repr=False)
 
     @property
     def has_image(self) -> bool:
