@@ -72,6 +72,17 @@ def with_cover(book):
         sheet.append(line)
 
 
+def hidden(book):
+    book.active.row_dimensions[3].hidden = True
+    book.active.column_dimensions["D"].hidden = True
+
+
+def zeros(book):
+    """The last sku is a plain number."""
+    for row in range(2, 5):
+        book.active.cell(row, 1).number_format = "00000"
+
+
 def floats(folder):
     pictures(folder, [f"{1000 + i}.jpg" for i in range(4)])
     return columns(["image_id", "title"], ["1000.0", "", "1002.0", "1003.0"], HATS, names=())(folder)
@@ -130,6 +141,8 @@ KINDS = {
         ["A2", "p2.jpg", "bag"]), change=drawn),
     "links of cells": workbook(SHEET[0], *([f"A{i}", "open", HATS[i]] for i in range(4)), change=linked),
     "a cover sheet": workbook(["Catalogue 2026"], ["made by", "Anna"], ["for", "all"], change=with_cover),
+    "hidden rows and columns": workbook([*SHEET[0], "cost"], *([*line, 5] for line in SHEET[1:]), change=hidden),
+    "numbers with zeros in front": workbook(SHEET[0], *([i + 7, NAMES[i], HATS[i]] for i in range(4)), change=zeros),
     # names and contents of pictures
     "numbers of captions": with_suffixes("token"),
     "numbers of captions in .txt": with_suffixes("txt"),
