@@ -141,7 +141,8 @@ class _Entries:
     def __init__(self):
         self.by_key: dict[tuple, Entry] = {}
         self.by_product: dict[str, list[Entry]] = collections.defaultdict(list)
-        self._names: collections.Counter = collections.Counter()
+        self._counts: collections.Counter = collections.Counter()
+        self._names: set[str] = set()
 
     def add(self, number: int, content: RowContent, product: str, files: Mapping[pathlib.Path, str]) -> bool:
         """Adds a row to the entries of its pictures or its product; returns whether any of it was new."""
@@ -159,12 +160,19 @@ class _Entries:
         """Returns the entry of a product's picture, or of a name without a picture; makes it if it is new."""
         key = product, file, "" if file else name
         if key not in self.by_key:
-            self._names[name] += 1
-            count = self._names[name]
-            numbered = name if count == 1 else f"{name}#{count}"
-            self.by_key[key] = Entry(product, numbered, file)
+            self.by_key[key] = Entry(product, self._new_name(name), file)
             self.by_product[product].append(self.by_key[key])
         return self.by_key[key]
+
+    def _new_name(self, name: str) -> str:
+        """Returns a name that no entry has: "A", then "A#2", unless a product of the table is called so."""
+        while True:
+            self._counts[name] += 1
+            count = self._counts[name]
+            numbered = name if count == 1 else f"{name}#{count}"
+            if numbered not in self._names:
+                self._names.add(numbered)
+                return numbered
 
 
 def _wanted_rows(

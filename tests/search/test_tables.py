@@ -383,6 +383,12 @@ def test_products_that_a_shop_hides_are_left_out(tmp_path):
     assert "1 x row that is not for sale (Published: 0)" in skipped
 
 
+def test_a_product_may_be_called_as_a_second_picture(tmp_path):
+    make = columns(["id", "title_en", "image"], ["A", "A#2"], ["hat", "cap"], ["p0.jpg|p1.jpg", "p2.jpg"])
+    entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)))), tmp_path)
+    assert [(entry.name, entry.product) for entry in entries] == [("A", "A"), ("A#2", "A"), ("A#2#2", "A#2")]
+
+
 def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
     """Drafts and parents are of one product, also where another product's article number is its id."""
     head = ["ID", "SKU", "Name", "Published", "Parent", "Images"]
