@@ -30,6 +30,7 @@ OF_IDS = re.compile(r"(^|[\W_])(id|ids|sku|gtin|ean|upc|isbn|mpn|asin|handle|slu
 OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena|цена|価格|价格|가격|سعر|कीमत", re.I)
 CURRENCY = re.compile(r"[$€£¥₹₽₩₺]|\b[A-Z]{3}\b")
 DECIMALS = re.compile(r"\d[.,]\d\d?$")
+OPERATORS = re.compile("[<>=]")  # which end the name of a field in a filter
 ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
 CODE = re.compile(r"\d+|(?=\S*[\d_-])[\w./-]+")
 DATE = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}")
@@ -205,6 +206,8 @@ class _Column:
 
     @property
     def is_filter(self) -> bool:
-        """Whether it has few values, each of several items, or a range of numbers or dates."""
+        """Whether a filter can name it and it has few values, each of several items, or a range of numbers or dates."""
+        if OPERATORS.search(self.name):
+            return False
         is_range = self._are_amounts and len(self.part_counts) > FEW_NUMBERS and not self.is_id
         return is_range or (self.repeats and len(self.part_counts) <= FEW and not self.is_text)
