@@ -84,13 +84,11 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
 def _in_microseconds(batch):
     """Returns a batch whose times and durations in nanoseconds are cut to microseconds, as Python's have them."""
     import pyarrow
-    from pyarrow import types
 
-    columns = []
-    for column in batch.columns:
-        if types.is_timestamp(column.type) and column.type.unit == "ns":
-            column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
-        elif types.is_duration(column.type) and column.type.unit == "ns":
-            column = column.cast(pyarrow.duration("us"), safe=False)
-        columns.append(column)
+    columns = batch.columns
+    for number, column in enumerate(columns):
+        if str(column.type).startswith("timestamp[ns"):
+            columns[number] = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+        elif str(column.type) == "duration[ns]":
+            columns[number] = column.cast(pyarrow.duration("us"), safe=False)
     return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
