@@ -75,7 +75,7 @@ def read_rows(
 def _rows_of(batch) -> list[dict[str, Any] | None]:
     """Returns a batch's rows, `None` for a row with values that Python cannot hold: invalid UTF-8, odd dates."""
     try:
-        return batch.to_pylist()
+        return _in_microseconds(batch).to_pylist()
     except (ValueError, ArithmeticError):
         if batch.num_rows == 1:
             return [None]
@@ -83,3 +83,16 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
         for index in range(batch.num_rows):
             rows += _rows_of(batch.slice(index, 1))
         return rows
+
+
+def _in_microseconds(batch):
+    """Returns a batch whose times and durations in nanoseconds are cut to microseconds, as Python's have them."""
+    import pyarrow
+
+    columns = batch.columns
+    for number, column in enumerate(columns):
+        if str(column.type).startswith("timestamp[ns"):
+            columns[number] = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+        elif str(column.type) == "duration[ns]":
+            columns[number] = column.cast(pyarrow.duration("us"), safe=False)
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)

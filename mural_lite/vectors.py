@@ -34,9 +34,9 @@ ROWS = 4096  # read, and written, at a time
 
 _PARTS_OF_MODELS = (  # patterns of files and folders
     "config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json",
-    "vocab.json", "merges.txt", "*.model", "*processor_config.json", "open_clip_config.json", "modules.json",
-    "sentence_bert_config.json", "[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder",
-    "lite.json", "model_probes.npy", "*.tflite",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.model", "*processor_config.json",
+    "open_clip_config.json", "modules.json", "config_sentence_transformers.json", "sentence_*_config.json", "[0-9]_*",
+    "checkpoints", "image_encoder", "text_preprocessor", "text_encoder", "lite.json", "model_probes.npy", "*.tflite",
 )  # fmt: skip
 SMALL = 2**20  # bytes of a file that is read for a stamp
 

@@ -45,7 +45,7 @@ from mural_lite.versions import newest_description
 from mural_search import changes
 from mural_search.examples import EXAMPLES, write_examples
 from mural_search.index import CAPTIONS, VECTORS, described, load_index, model_of, sync
-from mural_search.items import Item, amount, parse_filters
+from mural_search.items import Item, amount, fields_of, parse_filters
 from mural_search.known_model import KnownModel, known_model
 from mural_search.made_index import measure_noise, report
 from mural_search.noise_level import NoiseLevel
@@ -339,7 +339,9 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
             path = str(entry.file)
             if "://" not in path:
                 path = str(entry.file.absolute())
-        yield Item(entry.name, path, -1, tuple(entry.captions), "", entry.texts(), "", entry.digest()), entry.file
+        fields, several = fields_of(entry.fields)
+        item = Item(entry.name, path, -1, tuple(entry.captions), "", fields, "", entry.digest(), several)
+        yield item, entry.file
 
 
 def _index(

@@ -274,10 +274,10 @@ def _read_texts(unit: Unit) -> Iterator[Found]:
 
 
 def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
-    """Returns the names of a table's columns, [] if its first line does not begin with the names `first`."""
+    """Returns the names of a table's columns, [] if its first line does not begin with two or all names of `first`."""
     _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
     names = (line or "").split("\t")
-    if names[: len(first)] != [*first]:
+    if len(names) < 2 or names[: len(first)] != [*first[: len(names)]]:
         return []
     return names
 

@@ -70,7 +70,7 @@ def embed(sources, model, output, restart, **settings):
 def search_index(sources, **flag):
     """Indexes images or texts; the same command again updates the index.
 
-    python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
+    python -m mural_tf search index table.tsv FOLDER 'photos/**/*.jpg' DATA --model=WORKDIR_OR_EXPORT --output=INDEX
     python -m mural_tf search index VECTORS --output=INDEX
 
     The same command continues after an interruption. --kind=texts indexes captions and lines of text instead.

@@ -5,7 +5,7 @@ Its tables are to be asked by others, too:
     items            a row each, in the order of `id`, which is never used again
     vectors          of an item: float16 or float32 [D], as bytes; an item without a picture has no vector
     texts            captions, in the order of their items; caption_vectors: float16 [D], as bytes
-    fields           a name and a value each
+    fields           a name and a value each; a field with several values has a row for each
     deleted          keys that were taken out by hand, and the digests of their rows: see `changes.sync`
     words, trigrams  full-text search over captions, names and fields: see words.py
     meta             of the whole index: kind, sources, model, noise level, …
@@ -151,7 +151,7 @@ def put(
         values = number, utf8(language), utf8(text)
         text_ids.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(text_ids, captions))
-    fields = ((number, utf8(name), utf8(value)) for name, value in item.fields.items())
+    fields = ((number, utf8(name), utf8(value)) for name in item.fields for value in item.values(name))
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
     database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, text_ids))
 

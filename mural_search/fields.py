@@ -30,6 +30,7 @@ OF_IDS = re.compile(r"(^|[\W_])(id|ids|sku|gtin|ean|upc|isbn|mpn|asin|handle|slu
 OF_PRICES = re.compile(r"price|preis|prix|precio|prezzo|preço|prijs|pris\b|cena|цена|価格|价格|가격|سعر|कीमत", re.I)
 CURRENCY = re.compile(r"[$€£¥₹₽₩₺]|\b[A-Z]{3}\b")
 DECIMALS = re.compile(r"\d[.,]\d\d?$")
+OPERATORS = re.compile("[<>=]")  # which end the name of a field in a filter
 ADDRESS = re.compile(r"(https?://|www\.)\S+", re.I)
 CODE = re.compile(r"\d+|(?=\S*[\d_-])[\w./-]+")
 DATE = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}")
@@ -101,6 +102,7 @@ def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int
         for name, value in item.fields.items():
             column = columns.setdefault(name, _Column(name))
             column.values.append(value)
+            column.parts += item.values(name)
             column.repeated_captions += any(_repeats(_letters(value), caption) for caption in captions)
     return columns, len(item_of_product)
 
@@ -118,17 +120,29 @@ def _repeats(value: str, caption: str) -> bool:
 
 
 class _Column:
-    """The values of one field in the items that have it; `repeated_captions` counts values that repeat a caption."""
+    """The values of one field in the items that have it.
+
+    Attributes:
+      values: a text for each item, which joins the item's values.
+      parts: all values of all items.
+      repeated_captions: how many values repeat a caption.
+    """
 
     def __init__(self, name: str):
         self.name = name
         self.values: list[str] = []
+        self.parts: list[str] = []
         self.repeated_captions = 0
 
     @functools.cached_property
     def counts(self) -> Mapping[str, int]:
         """{value: how often it occurs}."""
         return collections.Counter(self.values)
+
+    @functools.cached_property
+    def part_counts(self) -> Mapping[str, int]:
+        """{part: how often it occurs}."""
+        return collections.Counter(self.parts)
 
     def difference(self, count: int) -> float:
         """Returns the probability that two of `count` items differ in this field; a missing value is a value, too."""
@@ -160,30 +174,30 @@ class _Column:
 
     @functools.cached_property
     def _are_amounts(self) -> bool:
-        return all(amount(value) is not None for value in self.counts)
+        return all(amount(value) is not None for value in self.part_counts)
 
     @functools.cached_property
     def is_id(self) -> bool:
         """Whether it identifies items: by its name, or because all values differ and look like codes."""
-        count = len(self.values)
+        count = len(self.parts)
         are_enough = count >= ENOUGH
-        if self.is_price or (are_enough and all(map(DECIMALS.search, self.values))):
+        if self.is_price or (are_enough and all(map(DECIMALS.search, self.parts))):
             return False
-        differing = len(self.counts) / count
+        differing = len(self.part_counts) / count
         if OF_IDS.search(self.name) and (differing > 0.5 or not are_enough):
             return True
-        codes = [value for value in self.values if CODE.fullmatch(value) and not DATE.fullmatch(value)]
+        codes = [value for value in self.parts if CODE.fullmatch(value) and not DATE.fullmatch(value)]
         return are_enough and differing > 0.9 and len(codes) > 0.9 * count
 
     @functools.cached_property
     def is_flag(self) -> bool:
         """Whether its values are yes and no."""
-        return {value.strip().casefold() for value in self.counts} <= FLAGS
+        return {value.strip().casefold() for value in self.part_counts} <= FLAGS
 
     @functools.cached_property
     def repeats(self) -> bool:
         """Whether several items share most values."""
-        return len(self.values) - len(self.counts) >= max(1, 0.2 * len(self.values))
+        return len(self.parts) - len(self.part_counts) >= max(1, 0.2 * len(self.parts))
 
     @property
     def is_property(self) -> bool:
@@ -192,6 +206,8 @@ class _Column:
 
     @property
     def is_filter(self) -> bool:
-        """Whether it has few values, each of several items, or a range of numbers or dates."""
-        is_range = self._are_amounts and len(self.counts) > FEW_NUMBERS and not self.is_id
-        return is_range or (self.repeats and len(self.counts) <= FEW and not self.is_text)
+        """Whether a filter can name it and it has few values, each of several items, or a range of numbers or dates."""
+        if OPERATORS.search(self.name):
+            return False
+        is_range = self._are_amounts and len(self.part_counts) > FEW_NUMBERS and not self.is_id
+        return is_range or (self.repeats and len(self.part_counts) <= FEW and not self.is_text)

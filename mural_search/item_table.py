@@ -19,7 +19,7 @@ import numpy as np
 
 from mural_lite.errors import UserError
 from mural_search import words
-from mural_search.items import Filter, Item, amount, group_marks
+from mural_search.items import SEVERAL, Filter, Item, amount, fields_of, group_marks
 from mural_search.sqlite import sqlite3
 
 PATIENCE = 5.0  # seconds that a question waits for a process that changes the file
@@ -116,16 +116,17 @@ def read_items(ask, ids: str) -> list[tuple[int, bytes, Item]]:
     captions = collections.defaultdict(list)
     for number, language, text in ask(f"SELECT item, language, text FROM texts {among} ORDER BY id", [ids]):
         captions[number].append((_text(language), _text(text)))
-    fields = collections.defaultdict(dict)
+    values = collections.defaultdict(lambda: collections.defaultdict(list))
     for number, name, value in ask(f"SELECT item, name, value FROM fields {among} ORDER BY rowid", [ids]):
-        fields[number][_text(name)] = _text(value)
+        values[number][_text(name)].append(_text(value))
     items = []
     columns = "id, key, offset, name, path, language, content, digest"
     for number, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [ids]):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
-        item = Item(name, path, offset, tuple(captions[number]), language, fields[number], content, digest)
+        fields, several = fields_of(values[number])
+        item = Item(name, path, offset, tuple(captions[number]), language, fields, content, digest, several)
         items.append((number, key, item))
     return items
 
@@ -289,25 +290,34 @@ class ItemTable:
     def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
         """Returns the rows, int64 [K] rising, that pass all filters; of filters "=" on one field they need to pass one.
 
-        Where a field is compared, its value is a number or a date on the right side of each bound.
+        Where a field is compared, one of its values is a number or a date on the right side of each bound.
         """
-        values_of = collections.defaultdict(list)
+        equal = collections.defaultdict(list)
+        bounds = collections.defaultdict(list)
         for name, value, operator in filters:
-            values_of[name, operator].append(value)
-        row_sets = []
-        for (name, operator), values in values_of.items():
             if operator == "=":
-                condition = f"IN ({', '.join([TEXT] * len(values))})"
-                query_values = list(map(utf8, values))
+                equal[name].append(value)
             else:
-                condition = AMONG
-                query_values = [json.dumps(self._values_within(name, operator, values))]
-            query = f"SELECT item FROM fields WHERE name = {TEXT} AND value {condition}"
-            ids = self._column(self._ask(query, [utf8(name), *query_values]))
-            row_sets.append(np.sort(self.rows_of(ids)))
-        if not row_sets:
+                bounds[name].append((operator, value))
+        id_sets = []
+        for name, values in equal.items():
+            id_sets.append(np.concatenate([self._ids_with(name, value) for value in values]))
+        for name, limits in bounds.items():
+            query = f"SELECT item FROM fields WHERE name = {TEXT} AND value {AMONG}"
+            within = json.dumps(self._values_within(name, limits))
+            id_sets.append(self._column(self._ask(query, [utf8(name), within])))
+        if not id_sets:
             return np.arange(len(self))
-        return functools.reduce(np.intersect1d, row_sets)
+        return functools.reduce(np.intersect1d, [np.unique(self.rows_of(ids)) for ids in id_sets])
+
+    def _ids_with(self, name: str, value: str) -> np.ndarray:
+        """Returns the ids, int64 [K], of the items whose field has this value, or all values of a joined "36, 37"."""
+        query = f"SELECT item FROM fields WHERE name = {TEXT} AND value = {TEXT}"
+        ids = self._column(self._ask(query, [utf8(name), utf8(value)]))
+        parts = value.split(SEVERAL)
+        if len(ids) or len(parts) == 1:
+            return ids
+        return functools.reduce(np.intersect1d, [self._ids_with(name, part) for part in parts])
 
     def group_marks(self, name: str) -> str:
         """Returns the marks that divide thousands in a field, as `items.group_marks` finds them in its short values."""
@@ -316,32 +326,41 @@ class ItemTable:
             self._group_marks[name] = group_marks(str(value) for (value,) in self.each(query, [utf8(name)]))
         return self._group_marks[name]
 
-    def _values_within(self, name: str, operator: str, limits: Sequence[str]) -> list[str]:
+    def _values_within(self, name: str, limits: Sequence[tuple[str, str]]) -> list[str]:
         """Returns the different values of a field that are numbers or dates on the right side of all limits.
 
-        Raises `UserError` for a limit that is neither a number nor a date.
+        `limits`: (operator, number or date) of each. Raises `UserError` for a limit that is neither.
         """
-        within = []
         groups = self.group_marks(name)
-        bounds = [amount(limit, groups) for limit in limits]
-        if None in bounds:
-            wrong = limits[bounds.index(None)]
-            raise UserError(f"{name}{operator}{wrong}: {wrong!r} is neither a number nor a date (2024-05-01).")
+        bounds = []
+        for operator, limit in limits:
+            bound = amount(limit, groups)
+            if bound is None:
+                raise UserError(f"{name}{operator}{limit}: {limit!r} is neither a number nor a date (2024-05-01).")
+            bounds.append((COMPARE[operator], bound))
+        within = []
         for (value,) in self._ask(f"SELECT DISTINCT value FROM fields WHERE name = {TEXT}", [utf8(name)]):
             number = amount(str(value), groups)
-            if number is not None and all(COMPARE[operator](number, bound) for bound in bounds):
+            if number is not None and all(compare(number, bound) for compare, bound in bounds):
                 within.append(value)
         return within
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows, int64 [K], whose field is a number or a date, and its `amount` in each, float64 [K]."""
+        """Returns the rows, int64 [K], whose field is a number or a date, and its `amount` in each, float64 [K].
+
+        Of several values the least counts.
+        """
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
         values = {value for _, value in pairs}  # few are different
         groups = self.group_marks(name)
         amount_of = {value: amount(str(value), groups) for value in values}
-        pairs = [(item, value) for item, value in pairs if amount_of[value] is not None]
-        items = self._column((item,) for item, _ in pairs)
-        amounts = np.array([amount_of[value] for _, value in pairs], np.float64)
+        least: dict[int, float] = {}
+        for item, value in pairs:
+            number = amount_of[value]
+            if number is not None:
+                least[item] = min(number, least.get(item, number))
+        items = self._column((item,) for item in least)
+        amounts = np.array(list(least.values()), np.float64)
         return self.rows_of(items), amounts[np.isin(items, self.ids)]
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:

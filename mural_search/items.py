@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mural_lite.errors import UserError
@@ -27,6 +27,7 @@ class Item:
       fields: further values, such as a product's brand or price.
       content: 16 hexadecimal digits, a hash of an image's bytes, "" if not known.
       digest: a hash of the item's row in a table; the name is the key of such an item.
+      several: the values of those fields that have several, as a product of several sizes; `fields` joins them by ", ".
     """
 
     name: str
@@ -37,6 +38,7 @@ class Item:
     fields: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
     content: str = ""
     digest: str = ""
+    several: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False, repr=False)
 
     @property
     def has_image(self) -> bool:
@@ -48,6 +50,10 @@ class Item:
         """The name without folders."""
         return os.path.basename(self.name)
 
+    def values(self, name: str) -> tuple[str, ...]:
+        """Returns the values of a field that the item has."""
+        return self.several.get(name, (self.fields[name],))
+
     def caption(self, language: str = "") -> tuple[str, str]:
         """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
         for tag, text in self.captions:
@@ -57,6 +63,15 @@ class Item:
 
 
 # Fields.
+
+SEVERAL = ", "  # between the values of a field that has several
+
+
+def fields_of(values: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Returns `Item.fields` and `Item.several` of {name: values}."""
+    fields = {name: SEVERAL.join(texts) for name, texts in values.items()}
+    several = {name: tuple(texts) for name, texts in values.items() if len(texts) > 1}
+    return fields, several
 
 
 class Filter(NamedTuple):

@@ -9,6 +9,7 @@ from mural_lite.progress import announce
 from mural_search import changes, noise_level
 from mural_search.changes import SKIPPED
 from mural_search.index import Index
+from mural_search.items import IMAGES
 
 
 def report(made: Index, folder: str) -> None:
@@ -20,6 +21,9 @@ def report(made: Index, folder: str) -> None:
         print(", ".join(f"{number:,} {word}" for word, number in words.items() if number) + ".")
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
+    if counts.repeated:
+        hint = ": name a table of captions before the folder of its images" if made.kind == IMAGES else ""
+        print(f"{counts.repeated:,} came again, under the name of an earlier one, and were passed over{hint}.")
     if counts.deleted:
         print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
     if counts.gone:

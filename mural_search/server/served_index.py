@@ -81,7 +81,8 @@ class ServedIndex:
         self.index = index
         index.weights = parse_weights(self.settings.weights)
         self.fields = fields.of_index(index)
-        self.shop = ShopFields.of(index.table.field_names(), index.product, self.settings.link)
+        names = index.table.field_names()
+        self.shop = ShopFields.of(names, index.product, self.settings.link, index.table.group_marks)
         captions = {}
         if index.kind == IMAGES:
             captions = index.table.captions(8)  # of each language, to choose an example from

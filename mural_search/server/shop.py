@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mural_search.items import Item, amount
 from mural_search.results import ADDRESS
@@ -59,6 +59,11 @@ class Product:
     fields: Mapping[str, str]
 
 
+def _usual_marks(name: str) -> str:
+    """Returns the marks of thousands of a field of which nothing is known."""
+    return ","
+
+
 @dataclasses.dataclass(frozen=True)
 class ShopFields:
     """Which fields of an index say what.
@@ -67,6 +72,7 @@ class ShopFields:
       link, number, currency: names of fields, "" without such a field.
       stock: names of the fields about the stock.
       product: the field of the products' ids, see `Index.product`.
+      group_marks: returns a field's marks of thousands, see `ItemTable.group_marks`.
     """
 
     link: str = ""
@@ -74,9 +80,12 @@ class ShopFields:
     currency: str = ""
     stock: frozenset[str] = frozenset()
     product: str = ""
+    group_marks: Callable[[str], str] = _usual_marks
 
     @classmethod
-    def of(cls, names: Iterable[str], product: str = "", link: str = "") -> ShopFields:
+    def of(
+        cls, names: Iterable[str], product: str = "", link: str = "", group_marks: Callable[[str], str] = _usual_marks
+    ) -> ShopFields:
         """Returns which of the fields `names` say what; `link` names the field of the address, "": it is found, too."""
         names = list(names)
 
@@ -84,7 +93,7 @@ class ShopFields:
             return next((name for name in names if plain(name) in wanted), "")
 
         stock = frozenset(name for name in names if plain(name) in _STOCK)
-        return cls(link or first(_LINKS), first(_NUMBERS), first(_CURRENCY), stock, product)
+        return cls(link or first(_LINKS), first(_NUMBERS), first(_CURRENCY), stock, product, group_marks)
 
     def product_of(self, item: Item) -> Product:
         """Returns an item as the page shows it."""
@@ -99,7 +108,7 @@ class ShopFields:
         for name, value in item.fields.items():
             is_id = bool(number) and name in (self.product, _VARIATIONS)  # the database's id; people know the number
             is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
-            words = self.in_words(name, value, currency)
+            words = self.in_words(name, value, currency, item.values(name))
             if words and name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
                 fields[name] = words
         return Product(number, link, is_sold_out, fields)
@@ -108,10 +117,13 @@ class ShopFields:
         """Whether a field has numbers of things in stock, by which no customer filters."""
         return name in self.stock and any(char.isdigit() for value in values for char in value)
 
-    def in_words(self, name: str, value: str, currency: str = "") -> str:
-        """Returns a field's value in words: several numbers as a range, or "" for stocks; a price with its currency."""
-        parts = value.split(", ")
-        amounts = [amount(part) for part in parts]
+    def in_words(self, name: str, value: str, currency: str = "", parts: Sequence[str] = ()) -> str:
+        """Returns a field's value: numbers of several rows as a range, of a stock as "", a price with its currency.
+
+        `parts`: the values of the rows, if there are several; a cell "30, 20, 10" is a value, and stays as it is.
+        """
+        marks = self.group_marks(name)
+        amounts = [amount(part, marks) for part in parts]
         if len(parts) > 1 and None not in amounts:
             if name in self.stock:
                 return ""  # rows with equal numbers were joined: their sum is not known

@@ -506,6 +506,12 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
     """
     values = list(document.values())
     if isinstance(document.get("columns"), list) and isinstance(document.get("data"), list):  # orient="split", "tight"
+        has_names = all(isinstance(name, (str, int)) for name in document["columns"])
+        if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
+            raise UserError(
+                f'{path} has "columns" and "data" of another form: expected a text for each column, as pandas writes '
+                "them without a MultiIndex, and a list of values for each row."
+            )
         rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
         return _labelled(rows, document.get("index") or range(len(rows)))
     if values and all(map(names_picture, document)):  # {"1.jpg": "a hat"}, {"1.jpg": {"caption": "a hat"}}

@@ -43,6 +43,8 @@ from mural_search.tables.table_columns import (
 from mural_search.tables.table_pictures import Pictures, pictures_of
 from mural_search.tables.table_rows import Row, Value, columns_of_lists, names_picture, texts_of, with_lists
 
+ID = "id:"  # WooCommerce's mark of an id where an article number may be, too
+IDS = ("id", "productid")  # plain names of columns with ids
 TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of tables that may lie next to pictures
 CHECKED = 50  # first rows whose pictures are looked for
 
@@ -88,9 +90,10 @@ class RowContent(NamedTuple):
       pictures: names, addresses or bytes of pictures, as `Pictures.file` takes them.
       captions: (language, text, whether the language is guessed) of each caption.
       product: the id of the product, "" in a row that names no product.
-      names: the names by which other rows may call this row's product: its id, its article number.
+      names: the names by which other rows may call this row's product: "id:10" for its id, "W0" for its article number;
+        the first is the name of the column with the product's id.
       parent: the name by which the row calls the product that it is a variation of, or "".
-      fields: {name: value}.
+      fields: {name: values}.
     """
 
     place: str
@@ -99,7 +102,7 @@ class RowContent(NamedTuple):
     product: str
     names: Sequence[str]
     parent: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, Sequence[str]]
 
 
 class Unusable(Exception):
@@ -186,14 +189,17 @@ class ProductTable:
         pictures: list[str | bytes] = []
         for name in columns.images:
             pictures += pictures_of(values.get(name, ()))
-        fields = {name: _text_in(values, name) for name in values if columns.is_field(name)}
-        fields = {name: text for name, text in fields.items() if text}
+        fields = {name: _texts_in(values, name) for name in values if columns.is_field(name)}
+        fields = {name: texts for name, texts in fields.items() if texts}
         product = _text_in(values, columns.identity)
         names = []
         if product:
-            fields[columns.identity] = product
-            ids = [_text_in(values, name) for name in values if plain(name) in IDENTITIES]
-            names = [product, *filter(None, ids)]
+            fields[columns.identity] = (product,)
+            others = [name for name in values if plain(name) in IDENTITIES and name != columns.identity]
+            for name in (columns.identity, *others):
+                text = _text_in(values, name)
+                if text:
+                    names.append(f"{ID}{text}" if plain(name) in IDS else text)  # an id may equal an article number
         parent = _text_in(values, columns.parent)
         return RowContent(row.place, pictures, self._captions(values), product, names, parent, fields)
 
@@ -229,7 +235,7 @@ class ProductTable:
         """Returns why a row is not wanted, or ""."""
         where = self.request.where
         for name in self.columns.sold:
-            text = _text_in(values, name).casefold()
+            text = _text_in(values, name).casefold().removesuffix(".0")  # pandas writes 0 as 0.0
             if text in NOT_FOR_SALE and name not in where and not self.request.all_rows:
                 return f"row that is not for sale ({name}: {text}); --where=all takes these, too"
         for name, conditions in where.items():
@@ -254,10 +260,14 @@ def _tag(language: str) -> str:
     return tag
 
 
+def _texts_in(values: Mapping[str, Value], name: str) -> tuple[str, ...]:
+    """Returns the texts of a column, each in one line, () for a picture."""
+    return tuple(filter(None, map(plain_text, texts_of(values.get(name, "")))))
+
+
 def _text_in(values: Mapping[str, Value], name: str) -> str:
     """Returns the value of a column in one line, "" for a picture or without a column."""
-    texts = texts_of(values.get(name, "")) if name else ()
-    return ", ".join(filter(None, map(plain_text, texts)))
+    return ", ".join(_texts_in(values, name)) if name else ""
 
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
@@ -294,6 +304,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
     rows = list(itertools.islice(all_rows, SAMPLE))
     own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
     rows = [with_lists(row, own_table.lists) for row in rows]
+    rows = [row for row in rows if row.values]
     if not rows:
         hint = ", below its names of columns if it has any"
         if problems:

@@ -18,7 +18,8 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
-from mural_search.tables.product_table import ProductTable, RowContent, Unusable
+from mural_search.items import SEVERAL, fields_of
+from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
 from mural_search.tables.table_pictures import Pictures
 from mural_search.tables.table_rows import Row
@@ -64,8 +65,8 @@ class Entry:
         size_before = self._size()
         for language, text, is_guessed in content.captions:
             self.captions.setdefault((language, text), (number, is_guessed))
-        for name, value in content.fields.items():  # a product may have several rows
-            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), value]))  # each value once
+        for name, values in content.fields.items():  # a product may have several rows
+            self.fields[name] = list(dict.fromkeys([*self.fields.get(name, ()), *values]))  # each value once
         return self._size() > size_before
 
     def _size(self) -> int:
@@ -73,13 +74,25 @@ class Entry:
 
     def texts(self) -> dict[str, str]:
         """Returns {name: text} of the fields, as an index shows them."""
-        return {name: ", ".join(values) for name, values in self.fields.items()}
+        texts, _ = fields_of(self.fields)
+        return texts
 
     def digest(self) -> str:
         """Returns a hash of the entry's content, which changes with its rows in the table."""
         values = [self.product, self.file and self.file.name, list(self.captions), self.fields]
         content = json.dumps(values).encode()
         return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+def _without_lists(values: Sequence[str]) -> list[str]:
+    """Returns the values of a field without a list "36, 37" of other values: a product's, next to its sizes' rows."""
+    others = []
+    for value in values:
+        parts = value.split(SEVERAL)
+        is_list = len(parts) > 1 and set(parts) <= set(values)
+        if not is_list:
+            others.append(value)
+    return others
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:
@@ -114,6 +127,8 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
         else:
             tally.leave_out(DUPLICATE, content.place)
     _complete(entries.by_product)
+    for entry in entries.by_key.values():
+        entry.fields = {name: _without_lists(values) for name, values in entry.fields.items()}
     tally.check(table.request.max_skipped_fraction)
     if not entries.by_key:
         raise UserError(f"{table.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
@@ -126,7 +141,8 @@ class _Entries:
     def __init__(self):
         self.by_key: dict[tuple, Entry] = {}
         self.by_product: dict[str, list[Entry]] = collections.defaultdict(list)
-        self._names: collections.Counter = collections.Counter()
+        self._counts: collections.Counter = collections.Counter()
+        self._names: set[str] = set()
 
     def add(self, number: int, content: RowContent, product: str, files: Mapping[pathlib.Path, str]) -> bool:
         """Adds a row to the entries of its pictures or its product; returns whether any of it was new."""
@@ -144,12 +160,19 @@ class _Entries:
         """Returns the entry of a product's picture, or of a name without a picture; makes it if it is new."""
         key = product, file, "" if file else name
         if key not in self.by_key:
-            self._names[name] += 1
-            count = self._names[name]
-            numbered = name if count == 1 else f"{name}#{count}"
-            self.by_key[key] = Entry(product, numbered, file)
+            self.by_key[key] = Entry(product, self._new_name(name), file)
             self.by_product[product].append(self.by_key[key])
         return self.by_key[key]
+
+    def _new_name(self, name: str) -> str:
+        """Returns a name that no entry has: "A", then "A#2", unless a product of the table is called so."""
+        while True:
+            self._counts[name] += 1
+            count = self._counts[name]
+            numbered = name if count == 1 else f"{name}#{count}"
+            if numbered not in self._names:
+                self._names.add(numbered)
+                return numbered
 
 
 def _wanted_rows(
@@ -158,7 +181,7 @@ def _wanted_rows(
     """Yields the content of each wanted row, and {file: name to show} of its pictures."""
     file_of = functools.partial(_file_of, table.pictures, keep)
     file_of_name = functools.cache(file_of)  # each name is looked for once
-    unwanted: dict[str, str] = {}  # product -> reason
+    reasons: dict[str, str] = {}  # name of a product -> why it is not wanted, or ""
     for row in table.table.rows(tally.skip):
         if bar is not None:
             bar.update()
@@ -167,7 +190,7 @@ def _wanted_rows(
         except Unusable as error:
             tally.skip(error.problem, _place(row, error.value))
             continue
-        reason = _reason_against(table, row, content, unwanted)
+        reason = _reason_against(table, row, content, reasons)
         if reason:
             tally.leave_out(reason, row.place)
             continue
@@ -200,16 +223,31 @@ def _place(row: Row, value: str) -> str:
     return f"{row.place} ({value[:LONGEST_NAME]})"
 
 
-def _reason_against(table: ProductTable, row: Row, content: RowContent, unwanted: dict[str, str]) -> str:
-    """Returns why a row is not wanted, or ""; notes in `unwanted` the products that a row leaves out."""
+def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons: dict[str, str]) -> str:
+    """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
     # A variation, or a further row of a product, goes with the product.
-    owners = [content.product, content.parent, content.parent.removeprefix("id:")]
     reason = table.reason_against(row.values)
-    for owner in owners:
-        reason = reason or unwanted.get(owner, "")
-    if reason and not content.parent:
-        unwanted.update(dict.fromkeys(content.names, reason))
+    reason = reason or _first_known(reasons, content.names[:1])
+    reason = reason or _first_known(reasons, _names_of_parent(content, table.columns))
+    if not content.parent:
+        for name in content.names:
+            reasons[name] = reasons.get(name) or reason
     return reason
+
+
+def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
+    """Returns the names that a row may mean by its parent: "id:10" is an id, "10" an article number before an id."""
+    parent = content.parent
+    if not parent or parent.startswith(ID):
+        return (parent,)
+    if plain(columns.parent) == "parentid":
+        return f"{ID}{parent}", parent
+    return parent, f"{ID}{parent}"
+
+
+def _first_known(known: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns what is known of the first of several names of which anything is known, or ""."""
+    return next((known[name] for name in names if name in known), "")
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
@@ -228,8 +266,8 @@ def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
     has_groups = plain(columns.parent) in GROUPS
     products = []
     for content in contents:
-        parent = content.parent.removeprefix("id:")
-        product = product_of.get(content.parent) or product_of.get(parent)
+        parent = content.parent.removeprefix(ID)
+        product = _first_known(product_of, _names_of_parent(content, columns))
         if not product:
             product = parent if has_groups and parent else content.product
         products.append(product)
@@ -249,8 +287,8 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
             captions.append((language, text, is_guessed))
     fields = dict(content.fields)
     if content.product:
-        fields[VARIATIONS] = content.product
-    fields[columns.identity] = product
+        fields[VARIATIONS] = (content.product,)
+    fields[columns.identity] = (product,)
     return content._replace(captions=captions, fields=fields)
 
 

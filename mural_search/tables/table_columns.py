@@ -26,6 +26,7 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
 from mural_lite.text_files import canonical_language
+from mural_search.fields import OF_PRICES
 from mural_search.tables.own_tables import language_of
 from mural_search.tables.table_rows import Row, Value, names_picture, texts_of
 
@@ -67,8 +68,16 @@ _PARENT = (
 GROUPS = ["itemgroupid", "productgroup", "groupid"]  # which rows without a row of their own share
 _SOLD = (
     "published publié veröffentlicht publicado pubblicato gepubliceerd opublikowane opublikowany publicerad udgivet "
-    "опубликован опубликовано 公開 公開済み 已发布 status state active aktiv enabled"
+    "опубликован опубликовано 公開 公開済み 已发布 status state active aktiv enabled visibilityincatalog "
+    "sichtbarkeitimkatalog visibilitédanslecatalogue visibilidadenelcatálogo visibilitànelcatalogo "
+    "zichtbaarheidincatalogus visibilidadenocatálogo widocznośćwkatalogu"
 ).split()
+# Names of amounts, besides prices; numbers that differ are not ids there.
+_AMOUNTS = re.compile(
+    r"stock(?!code|n|id)|qty|quantity|inventory|bestand|vorrat|voorraad|existencias|giacenza|estoque|stany|lager$|在庫|库存|المخزون|"
+    r"net$|netto|gross|brutto|amount|betrag|costs?$|kosten|msrp|rrp|uvp|weight|gewicht|width|height|length|breite|höhe",
+    re.I,
+)
 _NO_LANGUAGE = "country countrycode land pays market region currency size status brand".split()
 
 
@@ -373,8 +382,10 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Values, rows: int) -> str:
-    """Returns the first column in which (nearly) each row has a code of its own, or ""."""
+    """Returns the first column in which (nearly) each row has a code of its own, or ""; prices and amounts are none."""
     for name, column in values.items():
+        if OF_PRICES.search(name) or _AMOUNTS.search(plain(name)):
+            continue
         texts = [value for value in column if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
         are_amounts = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)

@@ -132,7 +132,7 @@ class Pictures:
         stems = [_plain_stem(name) for name in _names(value, self.folder)]
         for stem in (*stems, *map(_of_size, stems)):
             file = self._by_stem.get(stem)
-            if file is not None:
+            if file is not None and _allows_folder(value, os.path.dirname(str(file))):
                 path = path_below(self.folder, str(file))
                 return path if path.is_file() else None
         if first_error is not None:
@@ -177,6 +177,17 @@ def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
     else:
         yield value
     yield os.path.basename(value)
+
+
+def _allows_folder(value: str, folder: str) -> bool:
+    """Whether a picture's name may mean a file of its stem in a folder below the table's, "" for the table's own.
+
+    "shoes/1.png" is not "hats/1.jpg"; an address has the folders of its server.
+    """
+    named = os.path.dirname(os.path.normpath(value.replace("\\", "/")))
+    if "://" in value or not named or not folder:
+        return True
+    return _plain_stem(named) == _plain_stem(folder)
 
 
 def _plain_stem(value: str) -> str:

@@ -253,8 +253,7 @@ def value_of(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        values = (part for part in map(value_of, value) if isinstance(part, (str, bytes)))
-        return tuple(part for part in values if part.strip())
+        return tuple(part for part in map(value_of, _parts_of(value)) if part.strip())
     if value is None or value != value:  # NaN, which tables of numbers have in empty cells
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -262,6 +261,19 @@ def value_of(value: Any) -> Value:
     if isinstance(value, dict):
         return _deep_json(value)
     return str(value)
+
+
+def _parts_of(values: Sequence) -> list:
+    """Returns the parts of a list, and those of the lists in it, however deep: [[1, 2], [3]] -> [1, 2, 3]."""
+    parts = []
+    rest = [values]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, (list, tuple)):
+            rest += reversed(value)
+        else:
+            parts.append(value)
+    return parts
 
 
 def _deep_json(value: dict) -> str:

@@ -25,6 +25,7 @@ from mural_search.tables.table_rows import FIRST_ROWS, Heading, Row, Value, name
 
 MOST_COLUMNS = 16_384  # of a sheet, as Excel has them
 _FORMULA = re.compile(rb'<c r="(\w+)"[^>]*><f[^>]*>([^<]*)</f>(?:<v>([^<]*)</v>)?')
+_ZEROS = re.compile("0{2,}")  # a format of numbers
 _LINK = re.compile(rb'(?:_xlfn\.)?(?:HYPERLINK|IMAGE)\("([^"]*)"', re.I)  # a formula that names an address
 
 
@@ -37,12 +38,15 @@ class _Extras:
       links: addresses.
       pictures: pictures that begin in a cell.
       without_value: formulas whose values the file lacks.
+      hidden_columns, hidden_rows: columns, from 0, and rows, from 1, that Excel does not show.
     """
 
     merged: dict[int, dict[int, int]]
     links: dict[int, dict[int, str]]
     pictures: dict[int, dict[int, tuple[bytes, ...]]]
     without_value: dict[int, dict[int, bytes]]
+    hidden_columns: list[int] = dataclasses.field(default_factory=list)
+    hidden_rows: list[int] = dataclasses.field(default_factory=list)
 
 
 def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Heading) -> Iterator[Row]:
@@ -60,8 +64,19 @@ def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Head
         # XlsxWriter writes 0 for every formula, and that the values are to be calculated; Excel then calculates them.
         are_old = bool(book.calculation.fullCalcOnLoad)
         extras = _extras(archive, sheet._worksheet_path, are_old, most_rows, heading)
-    rows = itertools.islice(sheet.iter_rows(values_only=True), most_rows)
+    if any(map(_ZEROS.fullmatch, book._number_formats)):
+        rows = (list(map(_shown, cells)) for cells in sheet.iter_rows())
+    else:
+        rows = sheet.iter_rows(values_only=True)
+    rows = itertools.islice(rows, most_rows)
     yield from _named_rows(path, _texts(rows, extras), extras, heading)
+
+
+def _shown(cell) -> Any:
+    """Returns a cell's value; a whole number is a text with its zeros where the format is one, 00123 by 00000."""
+    if type(cell.value) is int and _ZEROS.fullmatch(cell.number_format):
+        return f"{cell.value:0{len(cell.number_format)}d}"
+    return cell.value
 
 
 def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
@@ -87,7 +102,7 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     `are_old`: whether a formula whose value is 0 was never calculated. A picture beyond the last of `most_rows` or of
     `MOST_COLUMNS` is left out: rows are counted up to the last picture.
     """
-    extras = _Extras(*(collections.defaultdict(dict) for _ in dataclasses.fields(_Extras)))
+    extras = _Extras(*(collections.defaultdict(dict) for _ in range(4)))
     relations = RelationshipList()
     if get_rels_path(part) in archive.namelist():
         relations = get_dependents(archive, get_rels_path(part))
@@ -107,6 +122,8 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
             _put(extras.merged, attributes["ref"], last_row)
         elif "id" in attributes:  # other links lead to a cell
             _put(extras.links, attributes["ref"], relations.get(attributes["id"]).Target)
+    if b"hidden=" in xml:
+        _find_hidden(extras, xml)
     if b' vm="' in xml:
         heading.say("pictures within cells are not read: place them over the cells")
     try:
@@ -118,6 +135,16 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     except Exception:  # noqa: BLE001 - parsers of XML raise many classes on drawings that openpyxl does not know
         heading.say("the pictures in the workbook cannot be read")
     return extras
+
+
+def _find_hidden(extras: _Extras, xml: bytes) -> None:
+    """Notes the columns and rows that a sheet's XML calls hidden, by hand or by a filter."""
+    for tag, place in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
+        attributes = dict(re.findall(r'(\w+)="([^"]*)"', place.decode()))
+        if tag == b"row":
+            extras.hidden_rows.append(int(attributes.get("r", 0)))
+        else:
+            extras.hidden_columns += range(int(attributes["min"]) - 1, min(int(attributes["max"]), MOST_COLUMNS))
 
 
 def _put_picture(extras: _Extras, image, most_rows: int, heading: Heading) -> None:
@@ -165,6 +192,13 @@ def _named_rows(
         if number in extras.pictures or any(map(str.strip, cells)):
             first_rows.append((number, cells))
     start, header = heading.find_names([cells for _, cells in first_rows], [number for number, _ in first_rows])
+    hidden = [header[column] for column in sorted(set(extras.hidden_columns)) if column < len(header)]
+    if hidden:
+        heading.say(f"hidden in the workbook, and read: the columns {', '.join(hidden)}")
+    last_above = first_rows[start - 1][0] if start else 0
+    hidden_rows = [number for number in extras.hidden_rows if number > last_above]
+    if hidden_rows:
+        heading.say(f"hidden in the workbook, and read: {len(hidden_rows)} x row, first row {min(hidden_rows)}")
     header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
     for number, cells in itertools.chain(first_rows[start:], rows):
         values: dict[str, Value] = {name: cell for name, cell in zip(header, cells) if cell.strip()}

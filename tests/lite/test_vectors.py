@@ -28,6 +28,17 @@ def test_a_model_is_its_files_contents_names_and_sizes(tmp_path):
     assert model_digest(tmp_path / "a") == digest
 
 
+@pytest.mark.parametrize(
+    "name", ["config_sentence_transformers.json", "sentence_roberta_config.json", "added_tokens.json"]
+)
+def test_settings_of_prompts_and_tokens_count(tmp_path, name):
+    """Of Sentence-Transformers and of tokenizers: prompts, lengths, case and numbers of tokens."""
+    folder = write_model(tmp_path / "a")
+    digest, stamp = model_digest(folder), model_stamp(folder)
+    (folder / name).write_text('{"prompts": {"query": "query: "}}')
+    assert model_digest(folder) != digest and model_stamp(folder) != stamp
+
+
 def test_a_stamp_changes_with_small_contents_and_with_the_times_of_large_files(tmp_path):
     """A copy of small files has the same stamp; of large files it may have another, and never the same by chance."""
     stamp = model_stamp(write_model(tmp_path / "a"))

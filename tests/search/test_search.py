@@ -18,7 +18,7 @@ from mural_lite.errors import UserError
 from mural_lite.progress import announcing
 from mural_lite.record_format import ImageTextRecord, TextPair, serialize
 from mural_lite.tfrecord import framed
-from mural_search import changes, collect
+from mural_search import changes, collect, made_index
 from mural_search.collect import Unreadable
 from mural_search.index import Index, index_in_memory, load_index
 from mural_search.items import IMAGES, TEXTS, Item
@@ -84,6 +84,7 @@ SOURCES = {  # files, the kind, sources and a split
         ({"a.tsv": "language\ttext\tbrand\t\nde\trot\t acme\tx\nen\tred\n\t \tx\n"}, TEXTS, ["a.tsv"]),
     "columns": ({"images/a.tsv": "path\tcaption\tlanguage\tbrand\nred.png\ta\ten\tacme\nblue.png\n"}, IMAGES,
         ["images/a.tsv"]),
+    "two columns": ({"images/a.tsv": "path\tcaption\nred.png\ta\nblue.png\n"}, IMAGES, ["images/a.tsv"]),
     "other columns": ({"images/a.tsv": "red.png\tcaption\ten\tacme\nblue.png\n"}, IMAGES, ["images/a.tsv"]),
     "a long line": ({"a.txt": f"one\n{LONG}\nthree\n"}, TEXTS, ["a.txt"]),
     "a long line of a table": ({"a.tsv": f"one.png\n{LONG}\nthree.png\n"}, IMAGES, ["a.tsv"]),
@@ -153,6 +154,16 @@ def test_every_file_of_a_folder_is_used_or_said(tmp_path, capsys):
     lines = [line for line in (said.out + said.err).splitlines() if line.startswith("Not taken: ")]
     for words in ("5 x picture that is hidden", "1 x file that is not a picture (.mp4)", "(.pdf)", "(.CR2)"):
         assert any(words in line for line in lines), lines
+
+
+def test_images_that_come_again_are_said(tmp_path, capsys):
+    """A folder before a table hides the table's captions."""
+    write_folder(tmp_path / "photos")
+    (tmp_path / "a.tsv").write_text("path\tcaption\nphotos/red.png\trot\n")
+    index = Index.build(tmp_path / "index", ColorEmbedder(), [tmp_path / "photos", tmp_path / "a.tsv"])
+    made_index.report(index, "index")
+    words = "1 came again, under the name of an earlier one, and were passed over: name a table of captions before"
+    assert words in capsys.readouterr().out
 
 
 def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path):

@@ -43,8 +43,11 @@ def amounts(values):
 
 
 def shown(values, link=""):
-    """A product's fields on the page."""
-    return shop.ShopFields.of(values, "ID", link).product_of(Item("a", fields=values))
+    """A product's fields on the page; a text is of several rows, the text in a list of one."""
+    rows = {name: value if isinstance(value, list) else value.split(", ") for name, value in values.items()}
+    texts, several = items.fields_of(rows)
+    shop_fields = shop.ShopFields.of(rows, "ID", link, lambda name: items.group_marks(rows[name]))
+    return shop_fields.product_of(Item("a", fields=texts, several=several))
 
 
 def link(query, *names):

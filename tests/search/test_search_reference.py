@@ -13,9 +13,10 @@ from search_data import ColorEmbedder, png, unit
 
 from mural_lite.fingerprint import TEXTS, Fingerprint
 from mural_search import changes, codes, database, postings, ranking, words
+from mural_search.fields import choose
 from mural_search.index import Index, exact, sync
 from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
-from mural_search.items import Item, amount, parse_filters
+from mural_search.items import Item, amount, fields_of, parse_filters
 from mural_search.ranking import rank_all
 
 THINGS = "red blue shoe shoes hat Hüte Schuhe frog 赤い風船 кот café bandana a".split()
@@ -152,6 +153,23 @@ def test_values_are_offered_by_frequency_and_few_numbers_in_their_order():
     assert list(facet([str(n) for n in range(8)] * 2)) == ["values"] != list(facet([str(n) for n in range(9)]))
     assert len(facet([f"v{n}" for n in range(50)])["values"]) == 50 and facet([f"v{n}" for n in range(51)]) == {}
     assert facet([*map(str, range(9)), "none"]) == {"values": {**dict.fromkeys(map(str, range(9)), 1), "none": 1}}
+
+
+def test_a_product_of_several_rows_has_each_of_their_values():
+    """As Shopify and WooCommerce write sizes: a row for each, with a price of its own."""
+    fields, several = fields_of({"size": ["36", "37"], "price": ["19.90", "24.90"]})
+    prices = [Item("cap", fields={"price": f"{n}.50"}) for n in range(10, 19)]
+    table = database.table_of([*prices, Item("hat", fields=fields, several=several)])
+    assert table[9] == Item("hat", fields={"size": "36, 37", "price": "19.90, 24.90"}, several=several)
+    for text in ("size=36", "size=36, 37", "size=36&size=38", "price<20", "price>20&price<25"):
+        assert 9 in table.rows_with(parse_filters(text.split("&"))), text
+    for text in ("size=36, 38", "price>20&price<24"):
+        assert 9 not in table.rows_with(parse_filters(text.split("&"))), text
+    assert table.facets()["size"] == {"values": {"36": 1, "37": 1}}
+    assert table.facets()["price"] == {"least": "10.50", "most": "24.90"}
+    rows, amounts = table.amounts("price")
+    assert (rows[-1], amounts[-1], len(rows)) == (9, 19.9, 10)
+    assert choose(table).filters == ("price",)
 
 
 # --- words

@@ -66,6 +66,13 @@ def test_each_rule(values, on_card, is_filter):
     assert fields.choose(items) == (("x",) * on_card, ("x",) * is_filter)
 
 
+def test_a_name_with_an_operator_is_not_offered_as_a_filter():
+    """A filter "a=b=x" is of the field "a"."""
+    for name in ("a=b", "Size <40"):
+        items = [Item(f"{n}", fields={name: "xy"[n % 2]}) for n in range(20)]
+        assert fields.choose(items) == ((name,), ())
+
+
 @pytest.mark.parametrize("title, on_card", [
     ("{}", False), ("{}, new", False), ("Rotes Hemd", True), ("Acme", True),
 ])  # fmt: skip

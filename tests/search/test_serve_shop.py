@@ -22,6 +22,7 @@ from mural_search.server.labels import LANGUAGES, Labels
 from mural_search.server.routes import search_routes
 from mural_search.server.settings import PageSettings
 
+SIZES = "38, 36, 37"
 SECRET = {"Cost": "7771.55", "Supplier": "Quixotl"}
 
 
@@ -35,10 +36,12 @@ def products(folder):
         link = "javascript:alert(1)" if number == 5 else f"https://shop.example/p?a={number}&b"
         values = {
             "ID": f"{3000 + number}", "SKU": f"W-{number}", "Price": f"{10 + number}.90", "Currency": "EUR",
-            "Size": "38, 36, 37", "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link, **SECRET,
+            "Size": SIZES, "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link, **SECRET,
         }  # fmt: skip
         name = f"{3000 + number}" + "#2" * (n % 2)
-        items.append(Item(name, str(path), captions=(("en", f"red & <b>shoe</b> {number}"),), fields=values))
+        several = {"Size": tuple(SIZES.split(", ")), "Stock": tuple(dict.fromkeys(values["Stock"].split(", ")))}
+        captions = (("en", f"red & <b>shoe</b> {number}"),)
+        items.append(Item(name, str(path), captions=captions, fields=values, several=several))
     return items
 
 

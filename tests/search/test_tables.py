@@ -36,6 +36,7 @@ from table_data import (
 
 from benchmarks import damage
 from mural_lite.errors import UserError
+from mural_search.catalogue import items_of
 from mural_search.tables import own_tables, table_columns
 from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import RowTally, read
@@ -188,6 +189,8 @@ TABLES = {
     "HTML": columns(["image", "caption"], NAMES, ["<p>A&nbsp;<b>r</b>ed hat</p>"] * 4),
     "codes that repeat": columns(["lot", "image", "title"], ["A1", "A1", "A2", "A3"], NAMES, HATS),
     "prices that differ": columns(["price", "image", "title"], "1.50 2.50 3.50 4.50".split(), NAMES, HATS),
+    "whole prices that differ": columns(["Preis", "stock", "image", "title"], [10, 11, 12, 13], [5, 16, 7, 18],
+        NAMES, HATS),
     # pictures
     "two of one name, in folders": columns(["image", "title"], ["x.jpg", "p3.jpg"], HATS, names=["a/x.jpg", "b/x.jpg",
         "p3.jpg"]),
@@ -348,6 +351,55 @@ def test_what_entries_hold(tmp_path):
     several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
     of_one = found(inspect_table(TableRequest(str(several(tmp_path)))), tmp_path)[0]
     assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
+
+
+def test_values_of_several_rows_are_each_a_value(tmp_path):
+    """Next to the rows of its sizes a product's own list of sizes says nothing more."""
+    sizes = rows(["ID", "Name", "Size", "Price", "Parent", "Images"], ["1", "hat", "36, 37", "", "", "p0.jpg"],
+        ["2", "", "36", "19.90", "id:1", ""], ["3", "", "37", "24.90", "id:1", ""])(tmp_path)  # fmt: skip
+    tally = RowTally()
+    (hat,) = read(inspect_table(TableRequest(str(sizes), language="en")), tally, tmp_path)
+    assert (hat.fields["Size"], hat.fields["Price"], tally.written) == (["36", "37"], ["19.90", "24.90"], 3)
+    item, _ = next(items_of([hat]))
+    assert (item.fields["Size"], item.several["Size"]) == ("36, 37", ("36", "37"))
+
+
+def test_a_picture_of_another_folder_is_not_taken(tmp_path):
+    wanted = ["shoes/1.png", "Shoes/2.png", "2.png", "https://x.example/pictures/2.jpg"]
+    make = columns(["image", "caption"], wanted, HATS, names=["shoes/2.jpg", "hats/1.jpg"])
+    entries, skipped = found(inspect_table(TableRequest(str(make(tmp_path)), language="en")), tmp_path)
+    assert [(str(entry.file.relative_to(tmp_path)), len(entry.captions)) for entry in entries] == [("shoes/2.jpg", 3)]
+    assert "1 x picture that is not there" in skipped and "(shoes/1.png)" in skipped
+
+
+def test_products_that_a_shop_hides_are_left_out(tmp_path):
+    """Those that WooCommerce hides in its catalogue, and a 0 as pandas writes it."""
+    head = ["ID", "Name", "Published", "Visibility in catalog", "Images"]
+    hidden = [["1", "mug", "1", "hidden", "p0.jpg"], ["2", "cap", "0.0", "visible", "p1.jpg"]]
+    table = rows(head, *hidden, ["3", "hat", "1.0", "visible", "p2.jpg"])(tmp_path)
+    entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["3"]
+    assert "1 x row that is not for sale (Visibility in catalog: hidden)" in skipped
+    assert "1 x row that is not for sale (Published: 0)" in skipped
+
+
+def test_a_product_may_be_called_as_a_second_picture(tmp_path):
+    make = columns(["id", "title_en", "image"], ["A", "A#2"], ["hat", "cap"], ["p0.jpg|p1.jpg", "p2.jpg"])
+    entries, _ = found(inspect_table(TableRequest(str(make(tmp_path)))), tmp_path)
+    assert [(entry.name, entry.product) for entry in entries] == [("A", "A"), ("A#2", "A"), ("A#2#2", "A#2")]
+
+
+def test_ids_and_article_numbers_that_are_equal_numbers(tmp_path):
+    """Drafts and parents are of one product, also where another product's article number is its id."""
+    head = ["ID", "SKU", "Name", "Published", "Parent", "Images"]
+    drafts = rows(head, ["44", "7", "mug", "0", "", "p0.jpg"], ["7", "8", "cap", "1", "", "p1.jpg"])
+    entries, _ = found(inspect_table(TableRequest(str(drafts(tmp_path)), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["7"]
+    mug, cap = ["1", "44", "mug", "1", "", "p0.jpg"], ["44", "", "cap", "1", "", "p1.jpg"]
+    for parent, product in (("id:44", "44"), ("44", "1")):
+        table = rows(head, mug, cap, ["45", "", "", "1", parent, "p2.jpg"])(tmp_path)
+        entries, _ = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
+        assert [entry.product for entry in entries] == ["1", "44", product]
 
 
 def test_a_workbook_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
