@@ -1,6 +1,7 @@
 """Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
 
 import ast
+import collections
 import pathlib
 import time
 
@@ -289,6 +290,31 @@ def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
     assert copies((), 1e9) == pytest.approx([8.0, 1.0, 0.0])  # as many German captions as English ones
     with pytest.raises(UserError, match="xx.*de, en"):
         copies(("xx",), 1.0)
+
+
+def test_text_pairs_are_balanced_by_both_languages(tmp_path):
+    """English comes second, first, and both: of 12, 3 + 3 and 2 pairs; the twelve keep one copy each."""
+    counts = {("de", "en"): 12, ("am", "en"): 3, ("en", "am"): 3, ("en", "sw"): 2}
+    languages = [pair for pair, count in counts.items() for _ in range(count)]
+    pairs = [records.TextPair(f"a{i}", first, f"b{i}", second) for i, (first, second) in enumerate(languages)]
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", pairs)
+    files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
+
+    def copies(languages, temperature):
+        table = _copies_per_language(files, records.parse_text_pair, "language_b", languages, temperature)
+        return table.lookup(tf.constant([" ".join(pair) for pair in counts])).numpy().tolist()
+
+    assert copies((), 1e9) == pytest.approx([1.0, 2.0, 2.0, 6.0])
+    assert copies(("en",), 1e9) == pytest.approx([1.0, 4.0, 0.0, 0.0])  # their second language
+    assert copies(("am", "sw"), 1.0) == [0.0, 0.0, 1.0, 1.0]
+    with pytest.raises(UserError, match="^No records in language de; the data has am, en, sw.$"):
+        copies(("de",), 1.0)
+    config = toy_data.toy_config(tmp_path)
+    config.data.language_temperature = 1e9
+    items = endless_items(files, records.parse_text_pair, config.data, 5, start_of(0), (), "language_b")
+    ((_, (_, epoch)),) = items.unbatch().batch(12 + 6 * 2 + 2 * 6).take(1)
+    drawn = collections.Counter(zip(epoch["language_a"].numpy().astype(str), epoch["language_b"].numpy().astype(str)))
+    assert drawn == {("de", "en"): 12, ("am", "en"): 6, ("en", "am"): 6, ("en", "sw"): 12}
 
 
 def test_items_are_copied_as_often_as_their_language_says():
