@@ -118,6 +118,7 @@ def endless_items(
     languages: Sequence[str] = (),
     language_key: str = "language",
     share: Share = ALL,
+    counts: Mapping[str, int] | None = None,
 ) -> tf.data.Dataset:
     """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
 
@@ -131,6 +132,7 @@ def endless_items(
       languages: the languages of the items to take; empty: all.
       language_key: the name under which an item has its language; of text pairs "language_b".
       share: the part of the files that is read.
+      counts: the items of each language as `balanced_languages` returns them; `None`: counted here if they are needed.
 
     The place is one number here, epoch · 2^40 + offset, and `begin` the window's `Begin`, as a string. Items have
     further entries, as of `read_group`, "file", "byte" and "lost", and "in_epoch", how many items this epoch has, as
@@ -142,7 +144,10 @@ def endless_items(
             "needs one: set --config.data.read=all, with which each reads everything, or write smaller files with "
             "python -m mural_tf convert records:FOLDER --output=OTHER --shard_megabytes=N."
         )
-    copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
+    copies = None
+    if data.language_temperature != 1.0 or languages:
+        counts = counts or balanced_languages(files, parse, language_key)
+        copies = _copies_per_language(counts, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
     first_epoch = int(after[0])
@@ -636,18 +641,31 @@ def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
     return tf.not_equal(item["problem"], "") & tf.equal(item[language_key], "")
 
 
-def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
-    """Returns the table from a language to the copies of its items in an epoch, float32; `None`: every item once.
+def balanced_languages(
+    files: Sequence[str], parse: Callable, language_key: str, described: Callable | None = None
+) -> dict[str, int]:
+    """Returns {language: items}, of text pairs {"de en": items}: by `dataset.json`, or else by one pass over the files.
+
+    Args:
+      files, language_key: as in `endless_items`.
+      parse: a function from records to items, for the pass.
+      described: the function that `parse` traces, by which `stated_languages` knows the items; `None`: `parse` itself.
+    """
+    key = _balanced(language_key)
+    return stated_languages(files, described or parse, key) or count_languages(files, parse, key)
+
+
+def _copies_per_language(
+    counts: Mapping[str, int], language_key: str, languages: Sequence[str], temperature: float
+) -> tf.lookup.StaticHashTable:
+    """Returns the table from a language to the copies of its items in an epoch, float32.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
     language keeps one copy of an item, so no item is left out. Text pairs are in two languages, "de en" in the table,
     and pairs of the same two in either order count together; `languages` are their second ones.
     """
-    if temperature == 1.0 and not languages:
-        return None
-    balanced = _balanced(key)
-    counts = stated_languages(files, parse, balanced) or count_languages(files, parse, balanced)
-    sides = {name: name.split(" ") if balanced == PAIR else [name] for name in counts}
+    is_pair = language_key in SIDES
+    sides = {name: name.split(" ") if is_pair else [name] for name in counts}
     known = {names[-1] for names in sides.values()}
     unknown = sorted(set(languages) - known)
     if unknown:

@@ -28,6 +28,7 @@ from mural_tf.data.streams.epochs import (
     EPOCH,
     PLACE,
     Share,
+    balanced_languages,
     check_first_item,
     endless_items,
     one_pass,
@@ -40,6 +41,7 @@ from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 
 PREFETCHED = 4  # batches that are ready while one is trained on
+COUNTED = 16  # counts of languages that are kept
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
@@ -177,7 +179,10 @@ def _read_stream(
         check_first_item(files, parse, stream.without)
         order = 2 * seed + stream.order + number * 2**32
         data = stream.settings.data
-        items = endless_items(files, parse, data, order, after, stream.languages, stream.language_key, share)
+        counts = None
+        if data.language_temperature != 1.0 or stream.languages:
+            counts = _language_counts(stream, files, parse)
+        items = endless_items(files, parse, data, order, after, stream.languages, stream.language_key, share, counts)
         part = part_name(name, source)
         items_used = int(after[2])
         usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used))
@@ -192,6 +197,21 @@ def _read_stream(
         return {**stream.make_batch(items, batch_seed), **_progress(name, items, len(sources))}
 
     return batches, make_batch
+
+
+_counted: dict[tuple, dict[str, int]] = {}  # by all that decides: a start reads its data three times, and counts once
+
+
+def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> dict[str, int]:
+    """Returns a stream's items by language, as `balanced_languages`; files that did not change are counted once."""
+    settings = stream.settings
+    sizes = tuple(records.file_sizes(files).items())
+    key = (type(stream), str(settings.data), str(settings.own), sizes)
+    if key not in _counted:
+        if len(_counted) >= COUNTED:
+            _counted.clear()
+        _counted[key] = balanced_languages(files, parse, stream.language_key, stream.parse)
+    return _counted[key]
 
 
 def part_name(stream: str, source: DataSource) -> str:

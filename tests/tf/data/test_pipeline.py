@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import json
 import pathlib
 import time
 
@@ -22,6 +23,7 @@ from mural_tf.data.streams.epochs import (
     _copies_per_language,
     _placed,
     _too_many,
+    balanced_languages,
     count_languages,
     endless_items,
     start_of,
@@ -270,7 +272,7 @@ def mostly_english(tmp_path):
     return config
 
 
-def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
+def test_copies_choose_and_balance_languages(mostly_english):
     config, streams = mostly_english, ("image_text", "captions", "views")
     config.data.image_text_languages = ("de",)
     made = [toy_data.stream_of(config, toy_data.toy_tokenizer(), stream) for stream in streams]
@@ -278,18 +280,41 @@ def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
     files = records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
     counts = count_languages(files, parse_image_text, "language")
     assert counts == {"de": 8, "en": 64}
-    monkeypatch.setattr("mural_tf.data.streams.epochs.count_languages", lambda *_: counts)
 
     def copies(languages, temperature):
-        table = _copies_per_language(files, parse_image_text, "language", languages, temperature)
+        table = _copies_per_language(counts, "language", languages, temperature)
         return table.lookup(tf.constant(["de", "en", "xx"])).numpy().tolist()
 
-    assert _copies_per_language(files, parse_image_text, "language", (), 1.0) is None  # each once
     assert copies(("de",), 1.0) == [1.0, 0.0, 0.0]
+    assert copies((), 1.0) == [1.0, 1.0, 0.0]  # each once
     assert copies((), 3.0) == pytest.approx([4.0, 1.0, 0.0])  # (64 / 8) ** (2 / 3)
     assert copies((), 1e9) == pytest.approx([8.0, 1.0, 0.0])  # as many German captions as English ones
     with pytest.raises(UserError, match="xx.*de, en"):
         copies(("xx",), 1.0)
+
+
+def test_languages_are_counted_once_and_not_at_all_where_they_are_described(mostly_english, capsys):
+    config = mostly_english
+    config.data.language_temperature = 2.0
+    folder = pathlib.Path(config.data.directory)
+
+    def passes():
+        """How often two starts read the data to count."""
+        for _ in range(2):
+            training_batches(config, toy_data.toy_tokenizer(), streams=("image_text",))
+        return capsys.readouterr().out.count("files to count languages")
+
+    assert passes() == 1
+    config.data.image_text_languages = ("de",)
+    assert passes() == 1  # other settings
+    toy_data.write_toy_data(folder, toy_data.image_text_records(8))
+    assert passes() == 1  # other data
+    config.data.image_text_languages = ()
+    shards = {}
+    for path in folder.glob("image_text/train-*"):
+        shards[f"image_text/{path.name}"] = {"bytes": path.stat().st_size, "languages": {"en": 4, "de": 4}}
+    (folder / "dataset.json").write_text(json.dumps({"shards": shards}))
+    assert passes() == 0
 
 
 def test_text_pairs_are_balanced_by_both_languages(tmp_path):
@@ -301,7 +326,8 @@ def test_text_pairs_are_balanced_by_both_languages(tmp_path):
     files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
 
     def copies(languages, temperature):
-        table = _copies_per_language(files, records.parse_text_pair, "language_b", languages, temperature)
+        known = balanced_languages(files, records.parse_text_pair, "language_b")
+        table = _copies_per_language(known, "language_b", languages, temperature)
         return table.lookup(tf.constant([" ".join(pair) for pair in counts])).numpy().tolist()
 
     assert copies((), 1e9) == pytest.approx([1.0, 2.0, 2.0, 6.0])
