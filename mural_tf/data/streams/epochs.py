@@ -146,7 +146,8 @@ def endless_items(
         )
     copies = None
     if data.language_temperature != 1.0 or languages:
-        counts = counts or balanced_languages(files, parse, language_key)
+        if counts is None:
+            counts = balanced_languages(files, parse, language_key)
         copies = _copies_per_language(counts, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
@@ -655,6 +656,27 @@ def balanced_languages(
     return stated_languages(files, described or parse, key) or count_languages(files, parse, key)
 
 
+def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]:
+    """Returns {language: [language]}, of text pairs {"de en": ["de", "en"]}, of counts of `balanced_languages`."""
+    is_pair = language_key in SIDES
+    return {name: name.split(" ") if is_pair else [name] for name in counts}
+
+
+def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
+    """Returns which sources have no item in `languages` (of text pairs, as second language); without any, none.
+
+    `counts`: of each source, as of `balanced_languages`. Raises `UserError` for a language that no source has.
+    """
+    known_of_sources = []
+    for counts_of_source in counts:
+        known_of_sources.append({names[-1] for names in _sides(counts_of_source, language_key).values()})
+    known = set().union(*known_of_sources)
+    unknown = sorted(set(languages) - known)
+    if unknown:
+        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(known))}.")
+    return [bool(languages) and known_of_source.isdisjoint(languages) for known_of_source in known_of_sources]
+
+
 def _copies_per_language(
     counts: Mapping[str, int], language_key: str, languages: Sequence[str], temperature: float
 ) -> tf.lookup.StaticHashTable:
@@ -664,21 +686,16 @@ def _copies_per_language(
     language keeps one copy of an item, so no item is left out. Text pairs are in two languages, "de en" in the table,
     and pairs of the same two in either order count together; `languages` are their second ones.
     """
-    is_pair = language_key in SIDES
-    sides = {name: name.split(" ") if is_pair else [name] for name in counts}
-    known = {names[-1] for names in sides.values()}
-    unknown = sorted(set(languages) - known)
-    if unknown:
-        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(known))}.")
+    sides = _sides(counts, language_key)
     if languages:
         counts = {name: count for name, count in counts.items() if sides[name][-1] in languages}
     in_either_order: collections.Counter[str] = collections.Counter()
     for name, count in counts.items():
         in_either_order["+".join(sorted(sides[name]))] += count
-    most = max(in_either_order.values())
+    most = max(in_either_order.values(), default=0)
     copies = []
     for name in counts:
         together = in_either_order["+".join(sorted(sides[name]))]
         copies.append((most / together) ** (1.0 - 1.0 / temperature))
-    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts)), tf.constant(copies, tf.float32))
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts), tf.string), tf.constant(copies, tf.float32))
     return tf.lookup.StaticHashTable(table, default_value=0.0)
