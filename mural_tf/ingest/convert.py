@@ -40,7 +40,7 @@ from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source
 
-FORMAT = 4  # raised when the same input would give other bytes than before
+FORMAT = 5  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
 KINDS = Kinds({  # {name on the command line: "file of sources/:class"}
     "cc3m": "web_captions:Cc3m", "cc12m": "web_captions:Cc12m", "uc2": "web_captions:Uc2",
@@ -288,12 +288,12 @@ class WriteShard:
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns an image for a record, with the captions that pass all filters, `None` if it or all of them fail."""
         accepted = self.screen.accepted_texts(captioned, reading)
-        if accepted is None:
+        if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
         accepted = reading.decided.without_duplicates(accepted, reading, self.duplicates)
         if accepted is None:
             return None
-        return self.screen.accepted_image(accepted, reading)
+        return self.screen.record_of(accepted, reading)
 
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
         """Whether a pair passes the filters and is not a duplicate."""

@@ -259,6 +259,24 @@ def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
     assert same == kept
 
 
+@pytest.mark.parametrize("which", ["text", "both"])
+def test_a_picture_that_is_left_out_holds_no_text(tmp_path, which):
+    """Within a unit, and over several: of three pictures of a text the first is small, the second no picture."""
+    (tmp_path / "small.jpg").write_bytes(image_bytes(0, 100, 100))
+    (tmp_path / "broken.jpg").write_bytes(b"<html>404</html>")
+    (tmp_path / "large.jpg").write_bytes(image_bytes(1, 300, 300))
+    source = write_captions(tmp_path, [(f"{name}.jpg", "a red heart") for name in ("small", "broken", "large")])
+    sources = []
+    for name in ("small", "broken", "large"):
+        (tmp_path / f"of {name}").mkdir()
+        (tmp_path / f"of {name}" / "a.tsv").write_text(f"{name}.jpg\ta red heart\n")
+        sources.append(f"captions:{tmp_path}/of {name}/a.tsv,images={tmp_path}")
+    settings = {"drop_duplicates": which, "filters": Filters(above_shorter_side=200), "max_skipped_fraction": 1.0}
+    for number, named in enumerate(([source], sources[::-1], [source, *sources])):
+        output = run(named, tmp_path / str(number), **settings)
+        assert [record.image_id for record in images_in(output)] == ["large.jpg"]
+
+
 def test_frequent_texts_and_images_are_an_oracles(tmp_path):
     draw = random.Random(0)
     drawn = [(draw.randrange(40), draw.randrange(40)) for _ in range(600)]
