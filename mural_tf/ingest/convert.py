@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import heapq
+import itertools
 import json
 import os
 import pathlib
@@ -35,10 +36,11 @@ from mural_lite.skipped import Tally
 from mural_lite.text_files import Unit
 from mural_lite.tfrecord import framed
 from mural_lite.work import Step
-from mural_tf.data.dataset_builder import counts_of
+from mural_tf.data.dataset_builder import counts_of, paths_and_sizes
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
-from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
-from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source
+from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded, image_files
+from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source, find_files
+from mural_tf.ingest.translated_captions import translation_files
 
 FORMAT = 5  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
@@ -108,15 +110,27 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings."""
+    """Returns a conversion's identity, as JSON values: kinds, options, files with their sizes, settings.
+
+    Files that settings name are a digest of their paths and sizes, because evaluation images are many.
+    """
     descriptions = []
     for source in sources:
-        files = []
-        for path in source.input_files():
-            size = path.stat().st_size if path.is_file() else 0
-            files.append([str(path), size])
+        files = paths_and_sizes(source.input_files())
         descriptions.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": descriptions, "settings": settings.identity()}
+    files_of_settings = {
+        "exclude_texts": itertools.chain.from_iterable(map(find_files, settings.exclude_texts)),
+        "evaluation_images": image_files(settings.evaluation_images),
+        "translations": itertools.chain.from_iterable(map(translation_files, settings.translations)),
+    }
+    digests = {}
+    for name, paths in files_of_settings.items():
+        if getattr(settings, name):
+            content = json.dumps(paths_and_sizes(paths)).encode()
+            digests[name] = f"{bytes_hash(content):016x}"
+    if digests:
+        identity["files_of_settings"] = digests
     return json.loads(json.dumps(identity))  # tuples become lists, as they are read from a file
 
 

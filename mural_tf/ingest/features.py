@@ -24,11 +24,13 @@ from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError, first_line
 from mural_lite.files import as_path, copy_file, open_path
+from mural_lite.hashes import bytes_hash
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy
 from mural_lite.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
-from mural_tf.data.dataset_builder import build_folder
+from mural_tf.data.dataset_builder import build_folder, paths_and_sizes
 
+HASHED = ("variables/variables.index", "assets/settings.json")  # checksums of weights; how pictures are prepared
 KEPT = ("language_groups", "license", "packages")  # fields of the source's description that also hold for features
 
 
@@ -64,6 +66,9 @@ def cache_features(
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
     identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
+    copied = [path for path in (source / DESCRIPTION, *sorted((source / "text_pairs").glob("*"))) if path.is_file()]
+    identity["files"] = paths_and_sizes([*files, *copied])
+    identity["encoder_files"] = _describe_encoder(encoder)
 
     def write(folder: pathlib.Path) -> dict:
         from mural_tf.export.hub_modules import stored_preparation
@@ -101,6 +106,23 @@ def cache_features(
         }
 
     return build_folder(output, identity, write)
+
+
+def _describe_encoder(encoder: str) -> list[list]:
+    """Returns [[path below the encoder's folder, its size or a hash], …] for an identity; [] for an encoder on the web.
+
+    Other weights have files of the same sizes, but another list of checksums.
+    """
+    if encoder.startswith("http"):
+        return []
+    folder = as_path(encoder)
+    described = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            value = f"{bytes_hash(path.read_bytes()):016x}" if name in HASHED else path.stat().st_size
+            described.append([name, value])
+    return described
 
 
 def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) -> tuple[int, int]:

@@ -109,7 +109,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
     if path.exists():
         return
     hashes = set()
-    for name in tqdm(list(_image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
+    for name in tqdm(list(image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
         try:
             hashes.add(perceptual_hash(open_image(read_file(name))))
         except (OSError, BadImage) as error:
@@ -117,7 +117,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
     save_array(path, np.array(sorted(hashes), np.uint64))
 
 
-def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
+def image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
     """Yields image files: files themselves, all images of a folder, and the files that a list (.txt) names."""
     for pattern in patterns:
         for path in find_files(pattern):

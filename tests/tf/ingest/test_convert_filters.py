@@ -15,6 +15,7 @@ from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage, open_image
 from mural_tf.data import records
 from mural_tf.ingest import rows
+from mural_tf.ingest.convert import describe_input
 from mural_tf.ingest.decide import TABLES, Decided, Request, decide
 from mural_tf.ingest.filters import is_near, perceptual_hash, usable_bytes
 from mural_tf.ingest.source import FILTERS, Filters, Settings
@@ -257,6 +258,30 @@ def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
     smaller = run(sources, tmp_path / "small", drop_duplicates=which, unit_bytes=100_000, shard_megabytes=0)
     same = sorted((content[record.image], list(record.captions)) for record in images_in(smaller))
     assert same == kept
+
+
+def test_a_conversion_is_another_one_if_files_of_its_settings_change(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a cat\teine Katze\na dog\tein Hund\n")
+    (tmp_path / "excluded.txt").write_text("a cow\n")
+    source = f"pairs:{tmp_path}/pairs.tsv,language_b=de"
+    settings = {"exclude_texts": (f"{tmp_path}/excluded.txt",)}
+    assert len(pairs_in(run([source], tmp_path / "out", **settings))) == 2
+    (tmp_path / "excluded.txt").write_text("a cow\na cat\n")
+    with pytest.raises(UserError, match="holds another data set, with files_of_settings .*'exclude_texts'"):
+        run([source], tmp_path / "out", **settings)
+    assert len(pairs_in(run([source], tmp_path / "other", **settings))) == 1
+    assert "files_of_settings" not in describe_input([], Settings())
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.jpg").write_bytes(image_bytes(0))
+    records.write_records(tmp_path / "set", records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "b", "de")])
+    settings = Settings(evaluation_images=(f"{tmp_path}/images",), translations=(f"{tmp_path}/set",))
+    digests = [describe_input([], settings)["files_of_settings"]]
+    (tmp_path / "images/b.jpg").write_bytes(image_bytes(1))
+    digests.append(describe_input([], settings)["files_of_settings"])
+    records.write_records(tmp_path / "set", records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "bb", "de")])
+    digests.append(describe_input([], settings)["files_of_settings"])
+    assert len({digest["evaluation_images"] for digest in digests}) == 2
+    assert [digest["translations"] == digests[0]["translations"] for digest in digests] == [True, True, False]
 
 
 @pytest.mark.parametrize("which", ["text", "both"])
