@@ -129,6 +129,9 @@ def test_features_are_those_of_the_encoder(tmp_path):
     pixels = evaluation_image(tf.io.decode_png(images[5].image), tower).numpy() / 255.0
     (feature,) = (r.image for r in records.read_records(folder, records.IMAGE_TEXT, "train") if r.image_id == "image5")
     np.testing.assert_allclose(np.frombuffer(feature, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
+    folder = cache_features(tmp_path / "data", tmp_path / "stored", str(tmp_path / "encoder"))
+    description = json.loads((folder / "dataset.json").read_text())
+    assert (description["resize"], description["image_size"]) == (32, 32)  # as the encoder's folder says
     toy_data.write_toy_data(tmp_path / "data", images[:8])
     with pytest.raises(UserError, match="holds another data set, with files"):
         cache_features(tmp_path / "data", tmp_path / "bicubic", str(tmp_path / "encoder"), 40, 32)
