@@ -473,8 +473,8 @@ def vocabulary(sources, workers, **flag):
     data_dir=(None, "Folder of image-text records.", check_exists),
     output=(None, "Folder for the features; it appears when it is complete.", check_path),
     encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", check_handle),
-    resize=(256, "Pixels; the side to which images are resized.", 1),
-    image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
+    resize=(0, "Pixels; the side to which images are resized. 0: as an export says, else 256.", 0),
+    image_size=(0, "Pixels; the side of the centre that the encoder sees. 0: as an export says, else 224.", 0),
 )
 def features(**flag):
     """Computes the features of a data set's images once, to train on them in place of the images.

@@ -198,10 +198,25 @@ def make_data_set(
         languages = {language: counts._asdict() for language, counts in languages_of(entries).items()}
         return {**counts_of(shards), **tally.described(), "captions": languages, "shards": shards}
 
-    names_and_digests = json.dumps([[entry.name, entry.digest()] for entry in entries])
-    digest = hashlib.blake2b(names_and_digests.encode(), digest_size=16).hexdigest()
+    contents = json.dumps([[entry.name, entry.digest(), *_size_and_time(entry.file)] for entry in entries])
+    digest = hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
     identity = {"name": NAME, "format": FORMAT, "image_size": image_size, "entries": digest}
     return build_folder(output, identity, write, follows=True)
+
+
+def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
+    """Returns a picture's size in bytes and the time of its last change in ns; () without a file, or in a store.
+
+    An entry's digest has only the file's name, and a picture may be replaced in its place. A store would be asked once
+    per picture.
+    """
+    if not isinstance(file, pathlib.Path):
+        return ()
+    try:
+        status = file.stat()
+    except OSError:
+        return ()  # `pictures_of` says that it cannot be read
+    return status.st_size, status.st_mtime_ns
 
 
 def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:

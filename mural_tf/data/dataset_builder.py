@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mural_lite.dataset_folder import DESCRIPTION, is_built
 from mural_lite.errors import UserError
@@ -35,6 +35,11 @@ def build_folder(
             if not _is_current(output, identity, follows):  # another process may have built it while we waited
                 _build(output, identity, write)
     return output
+
+
+def paths_and_sizes(paths: Iterable[pathlib.Path]) -> list[list]:
+    """Returns [[path, size in bytes], …] of files, as a data set's identity has them; the size of a folder is 0."""
+    return [[str(path), path.stat().st_size if path.is_file() else 0] for path in paths]
 
 
 def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:

@@ -33,6 +33,7 @@ from mural_tf.metrics.ranking import CUTOFFS
 
 BABEL = "babel_imagenet.json"
 NLLB = "nllb_dist13b_prompts.json"
+IMAGENET_CLASSES = 1000
 
 
 @dataclasses.dataclass
@@ -43,28 +44,42 @@ class Prompts:
     templates: list[str]
 
 
-def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) -> dict[str, Prompts]:
+def read_prompts(
+    folder: pathlib.Path, classes: int, english: list[str] | None, languages: Sequence[str] = ()
+) -> dict[str, Prompts]:
     """Returns {language: prompts}.
 
     Args:
       folder: the folder of the files above.
       classes: the number of classes.
-      english: the data set's own names, used where there is no class_names.en.txt.
+      english: the data set's own names, used where there is no class_names.en.txt; `None`: the data set is ImageNet.
+      languages: the languages that are measured; empty: all.
 
     Raises:
-      UserError: a wrong number of names, a template without a place for the name, no names at all.
+      UserError: a wrong number of names, a template without a place for the name, no names at all, Babel's names for
+        another number of classes than ImageNet's.
     """
     names: dict[str, dict[int, str]] = {}
+    from_babel = set()
     if english:
         names["en"] = dict(enumerate(english))
-    if (folder / BABEL).is_file():
+    if not english and (folder / BABEL).is_file():
         for code, lists in read_json(folder / BABEL).items():
             names[canonical_language(code.lower())] = names_by_number(lists, code, folder / BABEL)
+        from_babel = set(names)
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
         if len(lines) != classes:
             raise UserError(f"{path} has {len(lines)} lines; there are {classes} classes, one on each line.")
         names[_language(path)] = {number: line for number, line in enumerate(lines) if line.strip()}
+        from_babel.discard(_language(path))
+    used = sorted(from_babel.intersection(languages or names))
+    if used and classes != IMAGENET_CLASSES:
+        raise UserError(
+            f"{folder / BABEL} names ImageNet's {IMAGENET_CLASSES:,} classes by their numbers, and there are {classes} "
+            f"folders of classes, whose numbers are others: fetch all folders, or write class_names.{used[0]}.txt with "
+            "a name for each folder, in their order."
+        )
     if not names:
         raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, with one name per line.")
     templates = _read_templates(folder)
@@ -223,7 +238,7 @@ def _classify(
     in the whole benchmark.
     """
     classes = len(english or np.unique(labels))
-    prompts = read_prompts(request.folder, classes, english)
+    prompts = read_prompts(request.folder, classes, english, request.languages)
     unknown = sorted(set(request.languages) - set(prompts))
     if unknown:
         raise UserError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(prompts))}.")

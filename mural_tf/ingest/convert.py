@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import heapq
+import itertools
 import json
 import os
 import pathlib
@@ -35,12 +36,13 @@ from mural_lite.skipped import Tally
 from mural_lite.text_files import Unit
 from mural_lite.tfrecord import framed
 from mural_lite.work import Step
-from mural_tf.data.dataset_builder import counts_of
+from mural_tf.data.dataset_builder import counts_of, paths_and_sizes
 from mural_tf.ingest.decide import SAME_IMAGE, SAME_PAIR, Look, Request, decide
-from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
-from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source
+from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded, image_files
+from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source, find_files
+from mural_tf.ingest.translated_captions import translation_files
 
-FORMAT = 4  # raised when the same input would give other bytes than before
+FORMAT = 5  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
 KINDS = Kinds({  # {name on the command line: "file of sources/:class"}
     "cc3m": "web_captions:Cc3m", "cc12m": "web_captions:Cc12m", "uc2": "web_captions:Uc2",
@@ -108,15 +110,27 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns a conversion's identity, JSON values: {"name", "format", "sources" (options and files), "settings"}."""
+    """Returns a conversion's identity, JSON values: {"name", "format", "sources" (options and files), "settings"}.
+
+    Files that settings name are in it as a digest of their paths and sizes, because evaluation images are many.
+    """
     descriptions = []
     for source in sources:
-        files = []
-        for path in source.input_files():
-            size = path.stat().st_size if path.is_file() else 0
-            files.append([str(path), size])
+        files = paths_and_sizes(source.input_files())
         descriptions.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": descriptions, "settings": settings.identity()}
+    files_of_settings = {
+        "exclude_texts": itertools.chain.from_iterable(map(find_files, settings.exclude_texts)),
+        "evaluation_images": image_files(settings.evaluation_images),
+        "translations": itertools.chain.from_iterable(map(translation_files, settings.translations)),
+    }
+    digests = {}
+    for name, paths in files_of_settings.items():
+        if getattr(settings, name):
+            content = json.dumps(paths_and_sizes(paths)).encode()
+            digests[name] = f"{bytes_hash(content):016x}"
+    if digests:
+        identity["files_of_settings"] = digests
     return json.loads(json.dumps(identity))  # tuples become lists, as they are read from a file
 
 
@@ -288,12 +302,12 @@ class WriteShard:
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
         """Returns an image for a record, with the captions that pass all filters, or `None`."""
         accepted = self.screen.accepted_texts(captioned, reading)
-        if accepted is None:
+        if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
         accepted = reading.decided.without_duplicates(accepted, reading, self.duplicates)
         if accepted is None:
             return None
-        return self.screen.accepted_image(accepted, reading)
+        return self.screen.record_of(accepted, reading)
 
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
         """Whether a pair passes the filters and is not a duplicate."""

@@ -212,7 +212,10 @@ class Look:
                     yield "divided", (job.source, text.language, source.image_hash(image))
 
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading) -> Iterator:
-        """Yields a row of "records" for each pair, and for each caption that passes the filters of texts."""
+        """Yields a row of "records" for each pair, and for each caption that passes the filters, as its image does.
+
+        An image that is left out must not be the first of its duplicates, which would be left out, too.
+        """
         items = source.read(unit, reading)
         records = itertools.chain.from_iterable(source.records(item, reading) for item in items)
         for number, record in enumerate(records):
@@ -221,7 +224,7 @@ class Look:
                 yield "records", (job.number, number, 0, key, key)
                 continue
             accepted = self.screen.accepted_texts(record, reading)
-            if accepted is None:
+            if accepted is None or not self.screen.accepts_image(accepted, reading):
                 continue
             (image,) = keys_of_captioned(SAME_IMAGE, accepted)
             texts = keys_of_captioned(SAME_TEXT, accepted)

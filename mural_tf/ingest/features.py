@@ -24,11 +24,16 @@ from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError, first_line
 from mural_lite.files import as_path, copy_file, open_path
+from mural_lite.hashes import bytes_hash
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy
 from mural_lite.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
-from mural_tf.data.dataset_builder import build_folder
+from mural_tf.data.dataset_builder import build_folder, paths_and_sizes
 
+# Pixels, for an encoder whose folder says nothing: ImageNet's usual preparation.
+RESIZE = 256
+IMAGE_SIZE = 224
+HASHED = ("variables/variables.index", "assets/settings.json")  # checksums of weights; how pictures are prepared
 KEPT = ("language_groups", "license", "packages")  # fields of the source's description that also hold for features
 
 
@@ -36,8 +41,8 @@ def cache_features(
     data_dir: str | pathlib.Path,
     output: str | pathlib.Path,
     encoder: str,
-    resize: int = 256,
-    image_size: int = 224,
+    resize: int = 0,
+    image_size: int = 0,
     batch_size: int = 64,
     max_skipped_fraction: float = 0.05,
 ) -> pathlib.Path:
@@ -47,8 +52,8 @@ def cache_features(
       data_dir: folder of image-text records.
       output: a folder that does not exist, or holds this very data set.
       encoder: folder or handle of the SavedModel.
-      resize, image_size: sides in pixels: images are resized to a square, whose centre is taken, as in evaluation. For
-        an encoder of our exports, images are prepared as the export says.
+      resize, image_size: sides in pixels: images are resized to a square, whose centre is taken, as in evaluation; 0:
+        as the encoder's folder says, as our exports do, or else 256 and 224. An export also says how it resizes.
       batch_size: images encoded at a time.
       max_skipped_fraction: share of images that may fail to decode.
 
@@ -57,6 +62,13 @@ def cache_features(
         `output` that cannot be used.
     """
     check_fraction(max_skipped_fraction, "--max_skipped_fraction")
+    stored = {}
+    if not encoder.startswith("http"):
+        from mural_tf.export.hub_modules import stored_preparation
+
+        stored = stored_preparation(encoder)
+    resize = resize or stored.get("resize", RESIZE)
+    image_size = image_size or stored.get("image_size", IMAGE_SIZE)
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     source = as_path(data_dir)
@@ -64,15 +76,14 @@ def cache_features(
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
     identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
+    copied = [path for path in (source / DESCRIPTION, *sorted((source / "text_pairs").glob("*"))) if path.is_file()]
+    identity["files"] = paths_and_sizes([*files, *copied])
+    identity["encoder_files"] = _describe_encoder(encoder)
 
     def write(folder: pathlib.Path) -> dict:
-        from mural_tf.export.hub_modules import stored_preparation
-
         encode = _load_encoder(encoder, image_size)
         tower = base_config().image_tower
-        if not encoder.startswith("http"):
-            tower.update(stored_preparation(encoder))
-        tower.update(resize=resize, image_size=image_size)
+        tower.update({**stored, "resize": resize, "image_size": image_size})
         skipped = CountsByKind()
         total_bytes = sum(file.stat().st_size for file in files)
         bytes_read = 0
@@ -101,6 +112,23 @@ def cache_features(
         }
 
     return build_folder(output, identity, write)
+
+
+def _describe_encoder(encoder: str) -> list[list]:
+    """Returns [[path below the encoder's folder, its size or a hash], …] for an identity; [] for an encoder on the web.
+
+    Other weights have files of the same sizes, but another list of checksums.
+    """
+    if encoder.startswith("http"):
+        return []
+    folder = as_path(encoder)
+    described = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            value = f"{bytes_hash(path.read_bytes()):016x}" if name in HASHED else path.stat().st_size
+            described.append([name, value])
+    return described
 
 
 def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) -> tuple[int, int]:

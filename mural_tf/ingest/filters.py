@@ -109,7 +109,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
     if path.exists():
         return
     hashes = set()
-    for name in tqdm(list(_image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
+    for name in tqdm(list(image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
         try:
             hashes.add(perceptual_hash(open_image(read_file(name))))
         except (OSError, BadImage) as error:
@@ -117,7 +117,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
     save_array(path, np.array(sorted(hashes), np.uint64))
 
 
-def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
+def image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
     """Yields image files: files themselves, all images of a folder, and the files that a list (.txt) names."""
     for pattern in patterns:
         for path in find_files(pattern):
@@ -185,39 +185,44 @@ class Screen:
             return None
         return captioned._replace(texts=texts)
 
-    def accepted_image(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns the image for a record, with its captions and their translations, `None` if unusable or unwanted."""
-        texts = captioned.texts
-        tally = reading.tally
-        location = f"{texts[0].place} ({captioned.image_id})"
+    def accepts_image(self, captioned: Captioned, reading: Reading) -> bool:
+        """Whether an image can be opened and is wanted; the tally counts an image that is not."""
         try:
-            image, reason = self._image_or_reason(captioned, reading.decided)
+            reason = self._reason_against_image(captioned, reading.decided)
         except BadImage as error:
-            tally.skip(str(error), location, len(texts))
-            return None
+            reading.tally.skip(str(error), _location(captioned), len(captioned.texts))
+            return False
         if reason:
-            tally.leave_out(reason, location, len(texts))
+            reading.tally.leave_out(reason, _location(captioned), len(captioned.texts))
+        return not reason
+
+    def record_of(self, captioned: Captioned, reading: Reading) -> Captioned | None:
+        """Returns an accepted image as a record holds it, with the captions' translations, `None` if it is damaged."""
+        texts = captioned.texts
+        try:
+            image = usable_bytes(captioned.image, open_image(captioned.image), self.settings.image_size)
+        except BadImage as error:
+            reading.tally.skip(str(error), _location(captioned), len(texts))
             return None
         if self.settings.translations:
             texts = add_translations(captioned.image_id, texts, reading.decided.translations)
         return captioned._replace(image=image, texts=texts)
 
-    def _image_or_reason(self, captioned: Captioned, decided) -> tuple[bytes, str]:
-        """Returns the image for a record and "", or b"" and the reason against the image; raises `BadImage`."""
+    def _reason_against_image(self, captioned: Captioned, decided) -> str:
+        """Returns the reason against an image, or ""; raises `BadImage`."""
         filters = self.filters
         if contains_text(decided.frequent_images, captioned.image_id):
-            return b"", f"image with more than {filters.max_texts_per_image} texts"
-        opened = open_image(captioned.image)
-        size = opened.size
+            return f"image with more than {filters.max_texts_per_image} texts"
+        size = open_image(captioned.image).size
         if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
-            return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
+            return f"image whose shorter side is not above {filters.above_shorter_side} pixels"
         if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
-            return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
+            return f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
         if self.evaluation_hashes.size:
             value = perceptual_hash(open_image(captioned.image))
             if is_near(self.evaluation_hashes, value, self.settings.hash_distance):
-                return b"", "image that looks like an evaluation image"
-        return usable_bytes(captioned.image, opened, self.settings.image_size), ""
+                return "image that looks like an evaluation image"
+        return ""
 
     def reason_against(self, text: str, decided) -> str:
         """Returns the reason against a caption, or ""."""
@@ -238,6 +243,11 @@ class Screen:
 
     def _is_excluded(self, text: str) -> bool:
         return contains_text(self.excluded, text.casefold())
+
+
+def _location(captioned: Captioned) -> str:
+    """Returns where an image with captions is, for the tally."""
+    return f"{captioned.texts[0].place} ({captioned.image_id})"
 
 
 def hash_excluded(patterns: tuple[str, ...], folder: pathlib.Path) -> None:

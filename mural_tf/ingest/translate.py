@@ -14,9 +14,9 @@ from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, copy_file, read_json
 from mural_lite.record_format import ImageTextRecord
-from mural_tf.data.dataset_builder import build_folder
+from mural_tf.data.dataset_builder import build_folder, paths_and_sizes
 from mural_tf.ingest.source import Text, find_files
-from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations
+from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations, translation_files
 
 
 def build_translated(
@@ -37,7 +37,14 @@ def build_translated(
     """
     data_dir = as_path(data_dir)
     identity = {"name": "translated captions", "data_dir": str(data_dir), "translations": str(translations)}
+    description = [path for path in (data_dir / DESCRIPTION,) if path.is_file()]
+    files = {*_record_files(data_dir), *description, *translation_files(str(translations))}
+    identity["files"] = paths_and_sizes(sorted(files, key=str))
     return build_folder(output, identity, lambda folder: _write(folder, data_dir, translations))
+
+
+def _record_files(data_dir: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(data_dir.glob("*/*.tfrecord"))
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pathlib.Path) -> dict:
@@ -54,7 +61,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
             f"None of the {counts['captions']} captions of {data_dir} has a translation in {translations}: in text "
             "pairs they are found by the caption's exact text."
         )
-    for path in sorted(data_dir.glob("*/*.tfrecord")):
+    for path in _record_files(data_dir):
         is_translated = path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")
         if not is_translated:
             copy = folder / path.parent.name / path.name

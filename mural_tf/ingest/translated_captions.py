@@ -17,7 +17,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import open_path
 from mural_lite.record_format import TEXT_PAIRS, parse_record
 from mural_lite.text_files import canonical_language, clean, is_text, known_language, parse_object, read_lines
-from mural_tf.ingest.source import Text
+from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.sources.own_records import OwnRecords
 
 _NO_LETTER = re.compile(r"[^\w#]|_")
@@ -99,14 +99,29 @@ def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[
             yield key, language, translation
 
 
+def translation_files(pattern: str) -> list[pathlib.Path]:
+    """Returns the files that `read_translations` reads of the files and data folders that match a pattern."""
+    files = []
+    for path in find_files(pattern):
+        if path.is_dir():
+            files += _pair_files(path)
+        else:
+            files.append(path)
+    return files
+
+
+def _pair_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of a data folder's text pairs."""
+    return [shard for shard in OwnRecords(str(folder)).files() if shard.parent.name == TEXT_PAIRS]
+
+
 def _read_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
     """Yields (key, language, translation) of the text pairs of a data folder, in both directions."""
-    for shard in OwnRecords(str(path)).files():
-        if shard.parent.name == TEXT_PAIRS:
-            for number, (_, serialized) in enumerate(tfrecord.read_all(shard, _refuse, open_path)):
-                pair = parse_record(serialized, str(shard), number)
-                yield exact_key(pair.text_a), pair.language_b, pair.text_b
-                yield exact_key(pair.text_b), pair.language_a, pair.text_a
+    for shard in _pair_files(path):
+        for number, (_, serialized) in enumerate(tfrecord.read_all(shard, _refuse, open_path)):
+            pair = parse_record(serialized, str(shard), number)
+            yield exact_key(pair.text_a), pair.language_b, pair.text_b
+            yield exact_key(pair.text_b), pair.language_a, pair.text_a
 
 
 def _read_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:

@@ -204,9 +204,7 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     def encode(images):
         return tower(unit_range(images), training=False)
 
-    settings = [preparation(config.image_tower), *_precision_setting(config.image_tower, "image")]
-    digest = f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
-    folder = _folder(config, workdir, "images", digest, width)
+    folder = _folder(config, workdir, "images", _image_digest(tower, config.image_tower), width)
     made_for = data_digest(config, _picture_streams(model), "images")
     with folder.lock():
         if not folder.is_made_for(made_for):
@@ -215,6 +213,14 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
             folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
             folder.mark_complete(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
+
+
+def _image_digest(tower: keras.Model, config: ConfigDict) -> str:
+    """Returns the digests of a tower's weights and of the fields of `image_tower` that change its states."""
+    settings = [preparation(config), *_precision_setting(config, "image")]
+    if config.pooled_stages:  # the same weights give more numbers
+        settings.append("pooled_stages")
+    return f"{digest_of(tower.variables)}-{digest_of((), *settings)}"
 
 
 def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.layers.Layer | None]:

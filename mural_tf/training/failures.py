@@ -10,6 +10,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError, is_out_of_memory
+from mural_tf.data.streams.columns import CHANGED
 from mural_tf.training.batch_sizes import chunk_numbers
 from mural_tf.training.workers import workers
 
@@ -21,7 +22,10 @@ ENDS_OF_WORKERS = (  # as the others see them
 
 @contextlib.contextmanager
 def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises `UserError` for a full device and the end of another worker, where TensorFlow writes a hundred lines."""
+    """Raises `UserError` for a full device, changed data and the end of another worker.
+
+    TensorFlow writes a hundred lines in their place.
+    """
     try:
         yield
     except tf.errors.OpError as error:
@@ -33,6 +37,8 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
             raise UserError(
                 f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs."
             ) from None
+        if CHANGED in error.message:
+            raise UserError(CHANGED) from None
         if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
             raise UserError(
                 f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "

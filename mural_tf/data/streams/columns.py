@@ -8,7 +8,8 @@ Frozen towers' states are such columns, and so are the vectors that a teacher gi
     group_keys, group_vectors    the same of groups, where the vector that is taught is a mean
 
 Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
-last one, with the very same blocks. Where the data grew, new texts are appended. With several pivot languages a whole
+last one, with the very same blocks. Where the data grew, new texts are appended, and what has no vector is tried again:
+a picture may have been mended. With several pivot languages a whole
 group of pairs ("say all the same") is taught one vector, the mean of the group's texts in them.
 """
 
@@ -30,6 +31,10 @@ from mural_lite.files import exclusive_lock, read_json, release_pages, write_who
 TEXTS = 2048  # embedded at a time
 RESIDENT = 2**30  # bytes of a table that stay in memory; pages of a larger one are given back after each batch
 BLOCK = 2**16  # texts, or groups, in memory at a time; a killed run embeds one block again
+CHANGED = (
+    "The data changed after training began: a text or picture has no vector. Start again; if the files kept their "
+    "sizes, remove the vectors first: the folder .states next to the data, or .targets in the workdir."
+)
 Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in place of a missing vector
 
 
@@ -53,13 +58,13 @@ class Column:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns the vectors of `keys`, int64 [B]: float32 [B, D], of length 1 or 0, or as stored.
 
-        Raises `ValueError` for unknown keys.
+        Raises `UserError` for unknown keys, which in a graph is an `InvalidArgumentError` with `CHANGED`.
         """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
         nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         if not np.array_equal(self._keys[nearest], keys):
-            raise ValueError("The data changed after training began.")
+            raise UserError(CHANGED)
         vectors = self._vectors[self._rows[nearest]].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
             release_pages(self._vectors)
@@ -110,7 +115,13 @@ class ColumnFolder:
         self._vector_name = vector_name
         self._path = folder / "targets.json"
         maker = dict(teacher=teacher, width=width, dtype=dtype)
-        self.state = {**maker, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
+        # zeros: how many of all vectors are zeros; missing: how many are of the data in `made_for`.
+        self.state = {**maker, "count": 0, "zeros": 0, "missing": 0, "first_missing": "", "made_for": ""}
+        self._zero_rows: dict[int, int] = {}  # {key: row} of vectors of zeros, which `extend` may replace
+        # Of the data that `extend` read:
+        self._present = 0  # different texts
+        self._missing = 0  # texts without a vector
+        self._first_missing = b""
         folder.mkdir(parents=True, exist_ok=True)
         self._read_state()
         for name, value in maker.items():
@@ -122,7 +133,8 @@ class ColumnFolder:
 
     def _read_state(self) -> None:
         if self._path.is_file():
-            self.state |= read_json(self._path)
+            state = read_json(self._path)
+            self.state |= {"zeros": state.get("missing", 0), **state}  # folders that were made before it was counted
 
     def _write_state(self) -> None:
         write_whole(self._path, json.dumps(self.state, indent=1) + "\n")
@@ -157,16 +169,22 @@ class ColumnFolder:
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Adds the texts that have no vector yet, `block` at a time, 0: `BLOCK`.
+        """Adds the texts that have no vector yet, or one of zeros, `block` at a time, 0: `BLOCK`.
 
         `texts`: blocks (the texts' keys, int64 [B], the texts); a text may come again.
         """
         self._trim()
+        self._zero_rows = self._find_zero_rows()
+        self._missing = 0
         if self.state["count"]:
             print(f"{self.state['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
-        sorted_keys = np.sort(self._keys())
+        embedded_before = np.setdiff1d(self._keys(), np.array(list(self._zero_rows), np.int64))
+        sorted_keys = embedded_before
+        is_present = np.zeros(len(embedded_before), bool)
         waiting: dict[int, bytes] = {}
         for keys, keyed_texts in texts:
+            known = keys[_is_among(embedded_before, keys)]
+            is_present[np.searchsorted(embedded_before, known)] = True
             for row in np.flatnonzero(~_is_among(sorted_keys, keys)):
                 waiting.setdefault(int(keys[row]), keyed_texts[row])
             if len(waiting) >= (block or BLOCK):
@@ -174,7 +192,17 @@ class ColumnFolder:
                 waiting = {}
                 print(f"{self.state['count']:,} are embedded …", flush=True)
         if waiting:
-            self._add(sorted_keys, waiting, embed)
+            sorted_keys = self._add(sorted_keys, waiting, embed)
+        self._present = int(is_present.sum()) + len(sorted_keys) - len(embedded_before)
+
+    def _find_zero_rows(self) -> dict[int, int]:
+        """Returns {key: row} of the vectors of zeros."""
+        if not self.state["zeros"]:
+            return {}  # most folders have none, and reading all vectors takes long
+        keys = self._keys()
+        zero_keys = Column(keys, self._vectors("", len(keys))).without_vector
+        rows = np.flatnonzero(np.isin(keys, zero_keys))
+        return dict(zip(keys[rows].tolist(), rows.tolist()))
 
     def _trim(self) -> None:
         """Removes the begun block of a killed run."""
@@ -184,19 +212,27 @@ class ColumnFolder:
                 os.truncate(self.folder / name, self.state["count"] * size)
 
     def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed) -> np.ndarray:
-        """Appends the vectors of {key: text} and returns `sorted_keys` with the new keys."""
+        """Stores the vectors of {key: text} and returns `sorted_keys` with their keys.
+
+        A vector of zeros is replaced in its place, where another run may just read it; other vectors are appended.
+        """
         texts = list(waiting.values())
         keys = np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
             raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, images' {self._width}.")
-        self._append("vectors", vectors.astype(self._dtype))
-        self._append("keys", keys)
-        missing = np.flatnonzero(~vectors.any(axis=1))
-        if len(missing) and not self.state["missing"]:
-            self.state["first_missing"] = texts[missing[0]][:80].decode("utf-8", "replace")
-        self.state["missing"] += len(missing)
-        self.state["count"] += len(texts)
+        vectors = vectors.astype(self._dtype)
+        is_zero = ~vectors.any(axis=1)
+        rows = np.array([self._zero_rows.get(key, -1) for key in waiting], np.int64)
+        is_new = rows < 0
+        self._replace(rows[~is_new], vectors[~is_new])
+        self._append("vectors", vectors[is_new])
+        self._append("keys", keys[is_new])
+        if is_zero.any() and not self._missing:
+            self._first_missing = texts[np.argmax(is_zero)]
+        self._missing += int(is_zero.sum())
+        self.state["zeros"] += int(is_zero.sum()) - int((~is_new).sum())
+        self.state["count"] += int(is_new.sum())
         self._write_state()
         return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
@@ -204,6 +240,17 @@ class ColumnFolder:
         """Appends values to a file of the folder; they are on the disk when this returns."""
         with open(self.folder / name, "ab") as file:
             file.write(np.ascontiguousarray(values))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _replace(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Writes vectors [N, D] at these rows, int64 [N]; they are on the disk when this returns."""
+        if not len(rows):
+            return
+        with open(self.folder / "vectors", "r+b") as file:
+            for row, vector in zip(rows.tolist(), vectors):
+                file.seek(row * vector.nbytes)
+                file.write(vector.tobytes())
             file.flush()
             os.fsync(file.fileno())
 
@@ -230,14 +277,15 @@ class ColumnFolder:
         self._append("group_keys", ids)
 
     def mark_complete(self, data: str, most_missing: float) -> None:
-        """Notes that the folder has all vectors for `data`.
+        """Notes that the folder has all vectors for `data`, whose texts `extend` was given.
 
-        Raises `UserError` if more than the share `most_missing` of the texts has no vector.
+        Raises `UserError` if more than the share `most_missing` of these texts has no vector.
         """
-        count = self.state["count"]
-        missing = self.state["missing"]
+        count = self._present
+        missing = self._missing
+        example = ""
         if missing:
-            example = self.state["first_missing"]
+            example = self._first_missing[:80].decode("utf-8", "replace")
             lacking = f"{missing:,} of {count:,} have no {self._vector_name}, such as {example!r}"
             if missing > most_missing * count:
                 raise UserError(
@@ -246,7 +294,7 @@ class ColumnFolder:
                     "tower, mend or leave out the pictures that do not decode."
                 )
             print(f"{lacking}: they teach nothing.", flush=True)
-        self.state["made_for"] = data
+        self.state.update(missing=missing, first_missing=example, made_for=data)
         self._write_state()
 
 

@@ -23,6 +23,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,6 +118,7 @@ def endless_items(
     languages: Sequence[str] = (),
     language_key: str = "language",
     share: Share = ALL,
+    counts: Mapping[str, int] | None = None,
 ) -> tf.data.Dataset:
     """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
 
@@ -128,8 +130,9 @@ def endless_items(
       seed: the order's seed.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
       languages: the languages of the items to take; empty: all.
-      language_key: the name under which an item has its language.
+      language_key: the name under which an item has its language; of text pairs "language_b".
       share: the part of the files that is read.
+      counts: the items of each language as `balanced_languages` returns them; `None`: counted here if they are needed.
 
     The place is one number here, epoch · 2^40 + offset, and `begin` the window's `Begin`, as a string. Items have
     further entries, as of `read_group`, "file", "byte" and "lost", and "in_epoch", how many items this epoch has, as
@@ -141,7 +144,11 @@ def endless_items(
             "needs one: set --config.data.read=all, with which each reads everything, or write smaller files with "
             "python -m mural_tf convert records:FOLDER --output=OTHER --shard_megabytes=N."
         )
-    copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
+    copies = None
+    if data.language_temperature != 1.0 or languages:
+        if counts is None:
+            counts = balanced_languages(files, parse, language_key)
+        copies = _copies_per_language(counts, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
     first_epoch = int(after[0])
@@ -247,7 +254,8 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
 def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
     """Returns the items of a block in copies by their language: 2.3 copies are 2 and with probability 0.3 a third."""
     draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
-    mean_copies = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
+    languages = tf.strings.join([block[name] for name in _balanced(language_key).split(" ")], separator=" ")
+    mean_copies = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(languages))
     counts = tf.cast(tf.floor(mean_copies + draw), tf.int32)
     return _rows(block, tf.repeat(tf.range(tf.size(draw)), counts))
 
@@ -562,6 +570,7 @@ def _reason_of(error: Exception) -> str:
 
 
 SIDES = {"language_a": 0, "language_b": -1}  # the place of each side's language in a description's "de en"
+PAIR = " ".join(SIDES)  # the key of both sides' languages, as a description has them
 
 
 def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
@@ -572,7 +581,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     Args:
       files: files of one kind, in one data folder.
       parse: makes items; other streams' items are not described.
-      key: "language" of captions, or "language_a" or "language_b" of text pairs.
+      key: "language" of captions; "language_a" or "language_b" of text pairs, or `PAIR`, which counts "de en".
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
         return None
@@ -591,18 +600,32 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
-    """Returns {language: items}, counted in one pass over the files; a text pair counts for both `keys`."""
+    """Returns {language: items}, counted in one pass over the files; a text pair counts for both `keys`.
+
+    The key `PAIR` counts by both sides' languages, "de en".
+    """
     folder = files[0].rsplit("/", 2)[0]
     print(
         f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.",
         flush=True,
     )
     counts: collections.Counter[str] = collections.Counter()
-    for block in one_pass(files, parse, ("problem", *keys)):
-        is_lost = (block["problem"] != b"") & (block[keys[0]] == b"")
+    entries = {key: key.split(" ") for key in keys}
+    names = set(itertools.chain(*entries.values()))
+    for block in one_pass(files, parse, ("problem", *names)):
+        is_lost = (block["problem"] != b"") & (block[entries[keys[0]][-1]] == b"")
         for key in keys:
-            counts.update(name.decode("utf-8", "replace") for name in block[key][~is_lost])
+            languages = zip(*(block[name][~is_lost] for name in entries[key]))
+            counts.update(b" ".join(sides).decode("utf-8", "replace") for sides in languages)
     return dict(counts)
+
+
+def _balanced(language_key: str) -> str:
+    """Returns the key whose counts `data.language_temperature` evens: of text pairs both sides' languages.
+
+    Either side may be English, or whichever comes first in the alphabet: one side alone says little of a pair.
+    """
+    return PAIR if language_key in SIDES else language_key
 
 
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -619,21 +642,60 @@ def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
     return tf.not_equal(item["problem"], "") & tf.equal(item[language_key], "")
 
 
-def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
-    """Returns the table from a language to the copies of its items in an epoch, float32; `None`: every item once.
+def balanced_languages(
+    files: Sequence[str], parse: Callable, language_key: str, described: Callable | None = None
+) -> dict[str, int]:
+    """Returns {language: items}, of text pairs {"de en": items}: by `dataset.json`, or else by one pass over the files.
+
+    Args:
+      files, language_key: as in `endless_items`.
+      parse: a function from records to items, for the pass.
+      described: the function that `parse` traces, by which `stated_languages` knows the items; `None`: `parse` itself.
+    """
+    key = _balanced(language_key)
+    return stated_languages(files, described or parse, key) or count_languages(files, parse, key)
+
+
+def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]:
+    """Returns {language: [language]}, of text pairs {"de en": ["de", "en"]}, of counts of `balanced_languages`."""
+    is_pair = language_key in SIDES
+    return {name: name.split(" ") if is_pair else [name] for name in counts}
+
+
+def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
+    """Returns which sources have no item in `languages` (of text pairs, as second language); without any, none.
+
+    `counts`: of each source, as of `balanced_languages`. Raises `UserError` for a language that no source has.
+    """
+    known_of_sources = []
+    for counts_of_source in counts:
+        known_of_sources.append({names[-1] for names in _sides(counts_of_source, language_key).values()})
+    known = set().union(*known_of_sources)
+    unknown = sorted(set(languages) - known)
+    if unknown:
+        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(known))}.")
+    return [bool(languages) and known_of_source.isdisjoint(languages) for known_of_source in known_of_sources]
+
+
+def _copies_per_language(
+    counts: Mapping[str, int], language_key: str, languages: Sequence[str], temperature: float
+) -> tf.lookup.StaticHashTable:
+    """Returns the table from a language to the copies of its items in an epoch, float32.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
-    language keeps one copy of an item, so no item is left out.
+    language keeps one copy of an item, so no item is left out. Text pairs are in two languages, "de en" in the table,
+    and pairs of the same two in either order count together; `languages` are their second ones.
     """
-    if temperature == 1.0 and not languages:
-        return None
-    counts = stated_languages(files, parse, key) or count_languages(files, parse, key)
-    unknown = sorted(set(languages) - set(counts))
-    if unknown:
-        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(counts))}.")
+    sides = _sides(counts, language_key)
     if languages:
-        counts = {language: count for language, count in counts.items() if language in languages}
-    most = max(counts.values())
-    copies = [(most / count) ** (1.0 - 1.0 / temperature) for count in counts.values()]
-    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts)), tf.constant(copies, tf.float32))
+        counts = {name: count for name, count in counts.items() if sides[name][-1] in languages}
+    in_either_order: collections.Counter[str] = collections.Counter()
+    for name, count in counts.items():
+        in_either_order["+".join(sorted(sides[name]))] += count
+    most = max(in_either_order.values(), default=0)
+    copies = []
+    for name in counts:
+        together = in_either_order["+".join(sorted(sides[name]))]
+        copies.append((most / together) ** (1.0 - 1.0 / temperature))
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts), tf.string), tf.constant(copies, tf.float32))
     return tf.lookup.StaticHashTable(table, default_value=0.0)

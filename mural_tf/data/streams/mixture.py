@@ -1,7 +1,8 @@
 """The folders that training reads: one, or several in proportions that the configuration names.
 
 `data.sources` holds {name: {"directory", "weight", "format"}}; without sources, `data.directory` is the only source. A
-source gives the share weight / sum of weights of each stream's items; the sum is over the sources that have such items.
+source gives the share weight / sum of weights of each stream's items; the sum is over the sources that have such items,
+in the languages that a configuration chooses.
 Draws follow from the seed and from how many items were used, so that a run goes on with the next draw.
 """
 
@@ -86,12 +87,12 @@ def _parse_source(name: str, value) -> DataSource:
 
 
 def mixed(
-    usable: Sequence[tf.data.Dataset], weights: Sequence[float], used: int, seed: tuple[int, int], size: int
+    usable: Sequence[tf.data.Dataset | None], weights: Sequence[float], used: int, seed: tuple[int, int], size: int
 ) -> tf.data.Dataset:
     """Returns batches of the usable items of several sources, each with its "source", int64 [size].
 
     Args:
-      usable: each source's blocks of items, as `usable_items` gives them.
+      usable: each source's blocks of items, as `usable_items` gives them; `None`: it has none, and others its share.
       weights: each source's weight; items are drawn in proportion to the weights.
       used: how many items were drawn before.
       seed: the draws' seed.
@@ -99,7 +100,9 @@ def mixed(
     """
     if len(usable) == 1:
         return usable[0].rebatch(size, drop_remainder=True)
-    slots = np.repeat(np.arange(len(weights)), _shares(weights, DRAWS))
+    with_items = [number for number, blocks in enumerate(usable) if blocks is not None]
+    shares = _shares([weights[number] for number in with_items], DRAWS)
+    slots = np.repeat(np.arange(len(with_items)), shares)
 
     def draws(cycle):
         seeds = tf.stack([seed[0] * 2**20 + seed[1], cycle])
@@ -109,9 +112,9 @@ def mixed(
     cycles = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
     source_numbers = cycles.flat_map(draws).skip(used % DRAWS)
     numbered = []
-    for number, blocks in enumerate(usable):
+    for number in with_items:
         source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
-        numbered.append(tf.data.Dataset.zip({"source": source, "item": blocks.unbatch()}))
+        numbered.append(tf.data.Dataset.zip({"source": source, "item": usable[number].unbatch()}))
     drawn = tf.data.Dataset.choose_from_datasets(numbered, source_numbers).batch(size, drop_remainder=True)
     return drawn.map(lambda batch: {**batch["item"], "source": batch["source"]})
 

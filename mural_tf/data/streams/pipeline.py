@@ -11,6 +11,7 @@ the files and makes its rows of the global batch.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from mural_tf.data.streams.epochs import (
     EPOCH,
     PLACE,
     Share,
+    balanced_languages,
     check_first_item,
     endless_items,
     one_pass,
@@ -35,11 +37,13 @@ from mural_tf.data.streams.epochs import (
     place_of_last,
     start_of,
     usable_items,
+    without_languages,
 )
 from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 
 PREFETCHED = 4  # batches that are ready while one is trained on
+COUNTED = 16  # counts of languages that are kept
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
@@ -171,19 +175,36 @@ def _read_stream(
     seed = config.seed
     if places is None:
         places = np.stack([start_of(0)] * len(sources))
-    usable = []
-    for number, ((source, files), after) in enumerate(zip(sources, places)):
+    streams = []
+    parsers = []
+    counts = []  # of each source's items by language, `None` where they are not needed
+    for number, (source, files) in enumerate(sources):
         # Draws for an item differ between sources and pipelines, the order of files only between sources.
         draw_seed = seed + (number * 2**12 + share.pipeline) * 2**20
         stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
         parse = parser(stream.read, stream.takes_many)
         check_first_item(files, parse, stream.without)
-        order = 2 * seed + stream.order + number * 2**32
-        data = stream.settings.data
-        items = endless_items(files, parse, data, order, after, stream.languages, stream.language_key, share)
+        streams.append(stream)
+        parsers.append(parse)
+        is_counted = config.data.language_temperature != 1.0 or stream.languages
+        counts.append(_language_counts(stream, files, parse) if is_counted else None)
+    languages = streams[0].languages
+    key = streams[0].language_key
+    lacking = [False] * len(sources)
+    if languages:
+        lacking = without_languages(counts, key, languages)
+    usable = []
+    for number, ((source, files), after) in enumerate(zip(sources, places)):
         part = part_name(name, source)
+        if lacking[number]:
+            _say_once(f"{part} has no item in {', '.join(languages)}: the other sources have its share.")
+            usable.append(None)
+            continue
+        order = 2 * seed + stream.order + number * 2**32
+        data = streams[number].settings.data
+        items = endless_items(files, parsers[number], data, order, after, languages, key, share, counts[number])
         items_used = int(after[2])
-        usable.append(usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used))
+        usable.append(usable_items(items, streams[number].decode, part, data.max_skipped_fraction, items_used))
     mixing_seed = (2 * seed + stream.order, share.pipeline)
     weights = [source.weight for source, _ in sources]
     all_used = int(places[:, 2].sum())
@@ -195,6 +216,26 @@ def _read_stream(
         return {**stream.make_batch(items, batch_seed), **_progress(name, items, len(sources))}
 
     return batches, make_batch
+
+
+_counted: dict[tuple, dict[str, int]] = {}  # by all that decides: a start reads its data three times, and counts once
+
+
+def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> dict[str, int]:
+    """Returns a stream's items by language, as `balanced_languages`; files that did not change are counted once."""
+    settings = stream.settings
+    sizes = tuple(records.file_sizes(files).items())
+    key = (type(stream), str(settings.data), str(settings.own), sizes)
+    if key not in _counted:
+        if len(_counted) >= COUNTED:
+            _counted.clear()
+        _counted[key] = balanced_languages(files, parse, stream.language_key, stream.parse)
+    return _counted[key]
+
+
+@functools.lru_cache(maxsize=COUNTED)  # a start reads its data three times
+def _say_once(line: str) -> None:
+    print(line, flush=True)
 
 
 def part_name(stream: str, source: DataSource) -> str:

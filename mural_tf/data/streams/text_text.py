@@ -149,7 +149,8 @@ def across_languages_parser(languages: Sequence[str] = ()):
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
         count = tf.where(has_pair, tf.size(item["caption"]), 0)
         pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": item["image_id"]}
-        pair["language_b"] = tf.zeros_like(item["language"])  # not yet known
+        pair["language_a"] = tf.zeros_like(item["language"])  # neither is known yet
+        pair["language_b"] = tf.zeros_like(item["language"])
         pair["captions"] = tf.fill(tf.shape(item["caption"]), tf.io.serialize_tensor(captions))
         return {name: value[:count] for name, value in pair.items()}
 

@@ -133,6 +133,10 @@ def test_the_data_set_follows_its_table(tmp_path):
     make(table, tmp_path / "data")
     assert times == [file.stat().st_mtime_ns for file in sorted(made.rglob("*"))]
     assert convert_data.contents(make(table, tmp_path / "again")) == before
+    (tmp_path / "p3.jpg").write_bytes((tmp_path / "p4.jpg").read_bytes())  # replaced in its place
+    make(table, tmp_path / "again")
+    assert convert_data.contents(tmp_path / "again") != before
+    wide(tmp_path, *range(20))
     trained, dev = ids(made, "train"), ids(made, "dev")
     pictures(tmp_path, [f"new{i}.jpg" for i in reversed(range(20))])
     with_others = rows(HEAD, *(row(i, photo=f"new{i}.jpg") for i in range(20)), names=[])(tmp_path)

@@ -32,7 +32,7 @@ def test_a_column_by_hand(monkeypatch):
     for most, rows in ((7, [0, 2, 3, 5, 6]), (3, [0, 3, 6]), (4, [0, 2, 6]), (2, [0]), (1, [0])):  # every k-th key
         assert whole.sample(KEYS, most).tolist() == VECTORS[rows].tolist()
     for wrong in (np.array([7, 8]), np.array([12]), np.array([-4])):
-        with pytest.raises(ValueError, match="^The data changed after training began.$"):
+        with pytest.raises(UserError, match="^The data changed after training began: a text or picture has no vector"):
             column.find(wrong)
     nothing = Column(np.zeros(0, np.int64), np.zeros([0, 2], np.float16))
     assert nothing.holds(np.array([1])).tolist() == [False] and nothing.without_vector.tolist() == []
@@ -85,16 +85,19 @@ def test_files_of_a_folder(tmp_path, capsys):
     assert keys.tolist() == [-1, -2, -3, -4, -5, -8]
     expected = embed([b"1", b"2", b"?3", b"4", b"5", b"?8"])
     assert np.fromfile(tmp_path / "a/b/vectors", np.float32).reshape(-1, 2).tolist() == expected.tolist()
-    state = dict(teacher="teacher's", width=2, dtype="float32", count=6, missing=2, first_missing="?3", made_for="")
+    state = dict(
+        teacher="teacher's", width=2, dtype="float32", count=6, zeros=2, missing=0, first_missing="", made_for=""
+    )
     assert json.loads((tmp_path / "a/b/targets.json").read_text()) == state
     for name, rest in (("keys", b"1234567"), ("vectors", b"123456789")):  # a begun block
         with open(tmp_path / "a/b" / name, "ab") as file:
             file.write(rest)
     again = ColumnFolder(tmp_path / "a/b", 2, "float32", "teacher's")
     again.extend(stream(8, 6, 5, 7, size=1), note, block=1)
-    assert calls[2:] == [[b"6"], [b"7"]]
+    assert calls[2:] == [[b"?8"], [b"6"], [b"7"]]  # what has no vector is tried again
     assert lines(capsys.readouterr().out) == [
-        "6 are embedded already; reading the data up to the new texts …", "7 are embedded …", "8 are embedded …"
+        "6 are embedded already; reading the data up to the new texts …",
+        "6 are embedded …", "7 are embedded …", "8 are embedded …",
     ]  # fmt: skip
     column = again.column(as_stored=True)
     assert column.find(np.array([-7, -3, -1])).tolist() == embed([b"7", b"?3", b"1"]).tolist()
@@ -124,7 +127,7 @@ def test_a_folder_that_is_complete(tmp_path, capsys):
     folder.mark_complete("data 1", 0.0)
     assert "they teach nothing" not in capsys.readouterr().out
     assert [folder.is_made_for(data) for data in ("data 1", "data 2")] == [True, False]
-    folder.extend(stream(8), embed)
+    folder.extend(stream(1, 2, 4, 5, 8), embed)
     with pytest.raises(UserError) as raised:
         folder.mark_complete("data 2", 0.19)
     lacking = "1 of 5 have no vector of the tower's, such as '?8'"
@@ -138,6 +141,41 @@ def test_a_folder_that_is_complete(tmp_path, capsys):
     folder.mark_complete("data 2", 0.2)
     assert capsys.readouterr().out == f"{lacking}: they teach nothing.\n"
     assert ColumnFolder(tmp_path, 2, "float16", "t").is_made_for("data 2")
+
+
+def test_what_has_no_vector_is_tried_again_and_counts_only_where_it_is(tmp_path, capsys):
+    def made(numbers, embed_texts, data):
+        folder = ColumnFolder(tmp_path, 2, "float16", "t")
+        folder.extend(stream(*numbers), embed_texts)
+        folder.mark_complete(data, 0.3)
+        state = json.loads((tmp_path / "targets.json").read_text())
+        return state["count"], state["zeros"], state["missing"], state["first_missing"]
+
+    def mended(texts):
+        return embed([text.lstrip(b"?") for text in texts])
+
+    with pytest.raises(UserError, match="2 of 4 have no vector"):
+        made((1, 3, 2, 8), embed, "two fail")
+    assert made((1, 2, 4), embed, "they are left out") == (5, 2, 0, "")
+    before = np.memmap(tmp_path / "vectors", np.float16, "r")[:2].tolist()
+    assert made((1, 2, 4, 3), embed, "one fails again") == (5, 2, 1, "?3")
+    assert "1 of 4 have no vector of the teacher's, such as '?3': they teach nothing." in capsys.readouterr().out
+    calls = []
+    assert made((1, 2, 3, 5), lambda texts: calls.extend(texts) or mended(texts), "it is mended") == (6, 1, 0, "")
+    assert sorted(calls) == [b"5", b"?3"]
+    column = ColumnFolder(tmp_path, 2, "float16", "t").column(as_stored=True)
+    found = column.find(np.array([-1, -3, -8, -5]))
+    assert found.tolist() == [before, [1, ord("3")], [0, 0], [1, ord("5")]]
+
+
+def test_a_folder_of_an_earlier_version_is_tried_again(tmp_path):
+    ColumnFolder(tmp_path, 2, "float16", "t").extend(stream(3), embed)
+    state = json.loads((tmp_path / "targets.json").read_text())
+    del state["zeros"]
+    (tmp_path / "targets.json").write_text(json.dumps({**state, "missing": 1, "first_missing": "?3"}))
+    folder = ColumnFolder(tmp_path, 2, "float16", "t")
+    folder.extend(stream(3), lambda texts: embed([b"3"]))
+    assert folder.column(as_stored=True).find(np.array([-3])).tolist() == [[1, ord("3")]]
 
 
 def test_sums_of_groups_by_a_dictionary(tmp_path, monkeypatch):

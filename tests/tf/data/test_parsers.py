@@ -12,7 +12,7 @@ from mural_lite.skipped import CAPTION_NOT_UTF8, EMPTY_CAPTION, EMPTY_TEXT, NOT_
 from mural_tf.data import records
 from mural_tf.data.dataset_builder import count_records, counts_of
 from mural_tf.data.records import ImageTextRecord, TextPair, parse_image_text, parse_img2dataset, parse_text_pair
-from mural_tf.data.streams.epochs import NO_ITEM, check_first_item, one_pass, parser, stated_languages
+from mural_tf.data.streams.epochs import NO_ITEM, PAIR, check_first_item, one_pass, parser, stated_languages
 from mural_tf.data.streams.image_groups import captions_of, group_parser
 from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions, with_pivot
 from mural_tf.data.streams.triples import parse_triples
@@ -106,7 +106,8 @@ def test_pairs_that_are_turned_to_their_pivot():
 def test_captions_that_are_still_to_be_drawn():
     usable = [[b"one", b"eins"], [b"en", b"de"]]
     items = across_languages_parser()(RECORD)
-    expected = {"text_a": CAPTIONS, "problem": PROBLEMS, "group_id": ["i"] * 5, "language_b": [""] * 5}
+    expected = {"text_a": CAPTIONS, "problem": PROBLEMS, "group_id": ["i"] * 5}
+    expected.update(language_a=[""] * 5, language_b=[""] * 5)
     assert table(items, "captions") == expected
     assert [tf.io.parse_tensor(each, tf.string).numpy().tolist() for each in items["captions"]] == [usable] * 5
     assert len(across_languages_parser(("en",))(RECORD)["text_a"]) == 5
@@ -186,6 +187,7 @@ def test_languages_as_a_description_has_them(folder):
     assert stated_languages(images[:1], parse_image_text, "language") == {"en": 2, "de": 1}
     assert stated_languages(pairs, parse_text_pair, "language_a") == {"en": 3}
     assert stated_languages(pairs, parse_text_pair, "language_b") == {"de": 2, "fr": 1}
+    assert stated_languages(pairs, parse_text_pair, PAIR) == {"en de": 2, "en fr": 1}
     assert stated_languages(images, parse_co_captions, "language_b") is None  # of items that are not described
     with open(images[1], "ab") as file:
         file.write(b"more")

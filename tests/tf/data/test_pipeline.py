@@ -1,6 +1,8 @@
 """Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
 
 import ast
+import collections
+import json
 import pathlib
 import time
 
@@ -21,11 +23,13 @@ from mural_tf.data.streams.epochs import (
     _copies_per_language,
     _placed,
     _too_many,
+    balanced_languages,
     count_languages,
     endless_items,
     start_of,
     unusable,
     usable_items,
+    without_languages,
 )
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.stream import Texts
@@ -269,7 +273,7 @@ def mostly_english(tmp_path):
     return config
 
 
-def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
+def test_copies_choose_and_balance_languages(mostly_english):
     config, streams = mostly_english, ("image_text", "captions", "views")
     config.data.image_text_languages = ("de",)
     made = [toy_data.stream_of(config, toy_data.toy_tokenizer(), stream) for stream in streams]
@@ -277,18 +281,68 @@ def test_copies_choose_and_balance_languages(mostly_english, monkeypatch):
     files = records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
     counts = count_languages(files, parse_image_text, "language")
     assert counts == {"de": 8, "en": 64}
-    monkeypatch.setattr("mural_tf.data.streams.epochs.count_languages", lambda *_: counts)
 
     def copies(languages, temperature):
-        table = _copies_per_language(files, parse_image_text, "language", languages, temperature)
+        table = _copies_per_language(counts, "language", languages, temperature)
         return table.lookup(tf.constant(["de", "en", "xx"])).numpy().tolist()
 
-    assert _copies_per_language(files, parse_image_text, "language", (), 1.0) is None  # each once
     assert copies(("de",), 1.0) == [1.0, 0.0, 0.0]
+    assert copies((), 1.0) == [1.0, 1.0, 0.0]  # each once
     assert copies((), 3.0) == pytest.approx([4.0, 1.0, 0.0])  # (64 / 8) ** (2 / 3)
     assert copies((), 1e9) == pytest.approx([8.0, 1.0, 0.0])  # as many German captions as English ones
     with pytest.raises(UserError, match="xx.*de, en"):
-        copies(("xx",), 1.0)
+        without_languages([counts], "language", ("de", "xx"))
+
+
+def test_languages_are_counted_once_and_not_at_all_where_they_are_described(mostly_english, capsys):
+    config = mostly_english
+    config.data.language_temperature = 2.0
+    folder = pathlib.Path(config.data.directory)
+
+    def passes():
+        """How often two starts read the data to count."""
+        for _ in range(2):
+            training_batches(config, toy_data.toy_tokenizer(), streams=("image_text",))
+        return capsys.readouterr().out.count("files to count languages")
+
+    assert passes() == 1
+    config.data.image_text_languages = ("de",)
+    assert passes() == 1  # other settings
+    toy_data.write_toy_data(folder, toy_data.image_text_records(8))
+    assert passes() == 1  # other data
+    config.data.image_text_languages = ()
+    shards = {}
+    for path in folder.glob("image_text/train-*"):
+        shards[f"image_text/{path.name}"] = {"bytes": path.stat().st_size, "languages": {"en": 4, "de": 4}}
+    (folder / "dataset.json").write_text(json.dumps({"shards": shards}))
+    assert passes() == 0
+
+
+def test_text_pairs_are_balanced_by_both_languages(tmp_path):
+    """English comes second, first, and both: of 12, 3 + 3 and 2 pairs; the twelve keep one copy each."""
+    counts = {("de", "en"): 12, ("am", "en"): 3, ("en", "am"): 3, ("en", "sw"): 2}
+    languages = [pair for pair, count in counts.items() for _ in range(count)]
+    pairs = [records.TextPair(f"a{i}", first, f"b{i}", second) for i, (first, second) in enumerate(languages)]
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", pairs)
+    files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
+
+    known = balanced_languages(files, records.parse_text_pair, "language_b")
+
+    def copies(languages, temperature):
+        table = _copies_per_language(known, "language_b", languages, temperature)
+        return table.lookup(tf.constant([" ".join(pair) for pair in counts])).numpy().tolist()
+
+    assert copies((), 1e9) == pytest.approx([1.0, 2.0, 2.0, 6.0])
+    assert copies(("en",), 1e9) == pytest.approx([1.0, 4.0, 0.0, 0.0])  # their second language
+    assert copies(("am", "sw"), 1.0) == [0.0, 0.0, 1.0, 1.0]
+    with pytest.raises(UserError, match="^No records in language de; the data has am, en, sw.$"):
+        without_languages([known], "language_b", ("de",))
+    config = toy_data.toy_config(tmp_path)
+    config.data.language_temperature = 1e9
+    items = endless_items(files, records.parse_text_pair, config.data, 5, start_of(0), (), "language_b")
+    ((_, (_, epoch)),) = items.unbatch().batch(12 + 6 * 2 + 2 * 6).take(1)
+    drawn = collections.Counter(zip(epoch["language_a"].numpy().astype(str), epoch["language_b"].numpy().astype(str)))
+    assert drawn == {("de", "en"): 12, ("am", "en"): 6, ("en", "am"): 6, ("en", "sw"): 12}
 
 
 def test_items_are_copied_as_often_as_their_language_says():

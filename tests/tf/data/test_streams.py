@@ -167,6 +167,30 @@ def test_the_pivots_of_the_data(two_sources):
     assert pivots_of(config.data, "mean") == ("cs", "fr")
 
 
+def test_a_mixture_of_which_one_source_has_the_chosen_languages(tmp_path, capsys):
+    """Each language may be in one source alone; a source without any of them has no place in a batch."""
+    for name, language in (("a", "en"), ("b", "de"), ("c", "fr")):
+        images = captioned(4, (language,))
+        records.write_records(tmp_path / name, records.IMAGE_TEXT, "train", images)
+    config = toy_data.toy_config(tmp_path)
+    config.data.sources = {name: {"directory": f"{tmp_path}/{name}"} for name in "abc"}
+    config.train.image_text_batch = 8
+
+    def batch(*languages):
+        config.data.image_text_languages = languages
+        batches = pipeline.training_batches(config, toy_data.toy_tokenizer(), streams=("image_text",))
+        (values,) = batches.skip(2).take(1).as_numpy_iterator()
+        return values["image_text_place"][0, :, 2].tolist()  # items that each source gave so far
+
+    places = batch("en", "de")
+    assert places[0] + places[1] == 24 and places[2] == -1
+    assert batch("de") == [-1, 24, -1]
+    said = capsys.readouterr().out
+    assert said.count("image_text/c has no item in en, de: the other sources have its share.") == 1
+    with pytest.raises(UserError, match="^No records in language sw; the data has de, en, fr.$"):
+        batch("de", "sw")
+
+
 def test_sources_of_a_configuration():
     data = toy_data.toy_config("d").data
     assert [tuple(source) for source in training_sources(data)] == [("", "d", 1.0, "mural")]

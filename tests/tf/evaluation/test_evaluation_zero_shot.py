@@ -10,6 +10,7 @@ from test_evaluation_captioned import write
 
 from mural_lite.embedder import class_embeddings
 from mural_lite.errors import UserError
+from mural_tf.evaluation import zero_shot
 
 AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
 
@@ -55,7 +56,18 @@ def test_imagenet_accuracy_by_hand(imagenet):
     assert "the benchmark has 50,000" in result.notes[0] and result.protocol.startswith("NOT COMPLETE")
 
 
-def test_partial_names_of_the_published_json(imagenet):
+def test_names_by_imagenets_numbers_need_all_its_folders(imagenet):
+    write(imagenet / "babel_imagenet.json", json.dumps({"EN": [[0], ["tree"]], "DE": [[0, 2], ["cat", "fish"]]}))
+    with pytest.raises(UserError, match="1,000 classes by their numbers, and there are 3 folders .*_names.de.txt"):
+        run("imagenet", imagenet)
+    result = run("imagenet", imagenet, languages=["en"])  # whose names are of a file with a line for each folder
+    assert result.sizes["en"]["classes"] == 3
+    write(imagenet / "class_names.de.txt", "cat\ndog\nfish")
+    assert set(run("imagenet", imagenet).sizes) == {"de", "en"}
+
+
+def test_partial_names_of_the_published_json(imagenet, monkeypatch):
+    monkeypatch.setattr(zero_shot, "IMAGENET_CLASSES", 3)
     (imagenet / "class_names.en.txt").unlink()
     write(imagenet / "babel_imagenet.json", json.dumps({"DE": [[0, 2], ["cat", "fish"]]}))
     result = run("imagenet", imagenet)

@@ -15,6 +15,7 @@ from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage, open_image
 from mural_tf.data import records
 from mural_tf.ingest import rows
+from mural_tf.ingest.convert import describe_input
 from mural_tf.ingest.decide import TABLES, Decided, Request, decide
 from mural_tf.ingest.filters import is_near, perceptual_hash, usable_bytes
 from mural_tf.ingest.source import FILTERS, Filters, Settings
@@ -257,6 +258,48 @@ def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
     smaller = run(sources, tmp_path / "small", drop_duplicates=which, unit_bytes=100_000, shard_megabytes=0)
     same = sorted((content[record.image], list(record.captions)) for record in images_in(smaller))
     assert same == kept
+
+
+def test_a_conversion_is_another_one_if_files_of_its_settings_change(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a cat\teine Katze\na dog\tein Hund\n")
+    (tmp_path / "excluded.txt").write_text("a cow\n")
+    source = f"pairs:{tmp_path}/pairs.tsv,language_b=de"
+    settings = {"exclude_texts": (f"{tmp_path}/excluded.txt",)}
+    assert len(pairs_in(run([source], tmp_path / "out", **settings))) == 2
+    (tmp_path / "excluded.txt").write_text("a cow\na cat\n")
+    with pytest.raises(UserError, match="holds another data set, with files_of_settings .*'exclude_texts'"):
+        run([source], tmp_path / "out", **settings)
+    assert len(pairs_in(run([source], tmp_path / "other", **settings))) == 1
+    assert "files_of_settings" not in describe_input([], Settings())
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.jpg").write_bytes(image_bytes(0))
+    records.write_records(tmp_path / "set", records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "b", "de")])
+    settings = Settings(evaluation_images=(f"{tmp_path}/images",), translations=(f"{tmp_path}/set",))
+    digests = [describe_input([], settings)["files_of_settings"]]
+    (tmp_path / "images/b.jpg").write_bytes(image_bytes(1))
+    digests.append(describe_input([], settings)["files_of_settings"])
+    records.write_records(tmp_path / "set", records.TEXT_PAIRS, "train", [records.TextPair("a", "en", "bb", "de")])
+    digests.append(describe_input([], settings)["files_of_settings"])
+    assert len({digest["evaluation_images"] for digest in digests}) == 2
+    assert [digest["translations"] == digests[0]["translations"] for digest in digests] == [True, True, False]
+
+
+@pytest.mark.parametrize("which", ["text", "both"])
+def test_a_picture_that_is_left_out_holds_no_text(tmp_path, which):
+    """Within a unit, and over several: of three pictures of a text the first is small, the second no picture."""
+    (tmp_path / "small.jpg").write_bytes(image_bytes(0, 100, 100))
+    (tmp_path / "broken.jpg").write_bytes(b"<html>404</html>")
+    (tmp_path / "large.jpg").write_bytes(image_bytes(1, 300, 300))
+    source = write_captions(tmp_path, [(f"{name}.jpg", "a red heart") for name in ("small", "broken", "large")])
+    sources = []
+    for name in ("small", "broken", "large"):
+        (tmp_path / f"of {name}").mkdir()
+        (tmp_path / f"of {name}" / "a.tsv").write_text(f"{name}.jpg\ta red heart\n")
+        sources.append(f"captions:{tmp_path}/of {name}/a.tsv,images={tmp_path}")
+    settings = {"drop_duplicates": which, "filters": Filters(above_shorter_side=200), "max_skipped_fraction": 1.0}
+    for number, named in enumerate(([source], sources[::-1], [source, *sources])):
+        output = run(named, tmp_path / str(number), **settings)
+        assert [record.image_id for record in images_in(output)] == ["large.jpg"]
 
 
 def test_frequent_texts_and_images_are_an_oracles(tmp_path):

@@ -115,6 +115,12 @@ def test_features_are_those_of_the_encoder(tmp_path):
     np.testing.assert_allclose(np.frombuffer(found["image5"].image, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
     assert records.list_files(folder, records.TEXT_PAIRS, "train")
     assert cache_features(*arguments, resize=32, image_size=32) == folder  # it is there already
+    index = tmp_path / "encoder/variables/variables.index"
+    checksums = index.read_bytes()
+    index.write_bytes(checksums[::-1])  # other weights
+    with pytest.raises(UserError, match="holds another data set, with encoder_files"):
+        cache_features(*arguments, resize=32, image_size=32)
+    index.write_bytes(checksums)
     settings = dict(resize=32, image_size=32, resize_mode="shorter_side", interpolation="bicubic")
     (tmp_path / "encoder/assets/settings.json").write_text(json.dumps(settings))  # as of an export of ours
     folder = cache_features(tmp_path / "data", tmp_path / "bicubic", str(tmp_path / "encoder"), 40, 32)
@@ -123,6 +129,13 @@ def test_features_are_those_of_the_encoder(tmp_path):
     pixels = evaluation_image(tf.io.decode_png(images[5].image), tower).numpy() / 255.0
     (feature,) = (r.image for r in records.read_records(folder, records.IMAGE_TEXT, "train") if r.image_id == "image5")
     np.testing.assert_allclose(np.frombuffer(feature, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
+    folder = cache_features(tmp_path / "data", tmp_path / "stored", str(tmp_path / "encoder"))
+    description = json.loads((folder / "dataset.json").read_text())
+    assert (description["resize"], description["image_size"]) == (32, 32)  # as the encoder's folder says
+    toy_data.write_toy_data(tmp_path / "data", images[:8])
+    with pytest.raises(UserError, match="holds another data set, with files"):
+        cache_features(tmp_path / "data", tmp_path / "bicubic", str(tmp_path / "encoder"), 40, 32)
+    toy_data.write_toy_data(tmp_path / "data", images)
     with pytest.raises(UserError, match="SavedModel from float32"):
         cache_features(tmp_path / "data", tmp_path / "other", str(tmp_path / "data"), 32, 32)
     with pytest.raises(UserError, match="Too many of 40 records cannot be used: 1 x image that does not decode"):

@@ -122,3 +122,10 @@ def test_translations_from_text_pairs_make_triples(tmp_path):
     with pytest.raises(UserError, match="None of the 8 captions"):
         build_translated(tmp_path / "plain", tmp_path / "other", tmp_path / "failed")
     assert not (tmp_path / "failed").exists()
+
+    (tmp_path / "plain" / "notes.txt").write_text("another note")
+    arguments = tmp_path / "plain", tmp_path / "plain", tmp_path / "translated"
+    assert build_translated(*arguments) == folder  # it is there already
+    toy_data.write_toy_data(tmp_path / "plain", images, [*pairs, records.TextPair("ding v7", "de", "thing w7", "en")])
+    with pytest.raises(UserError, match="holds another data set, with files"):
+        build_translated(*arguments)

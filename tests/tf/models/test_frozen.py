@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import kernels
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, TextAdapter
 from mural_tf.encoders.towers import computed_in, read_class_names
-from mural_tf.models import complete
+from mural_tf.models import complete, states
 from mural_tf.models.build import build_model
 from mural_tf.models.frozen import columns_of, on_features, standardize_adapters
 from mural_tf.models.states import split_image_tower
@@ -203,6 +204,19 @@ def test_what_a_tower_computes_in_where_bfloat16_is_fast(modality, name, expecte
     tower = base_config()[f"{modality}_tower"]
     tower.name = name
     assert computed_in(tower, modality) == expected
+
+
+def test_states_of_all_stages_lie_apart(monkeypatch):
+    """The same weights give means of all stages, or of the last alone, whose digest is that of earlier versions."""
+    monkeypatch.setattr(kernels, "multiplies_bfloat16", lambda: False)
+    tower = types.SimpleNamespace(variables=[tf.Variable([1.0, 2.0])])
+    config = base_config().image_tower
+    config.name = "efficientnet_lite"
+    digests = {}
+    for config.pooled_stages in (False, True):
+        digests[config.pooled_stages] = states._image_digest(tower, config)
+    assert digests[False] == "bbe4a2cc22e2be82-518ceb5d17799f55"
+    assert digests[True] != digests[False]
 
 
 def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):

@@ -10,6 +10,7 @@ import tensorflow as tf
 import toy_data
 
 from mural_lite.errors import UserError
+from mural_tf.data.streams.columns import CHANGED
 from mural_tf.data.streams.epochs import ALL, PLACE, Share, start_of
 from mural_tf.data.streams.mixture import DataSource
 from mural_tf.training import batch_sizes, data_progress, failures, fit, strategy, workers
@@ -311,6 +312,7 @@ MEMORY = "A device of this machine has too little memory: {}; --dry_run lists wh
     (tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory"), [4], 2,
      MEMORY.format("encode a batch in more chunks, with --config.train.micro_batches=4")),
     (tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device"), [4], 2, None),  # a disk's
+    (tf.errors.InvalidArgumentError(None, None, f"UserError: {CHANGED}\nTraceback (most recent …"), [], 1, CHANGED),
     (tf.errors.AbortedError(None, None, "x: Socket closed, y"), [], 2,
      "Another worker of this run ended or cannot be reached (Socket closed); if it stopped by itself, its own message "
      "says why. The last checkpoint is intact: start all workers again by the same command."),
