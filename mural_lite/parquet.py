@@ -87,12 +87,12 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
 
 def _in_microseconds(batch):
     """Returns a batch whose times and durations in nanoseconds are cut to microseconds, as Python's have them."""
-    import pyarrow
+    from pyarrow import duration, timestamp
 
     columns = batch.columns
     for number, column in enumerate(columns):
         if str(column.type).startswith("timestamp[ns"):
-            columns[number] = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+            columns[number] = column.cast(timestamp("us", column.type.tz), safe=False)
         elif str(column.type) == "duration[ns]":
-            columns[number] = column.cast(pyarrow.duration("us"), safe=False)
-    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
+            columns[number] = column.cast(duration("us"), safe=False)
+    return batch.from_arrays(columns, names=batch.schema.names)

@@ -227,8 +227,8 @@ def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons:
     """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
     # A variation, or a further row of a product, goes with the product.
     reason = table.reason_against(row.values)
-    reason = reason or _first_known(reasons, content.names[:1])
-    reason = reason or _first_known(reasons, _names_of_parent(content, table.columns))
+    reason = reason or _first_of(reasons, content.names[:1])
+    reason = reason or _first_of(reasons, _names_of_parent(content, table.columns))
     if not content.parent:
         for name in content.names:
             reasons[name] = reasons.get(name) or reason
@@ -245,9 +245,9 @@ def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
     return parent, f"{ID}{parent}"
 
 
-def _first_known(known: Mapping[str, str], names: Sequence[str]) -> str:
-    """Returns what is known of the first of several names of which anything is known, or ""."""
-    return next((known[name] for name in names if name in known), "")
+def _first_of(values: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns the value of the first name that has a value, or ""."""
+    return next((values[name] for name in names if name in values), "")
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
@@ -267,7 +267,7 @@ def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
     products = []
     for content in contents:
         parent = content.parent.removeprefix(ID)
-        product = _first_known(product_of, _names_of_parent(content, columns))
+        product = _first_of(product_of, _names_of_parent(content, columns))
         if not product:
             product = parent if has_groups and parent else content.product
         products.append(product)

@@ -382,7 +382,7 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Values, rows: int) -> str:
-    """Returns the first column in which (nearly) each row has a code of its own, or ""; prices and amounts are none."""
+    """Returns the first column in which (nearly) each row has a code of its own, or ""; no price or amount."""
     for name, column in values.items():
         if OF_PRICES.search(name) or _AMOUNTS.search(plain(name)):
             continue

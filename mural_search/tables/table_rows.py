@@ -264,7 +264,7 @@ def value_of(value: Any) -> Value:
 
 
 def _parts_of(values: Sequence) -> list:
-    """Returns the parts of a list, and those of the lists in it, however deep: [[1, 2], [3]] -> [1, 2, 3]."""
+    """Returns the parts of a list and of the lists in it, however deep: [[1, 2], [3]] -> [1, 2, 3]."""
     parts = []
     rest = [values]
     while rest:

@@ -139,8 +139,8 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
 
 def _find_hidden(extras: _Extras, xml: bytes) -> None:
     """Notes the columns and rows that a sheet's XML calls hidden, by hand or by a filter."""
-    for tag, place in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
-        attributes = dict(re.findall(r'(\w+)="([^"]*)"', place.decode()))
+    for tag, head in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
+        attributes = dict(re.findall(r'(\w+)="([^"]*)"', head.decode()))
         if tag == b"row":
             extras.hidden_rows.append(int(attributes.get("r", 0)))
         else:
