@@ -200,6 +200,12 @@ class ItemTable:
             return True  # the file is being changed, or cannot be read, and the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
+    def close(self) -> None:
+        """Closes the file for a process that goes on without this table; nothing can be read from it afterwards."""
+        with self._lock:
+            self._watch.close()
+            self._database.close()
+
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
         """Returns {row: the id of its product}, the value of the field `name`; rows without this field are left out."""
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
