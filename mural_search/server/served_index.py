@@ -94,6 +94,7 @@ class ServedIndex:
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder, self._by_pictures)
+            self.settings.check_fields(index.table.field_names())  # a renamed column would be shown
             self._hide_fields(index)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)

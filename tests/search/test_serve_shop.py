@@ -14,12 +14,13 @@ from running_app import running
 from search_data import ColorEmbedder, png, unit, with_captions
 
 from mural_search import database
-from mural_search.index import Index, take_fingerprint
+from mural_search.index import Index, sync, take_fingerprint
 from mural_search.items import Item
 from mural_search.server.app import create_app
 from mural_search.server.hidden_fields import hide_fields
 from mural_search.server.labels import LANGUAGES, Labels
 from mural_search.server.routes import search_routes
+from mural_search.server.served_index import ServedIndex
 from mural_search.server.settings import PageSettings
 
 SECRET = {"Cost": "7771.55", "Supplier": "Quixotl"}
@@ -35,7 +36,8 @@ def products(folder):
         link = "javascript:alert(1)" if number == 5 else f"https://shop.example/p?a={number}&b"
         values = {
             "ID": f"{3000 + number}", "SKU": f"W-{number}", "Price": f"{10 + number}.90", "Currency": "EUR",
-            "Size": "38, 36, 37", "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link, **SECRET,
+            "Size": "38, 36, 37", "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link,
+            "variations": f"VAR-{number}", **SECRET,
         }  # fmt: skip
         name = f"{3000 + number}" + "#2" * (n % 2)
         items.append(Item(name, str(path), captions=(("en", f"red & <b>shoe</b> {number}"),), fields=values))
@@ -106,6 +108,21 @@ def test_the_number_of_the_database_can_be_hidden_and_products_stay_together(tmp
         assert len(hits) == 6 and {hit["name"] for hit in hits} == {""}
         assert [hit["number"] for hit in hits] == [hit["fields"]["SKU"] for hit in hits]
         assert ask_server(server.port, "/search/answer?sentence=3004&rank=words")[1]["hits"] == []
+        for path in ROUTES:  # the numbers of a product's sizes
+            assert "VAR-" not in str(ask_server(server.port, path)[1]), path
+
+
+def test_a_hidden_column_with_a_new_name_is_not_shown(tmp_path, caplog):
+    def write(name):
+        for n in range(3):
+            yield Item(f"p{n}", captions=(("en", f"shoe {n}"),), fields={name: "7.55"}, digest=name), png((n, 0, 9))
+
+    index = sync(tmp_path / "index", ColorEmbedder(), write("cost"))
+    served_index = ServedIndex(index, ColorEmbedder(), PageSettings(hide=("cost",)), tmp_path / "index")
+    sync(tmp_path / "index", ColorEmbedder(), write("Cost"))
+    served_index.refresh()
+    assert served_index.index is index and not served_index.index.describe(0).fields
+    assert "--hide=cost: no item has this field; the fields are Cost" in caplog.text
 
 
 def test_hidden_fields_of_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
