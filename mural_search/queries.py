@@ -317,7 +317,9 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
         return _single(rows)
     if fold:
         vectors = index.vectors_of(rows)
-        firsts = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # a picture looks like itself at least
+        are_alike = vectors @ vectors.T >= ALIKE
+        np.fill_diagonal(are_alike, True)  # a row without a vector is like itself only
+        firsts = np.argmax(are_alike, axis=1).tolist()
     else:
         firsts = list(range(len(rows)))
     groups: dict[int, list[int]] = {}  # position of the first row -> rows

@@ -95,6 +95,13 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
+def test_items_without_a_picture_are_hits_of_their_own():
+    items = [Item(name, captions=(("en", "red shoe"),)) for name in "123"]
+    made = Index(items, np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], np.float32), take_fingerprint(ColorEmbedder()))
+    hits = search(made, ColorEmbedder(), [Query("red shoe")], 4, rank="words")[0].hits
+    assert [(hit.name, hit.alike) for hit in hits] == [("1", 0), ("2", 0), ("3", 0)]
+
+
 def test_what_found_an_item_is_said_also_beyond_the_tenth_place():
     many = {row: 1 - row / 100 for row in range(20)}
     results = ranked(pictures=many, texts={row: many[row] for row in (30, *range(5, 18)) if row in many})
