@@ -175,7 +175,7 @@ class Index:
         if not filters and not without:
             return None
         excluded = np.zeros(0, np.int64)
-        for word in without:
+        for word in dict.fromkeys(without):
             excluded = np.append(excluded, self.table.with_words(word))
         return np.setdiff1d(self._find(tuple(filters)), excluded)
 

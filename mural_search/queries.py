@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
+MOST_LACKING = 8  # words that shall not be found; each is looked up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,11 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         if len(query.text) > LONGEST_SENTENCE:
             length = len(query.text)
             raise CannotBeAsked(f"The sentence has {length:,} characters; at most {LONGEST_SENTENCE:,} are read.")
-        if not query.image and not words.split(query.text)[0].strip():
+        sentence, lacking = words.split(query.text)
+        if not query.image and not sentence.strip():
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
+        if len(set(lacking)) > MOST_LACKING:
+            raise CannotBeAsked(f"The sentence has {len(set(lacking))} -words; at most {MOST_LACKING} are read.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
 

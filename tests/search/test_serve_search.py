@@ -331,7 +331,8 @@ WRONG = [
     "sentence=red&offset=-1", "offset=-5", "k=1_0", "k=%D9%A3", "k=1.5", "filter=a%3D" + "x" * 500, "closest=1",
     "sentence=red&offset=999", "k=1&k=2", "sentence=red&rank=best", "like=1&rank=words", "sentence=-red", "rank=words",
     "least_precision=0.5", "sentence=red&sort=colour", "language=%3Cb%3E", "sentence=red&like=1", "like=99", "like=-1",
-    "like=x", "like=1&k=" + "9" * 5000, "sentence=++", "sentence=red&k=0",
+    "like=x", "like=1&k=" + "9" * 5000, "sentence=++", "sentence=red&k=0", "&".join(["filter=a%3D"] * 33),
+    "sentence=red+" + "+".join(f"-w{n}" for n in range(9)),
 ]  # fmt: skip
 OTHERS = [
     "/search/answer?sentence=red&page=2", "/search?k=3", "/search?offset=-1", "/search?item=99", "/search?item=x",
@@ -343,6 +344,7 @@ OTHERS = [
 def test_wrong_questions_get_an_error(ask):
     letters = "/search/answer?sentence=" + "%E0%A4%A8" * 2000
     assert ask(letters)[0] == 200  # as long as is taken, in nine bytes each
+    assert ask("/search/answer?sentence=red" + "+-blue" * 300)[0] == 200  # one word, which is looked up once
     asked = [f"/search/answer?{query}" for query in WRONG]
     lines = []
     for path in [*asked, *OTHERS, letters + "x", letters + "x" * 5000]:
