@@ -139,7 +139,7 @@ class Answer:
 def answer(index: Index, embedder, question: Question) -> Answer:
     """Returns the answer of an index; `embedder` is the model that made it.
 
-    Raises `ValueError`: as `Question.check`, or for a row that does not exist.
+    Raises `ValueError`: as `Question.check`, or for a row that does not exist, or has no picture to compare with.
     """
     question.check()
     matching = _count(index, question.filters)
@@ -195,6 +195,8 @@ def _result(index: Index, embedder, question: Question) -> Result:
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
     """Returns the items that are closest to an item, without this item and other pictures of its product."""
     query = Query(image=item_of(index, row).name)
+    if row in index.bare:
+        raise ValueError(f"Row {row} has no picture, so that nothing is known to look like it: ask by a sentence.")
     vector = index.embeddings[row][None].astype(np.float32)
     ranked = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)  # itself is anywhere among the sorted
     (result,) = find(index, vector, [query], ranked, filters, fold=False)

@@ -326,6 +326,15 @@ def test_a_changed_index_is_served(tmp_path, monkeypatch):
         assert names(ask(question)) == ["green.png", "orange.PNG"]  # of the former one
 
 
+def test_nothing_is_like_an_item_without_a_picture(shop_index):
+    with asking(shop_index) as ask:
+        status, answer, _ = ask("/search/answer?like=5")
+        assert status == 400 and answer["error"].startswith("Row 5 has no picture")
+        assert "like=5" not in read(ask("/search?item=5")).source and "like=6" in read(ask("/search?item=6")).source
+        page = read(ask("/search")).source
+        assert "item=5" in page and "like=5&" not in page and 'like=5"' not in page and "like=6" in page
+
+
 WRONG = [
     "sentence=red&k=many", "sentence=red&k=2000", "sentence=red&filter=brand", "sentence=red&filter=price%3Ccheap",
     "sentence=red&offset=-1", "offset=-5", "k=1_0", "k=%D9%A3", "k=1.5", "filter=a%3D" + "x" * 500, "closest=1",
