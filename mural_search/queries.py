@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,11 +103,14 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
 
 
 def _sentences(queries: Sequence[Query]) -> list[str]:
-    """Returns the sentences of queries without their -words."""
+    """Returns the sentences of queries without their -words, composed (NFC) and with single spaces.
+
+    To some models a space more, or an accent of its own, is another sentence.
+    """
     sentences = []
     for query in queries:
         sentence, _ = words.split(query.text)
-        sentences.append(sentence)
+        sentences.append(" ".join(unicodedata.normalize("NFC", sentence).split()))
     return sentences
 
 
