@@ -59,6 +59,7 @@ class Index:
       kind: "images" or "texts". sources, split, dtype: see `build`.
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
+      state: another text after every change, also a removal; "" in memory.
       counts: the `Counts` of the change that opened it, or None.
       noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
@@ -87,6 +88,7 @@ class Index:
         self.split = meta.get("split", "")
         self.skipped = meta.get("skipped", 0)
         self.created = meta.get("created", "")
+        self.state = str(meta.get("published", ""))[-16:]
         self.product = meta.get("product", "")
         self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
         self.bare = np.zeros(0, np.int64)
@@ -548,6 +550,7 @@ def index_in_memory(
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
     index = _opened(ItemTable(opened))
     index.created = ""
+    index.state = ""
     index.counts = counts
     index.embedder = embedder
     return index

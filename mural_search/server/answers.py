@@ -147,7 +147,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
     return Answer(
         question=question,
         kind=index.kind,
-        state=index.created,
+        state=index.state,
         count=len(index),
         matching=matching,
         total=min(result.total, MOST_RESULTS) if question.is_ranked else matching,

@@ -42,11 +42,11 @@ def index(tmp_path_factory):
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
     index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
-    index.created = "now +"
+    index.state = "now +"
     return index
 
 
-STATE = "now%20%2B"  # that `created`, in an address
+STATE = "now%20%2B"  # that `state`, in an address
 
 
 @contextlib.contextmanager
@@ -309,8 +309,9 @@ def test_a_changed_index_is_served(tmp_path, monkeypatch):
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        red = ask("/search/picture/2?side=240")[1]
+        red, state = ask("/search/picture/2?side=240")[1], ask(question)[1]["index"]
         changes.remove(tmp_path / "index", ["red.png"])
+        assert ask(question)[1]["index"] != state  # a part of the addresses of pictures, which browsers keep
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         assert ask("/search/picture/2?side=240")[1] != red
         (folder / "green.png").write_bytes(png((220, 90, 0)))
