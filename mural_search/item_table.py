@@ -7,6 +7,7 @@ requested rows.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import os
@@ -199,6 +200,26 @@ class ItemTable:
         except sqlite3.Error:
             return True  # the file is being changed, or cannot be read, and the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
+
+    def release(self) -> None:
+        """Ends the snapshot, which holds the file's log; whoever still reads gets present items of its ids."""
+        with self._lock:
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
+
+    def settle(self) -> None:
+        """Moves the log into the file and takes the same state from there, so that the log can be written anew.
+
+        Nothing happens while an earlier snapshot is held, or if the state has changed meanwhile.
+        """
+        with self._lock, contextlib.suppress(sqlite3.Error, Damaged):
+            self._watch.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            later = connect(self._path)
+            later.execute("BEGIN")
+            if meta_of(later).get("state") == self.meta.get("state"):
+                self._database, later = later, self._database
+                weakref.finalize(self, self._database.close)
+            later.close()
 
     def close(self) -> None:
         """Closes the file for a process that goes on without this table; nothing can be read from it afterwards."""

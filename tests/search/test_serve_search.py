@@ -24,7 +24,7 @@ from snapshots import assert_snapshot
 
 from mural_lite.errors import UserError
 from mural_search import changes, collect, queries
-from mural_search.index import Index, index_in_memory, take_fingerprint
+from mural_search.index import Index, index_in_memory, load_index, take_fingerprint
 from mural_search.items import IMAGES, TEXTS, Item, parse_filters
 from mural_search.queries import search
 from mural_search.server import answers, app, search_page
@@ -32,6 +32,7 @@ from mural_search.server.addresses import vector_code, vector_of
 from mural_search.server.app import create_app
 from mural_search.server.limits import Limits
 from mural_search.server.routes import search_routes
+from mural_search.server.served_index import ServedIndex
 from mural_search.server.settings import PageSettings
 
 
@@ -334,6 +335,24 @@ def test_nothing_is_like_an_item_without_a_picture(shop_index):
         assert "like=5" not in read(ask("/search?item=5")).source and "like=6" in read(ask("/search?item=6")).source
         page = read(ask("/search")).source
         assert "item=5" in page and "like=5&" not in page and 'like=5"' not in page and "like=6" in page
+
+
+def test_the_log_of_a_served_index_does_not_grow(tmp_path):
+    def write(digest):
+        for n in range(99):
+            yield Item(f"p{n}", captions=(("en", f"thing {n} {digest}"),), digest=digest), png((n, 0, 9))
+
+    changes.sync(tmp_path / "index", ColorEmbedder(), write("0"))
+    served = ServedIndex(load_index(tmp_path / "index"), ColorEmbedder(), folder=tmp_path / "index")
+    former, sizes = served.index, []
+    for digest in "1234":
+        changes.sync(tmp_path / "index", ColorEmbedder(), write(digest))
+        served.refresh()
+        assert served.index.describe(5).captions == (("en", f"thing 5 {digest}"),)
+        sizes.append((tmp_path / "index/index.sqlite-wal").stat().st_size)
+    assert 0 < max(sizes) < 2 * sizes[0]
+    with pytest.raises(UserError):
+        former.describe(5)
 
 
 WRONG = [
