@@ -251,6 +251,11 @@ class Index:
         return scores, rows
 
     @functools.cached_property
+    def first_rows(self) -> np.ndarray:
+        """For each row the first row of its product, int64 [N]."""
+        return self.table.first_rows(self.product)
+
+    @functools.cached_property
     def embedder(self) -> Embedder:
         """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
         path = self.model.path

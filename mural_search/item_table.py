@@ -234,6 +234,17 @@ class ItemTable:
         products = dict(self._ask(query, [utf8(name), json.dumps(ids)]))
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
+    def first_rows(self, name: str) -> np.ndarray:
+        """Returns for each row the first row with its value of the field `name`, int64 [N]; itself without a value."""
+        first_rows = np.arange(len(self))
+        first_of: dict[str, int] = {}
+        query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"
+        pairs = self._ask(f"{query} ORDER BY item", [utf8(name)])
+        rows = self.rows_of(self._column((item,) for item, _ in pairs)).tolist()
+        for row, (_, value) in zip(rows, pairs):
+            first_rows[row] = first_of.setdefault(value, row)
+        return first_rows
+
     def field_names(self) -> list[str]:
         """Returns the names of all fields, in the order of the first item that has them."""
         return [name for (name,) in self._ask("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]

@@ -300,15 +300,23 @@ def _nothing_fits(index, text: str, answer: Ranked) -> bool:
     return not len(answer.rows) or int(answer.rows[0]) not in index.table.with_words(text)
 
 
-def browse(index, page: Page, filters: Sequence[Filter] = ()) -> list[Hit]:
-    """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
+def browse(index, page: Page, filters: Sequence[Filter] = ()) -> Result:
+    """Returns a page of all products that pass the filters, in their order or sorted by a field, see `search`."""
     rows = index.rows(filters)
     if rows is None:
         rows = np.arange(len(index))
     groups = _single(rows)
+    if index.product:
+        by_product: dict[int, list[int]] = {}
+        for row, first_row in zip(rows.tolist(), index.first_rows[rows].tolist()):
+            by_product.setdefault(first_row, []).append(row)
+        groups = list(by_product.values())
     if page.sort:
         groups = _sorted(index, groups, page.sort)
-    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in page.cut(groups)]
+    hits = []
+    for position, (row, *alike) in page.cut(groups):
+        hits.append(Hit(position, 0.0, index.items[row], row, alike=len(alike)))
+    return Result(Query(), tuple(hits), total=len(groups))
 
 
 def _single(rows: np.ndarray) -> list[list[int]]:

@@ -72,6 +72,8 @@ class Question:
 class Answer:
     """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
 
+    Of a product's pictures one is an item here.
+
     Attributes:
       kind: of the index.
       state: of the index: another text when its rows have changed.
@@ -150,7 +152,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
         state=index.state,
         count=len(index),
         matching=matching,
-        total=min(result.total, MOST_RESULTS) if question.is_ranked else matching,
+        total=min(result.total, MOST_RESULTS) if question.is_ranked else result.total,
         cards=_cards(index, result.hits, question.language),
         nothing_fits=result.nothing_fits,
         relaxed=None if matching else _relaxed(index, question.filters),
@@ -189,7 +191,7 @@ def _result(index: Index, embedder, question: Question) -> Result:
     if question.picture is not None:
         (result,) = find(index, question.picture[None], [Query(image="picture")], page, filters)
         return result
-    return Result(Query(), tuple(browse(index, page, filters)))
+    return browse(index, page, filters)
 
 
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:

@@ -155,6 +155,15 @@ def test_like_this_has_each_product_once(tmp_path):
             assert sorted([*numbers, f"W-{row // 2}"]) == [f"W-{n}" for n in range(6)] and answer["total"] == 5
 
 
+def test_the_start_page_has_each_product_once(tmp_path):
+    with served(shop_index(tmp_path)) as server:
+        answer = ask_server(server.port, "/search/answer?k=2&offset=1&sort=-Price")[1]
+        assert [(hit["number"], hit["alike"], hit["rank"]) for hit in answer["hits"]] == [("W-4", 1, 2), ("W-3", 1, 3)]
+        assert (answer["matching"], answer["total"]) == (12, 6)
+        answer = ask_server(server.port, "/search/answer?filter=Price%3C12")[1]
+        assert [hit["row"] for hit in answer["hits"]] == [0, 2] and answer["total"] == 2
+
+
 def test_the_page_speaks_the_browsers_language(tmp_path):
     with served(shop_index(tmp_path)) as server:
         for language in LANGUAGES:
