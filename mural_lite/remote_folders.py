@@ -301,7 +301,7 @@ def _download(source: RemotePath, target: pathlib.Path) -> None:
 
 
 def _upload(source: pathlib.Path, target: RemotePath) -> None:
-    """Uploads a file; of a database its last committed state, with what is in its log."""
+    """Uploads a file; of a database its last committed state, its log included."""
     if source.name != _DATABASE:
         copy_file(source, target)
         return

@@ -202,7 +202,7 @@ class ItemTable:
         return not published or json.loads(published[0]) == self.meta.get("published")
 
     def release(self) -> None:
-        """Ends the snapshot, which holds the file's log; whoever still reads gets present items of its ids."""
+        """Ends the snapshot, which holds the file's log; a thread that still reads gets present items."""
         with self._lock:
             if self._database.in_transaction:
                 self._database.execute("COMMIT")

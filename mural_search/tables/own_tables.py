@@ -650,7 +650,7 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
             stem = stem_before_code
             language = language_of(code)
         if not _is_file_below(table.folder, path):
-            on_problem("text that is no file of its folder, such as a link to a file elsewhere", str(path))
+            on_problem("text that is not a file of its folder, such as a link to a file elsewhere", str(path))
         elif stem in stems:
             text_files.setdefault(stem, []).append((language, path))
         else:

@@ -189,7 +189,7 @@ def test_words_of_files_elsewhere_are_not_read_and_pipes_are_not_waited_for(tmp_
     inspected = inspect_table(TableRequest(str(tmp_path / "photos"), language="en"))
     entries, said = found(inspected, tmp_path)
     assert [(entry.name, list(entry.captions)) for entry in entries] == [("a.png", []), ("b.png", [])]
-    assert "2 x text that is no file of its folder" in said and "1 x picture that is not there" in said
+    assert "2 x text that is not a file of its folder" in said and "1 x picture that is not there" in said
     assert "1 x file that is not a picture (.xmp)" in inspected.describe()  # the link
 
 
