@@ -514,7 +514,7 @@ class Embedder:
                 return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
             return self._encoders.prepare_image(data), ""
         except OSError as error:
-            return None, f"{name} cannot be read: {error.strerror}."
+            return None, f"{name} cannot be read: {error.strerror or error}."
         except pictures.BadImage as error:
             return None, f"{name} cannot be used: {error}."
 

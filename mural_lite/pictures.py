@@ -185,9 +185,9 @@ def _is_scan(image: Image.Image) -> bool:
 
 
 def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
-    """Returns an RGB image as JPEG, without EXIF data."""
+    """Returns an RGB image as JPEG, without EXIF data and comments."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
+    image.save(buffer, "JPEG", quality=quality, comment=b"")  # by default Pillow writes the original's comment
     return buffer.getvalue()
 
 
@@ -236,7 +236,7 @@ def thumbnail_url(data: bytes, side: int) -> str:
     """Returns the thumbnail as an address that holds it, so that a page needs nothing else; "" if it cannot be read."""
     try:
         return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
-    except BadImage:
+    except (BadImage, OSError):
         return ""
 
 

@@ -40,6 +40,7 @@ LEASE = 60.0  # seconds for which a folder belongs to the process that was last 
 FAILURES = 4  # failed uploads in a row, before the run is stopped
 # Files that are uploaded after the others, because they say that these are complete. The first belongs to an export.
 COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
+_DATABASE = "index.sqlite"
 _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open database
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _EXPORT_CARD = f"export/{COMPLETE[0]}"
@@ -204,6 +205,9 @@ class Mirror:
         self._thread.join()
         try:
             self._check_holder()
+            for path in self.local.rglob(f"{_DATABASE}-wal"):
+                if path.stat().st_size:  # somebody still reads the database, so that its changes are in its log only
+                    self._pushed.pop(self._name(path.with_name(_DATABASE)), None)
             self.push()
             self._lock.unlink(missing_ok=True)
         except (OSError, UserError) as error:
@@ -242,7 +246,7 @@ class Mirror:
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                     state = _state(files[name])
                     if self._pushed.get(name) != state:
-                        copy_file(files[name], self.store / name)
+                        _upload(files[name], self.store / name)
                         self._pushed[name] = state
             removed = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
             for name in sorted(removed, key=_order, reverse=True):  # files of `COMPLETE` go first
@@ -310,6 +314,24 @@ def _failures_as_user_errors(message: str) -> Iterator[None]:
 def _download(source: RemotePath, target: pathlib.Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     copy_file(source, target)
+
+
+def _upload(source: pathlib.Path, target: RemotePath) -> None:
+    """Uploads a file; of a database its last committed state, its log included."""
+    if source.name != _DATABASE:
+        copy_file(source, target)
+        return
+    import sqlite3  # here, because most folders have no database
+
+    with tempfile.TemporaryDirectory(prefix="mural-tf-database-") as folder:
+        whole = pathlib.Path(folder, _DATABASE)
+        try:
+            with contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                with contextlib.closing(sqlite3.connect(whole)) as copy:
+                    database.backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(f"{source}: {error}") from None
+        copy_file(whole, target)
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:

@@ -354,10 +354,6 @@ def _index(
 ) -> KnownModel:
     """Makes the index, or brings it up to date, and writes the page; returns the model, opened if it was needed."""
     trained = trainer.trained()
-    pictures_of_product = collections.Counter(entry.product for entry in entries if entry.product)
-    product_field = ""
-    if any(count > 1 for count in pictures_of_product.values()):
-        product_field = table.columns.identity
     with local_folder(folder / INDEX) as index_folder:
         model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
@@ -367,7 +363,7 @@ def _index(
         if fields is not None:  # a field may have values only in rows that are left out
             existing_fields = set().union(*(entry.fields for entry in entries))
             fields = [name for name in fields if name in existing_fields]
-        options = dict(product=product_field, fields=fields, sources=[str(table.request.table)])
+        options = dict(product=table.columns.identity, fields=fields, sources=[str(table.request.table)])
         options |= dict(model=model.fingerprint, stamp=model.stamp)
         index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **options)
         report(index, str(folder / INDEX))

@@ -59,6 +59,7 @@ class Index:
       kind: "images" or "texts". sources, split, dtype: see `build`.
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
+      state: another text after every change, also a removal; "" in memory.
       counts: the `Counts` of the change that opened it, or None.
       noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
@@ -87,6 +88,7 @@ class Index:
         self.split = meta.get("split", "")
         self.skipped = meta.get("skipped", 0)
         self.created = meta.get("created", "")
+        self.state = str(meta.get("published", ""))[-16:]
         self.product = meta.get("product", "")
         self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
         self.bare = np.zeros(0, np.int64)
@@ -175,7 +177,7 @@ class Index:
         if not filters and not without:
             return None
         excluded = np.zeros(0, np.int64)
-        for word in without:
+        for word in dict.fromkeys(without):
             excluded = np.append(excluded, self.table.with_words(word))
         return np.setdiff1d(self._find(tuple(filters)), excluded)
 
@@ -247,6 +249,11 @@ class Index:
             raise UserError(f"{self._damage}: some of its numbers are not finite.")
         check_lengths(self.embeddings, np.unique(rows), self._damage)
         return scores, rows
+
+    @functools.cached_property
+    def first_rows(self) -> np.ndarray:
+        """For each row the first row of its product, int64 [N]."""
+        return self.table.first_rows(self.product)
 
     @functools.cached_property
     def embedder(self) -> Embedder:
@@ -548,6 +555,7 @@ def index_in_memory(
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
     index = _opened(ItemTable(opened))
     index.created = ""
+    index.state = ""
     index.counts = counts
     index.embedder = embedder
     return index

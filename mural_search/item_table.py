@@ -7,6 +7,7 @@ requested rows.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import os
@@ -201,12 +202,49 @@ class ItemTable:
             return True  # the file is being changed, or cannot be read, and the opened state can
         return not published or json.loads(published[0]) == self.meta.get("published")
 
+    def release(self) -> None:
+        """Ends the snapshot, which holds the file's log; a thread that still reads gets present items."""
+        with self._lock:
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")
+
+    def settle(self) -> None:
+        """Moves the log into the file and takes the same state from there, so that the log can be written anew.
+
+        Nothing happens while an earlier snapshot is held, or if the state has changed meanwhile.
+        """
+        with self._lock, contextlib.suppress(sqlite3.Error, Damaged):
+            self._watch.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            later = connect(self._path)
+            later.execute("BEGIN")
+            if meta_of(later).get("state") == self.meta.get("state"):
+                self._database, later = later, self._database
+                weakref.finalize(self, self._database.close)
+            later.close()
+
+    def close(self) -> None:
+        """Closes the file for a process that goes on without this table; nothing can be read from it afterwards."""
+        with self._lock:
+            self._watch.close()
+            self._database.close()
+
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
         """Returns {row: the id of its product}, the value of the field `name`; rows without this field are left out."""
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
         ids = self.ids[list(rows)].tolist()
         products = dict(self._ask(query, [utf8(name), json.dumps(ids)]))
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
+
+    def first_rows(self, name: str) -> np.ndarray:
+        """Returns for each row the first row with its value of the field `name`, int64 [N]; itself without a value."""
+        first_rows = np.arange(len(self))
+        first_of: dict[str, int] = {}
+        query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"
+        pairs = self._ask(f"{query} ORDER BY item", [utf8(name)])
+        rows = self.rows_of(self._column((item,) for item, _ in pairs)).tolist()
+        for row, (_, value) in zip(rows, pairs):
+            first_rows[row] = first_of.setdefault(value, row)
+        return first_rows
 
     def field_names(self) -> list[str]:
         """Returns the names of all fields, in the order of the first item that has them."""

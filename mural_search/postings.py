@@ -23,7 +23,9 @@ KEPT = 2**21  # places of trigrams that stay in memory, of 6 bytes each
 
 
 class Postings:
-    """The lengths and owners of the rows of the table `words`, by its rowids, see `database.documents`.
+    """The lengths and owners of the rows of the table `words`, see `database.documents`.
+
+    A row's place is its number in the order of rowids, which are never used again and so may be far more than the rows.
 
     Args:
       ask: function from a query and its values to rows, one by one.
@@ -39,23 +41,22 @@ class Postings:
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         creation = f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"
         list(ask(creation))  # a query runs when its rows are read
-        sizes = ask("SELECT id, sz FROM words_docsize")
+        sizes = ask("SELECT id, sz FROM words_docsize ORDER BY id")
         decoded = ((rowid, _varint(size)) for rowid, size in sizes)
-        rowids, sizes = np.fromiter(decoded, PAIR).T
-        count = 1 + int(rowids.max(initial=0))
-        self._lengths = np.zeros(count, np.int32)
-        self._lengths[rowids] = sizes
+        self._rowids, sizes = np.ascontiguousarray(np.fromiter(decoded, PAIR).T)
+        self._lengths = sizes.astype(np.int32)
         self._texts = len(sizes)
         self._mean = sizes.sum() / max(1, len(sizes))
-        self._rows = np.full(count, -1, np.int32)
+        self._rows = np.full(len(sizes), -1, np.int32)
         owned_texts, owners = np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T
         self._set_owners(owned_texts, owners)
         self._set_owners(2 * ids + 1, ids)  # of an item's name and fields
 
     def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
         """Notes for texts, int64 [T] rowids, the rows of their items, whose ids are `owners`, int64 [T]."""
-        is_known = (rowids < len(self._rows)) & np.isin(owners, self._ids)
-        self._rows[rowids[is_known]] = np.searchsorted(self._ids, owners[is_known])
+        is_known = np.isin(rowids, self._rowids) & np.isin(owners, self._ids)
+        places = np.searchsorted(self._rowids, rowids[is_known])
+        self._rows[places] = np.searchsorted(self._ids, owners[is_known])
 
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
         """Returns (item id, BM25 of its best text) for the `count` items with the best texts for trigrams, best first.
@@ -81,7 +82,7 @@ class Postings:
         return zip(self._ids[row_of[texts]].tolist(), scores[texts].tolist())
 
     def _bm25(self, grams: Sequence[str]) -> np.ndarray:
-        """Returns the scores of all texts, float64, by rowid; 0 for texts without any of the trigrams."""
+        """Returns the scores of all texts, float64 [T], by place; 0 for texts without any of the trigrams."""
         scores = np.zeros(len(self._rows))
         for gram in grams:
             texts, counts = self._list(gram)
@@ -92,10 +93,11 @@ class Postings:
         return scores
 
     def _list(self, gram: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the texts that hold a trigram, int32 [T] rising, and how often they do, uint16 [T]."""
+        """Returns the places of the texts that hold a trigram, int32 [T] rising, and how often they do, uint16 [T]."""
         if gram not in self._lists:
             ((joined,),) = self._ask(f"SELECT group_concat(doc, ' ') FROM {LISTS} WHERE term = ?", (gram,))
-            texts = np.fromstring(joined or "", np.int32, sep=" ")  # each as often as it holds the trigram
+            texts = np.fromstring(joined or "", np.int64, sep=" ")  # each as often as it holds the trigram
+            texts = np.searchsorted(self._rowids, texts).astype(np.int32)
             firsts = np.flatnonzero(np.diff(texts, prepend=-1))
             counts = np.diff(firsts, append=len(texts))
             self._lists[gram] = texts[firsts], np.minimum(counts, 2**16 - 1).astype(np.uint16)

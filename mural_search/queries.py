@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
+MOST_LACKING = 8  # words that shall not be found; each is looked up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +50,11 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         if len(query.text) > LONGEST_SENTENCE:
             length = len(query.text)
             raise CannotBeAsked(f"The sentence has {length:,} characters; at most {LONGEST_SENTENCE:,} are read.")
-        if not query.image and not words.split(query.text)[0].strip():
+        sentence, lacking = words.split(query.text)
+        if not query.image and not sentence.strip():
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
+        if len(set(lacking)) > MOST_LACKING:
+            raise CannotBeAsked(f"The sentence has {len(set(lacking))} -words; at most {MOST_LACKING} are read.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
 
@@ -98,11 +103,14 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
 
 
 def _sentences(queries: Sequence[Query]) -> list[str]:
-    """Returns the sentences of queries without their -words."""
+    """Returns the sentences of queries without their -words, composed (NFC) and with single spaces.
+
+    To some models a space more, or an accent of its own, is another sentence.
+    """
     sentences = []
     for query in queries:
         sentence, _ = words.split(query.text)
-        sentences.append(sentence)
+        sentences.append(" ".join(unicodedata.normalize("NFC", sentence).split()))
     return sentences
 
 
@@ -292,15 +300,23 @@ def _nothing_fits(index, text: str, answer: Ranked) -> bool:
     return not len(answer.rows) or int(answer.rows[0]) not in index.table.with_words(text)
 
 
-def browse(index, page: Page, filters: Sequence[Filter] = ()) -> list[Hit]:
-    """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
+def browse(index, page: Page, filters: Sequence[Filter] = ()) -> Result:
+    """Returns a page of all products that pass the filters, in their order or sorted by a field, see `search`."""
     rows = index.rows(filters)
     if rows is None:
         rows = np.arange(len(index))
     groups = _single(rows)
+    if index.product:
+        by_product: dict[int, list[int]] = {}
+        for row, first_row in zip(rows.tolist(), index.first_rows[rows].tolist()):
+            by_product.setdefault(first_row, []).append(row)
+        groups = list(by_product.values())
     if page.sort:
         groups = _sorted(index, groups, page.sort)
-    return [Hit(position, 0.0, index.items[row], row) for position, (row,) in page.cut(groups)]
+    hits = []
+    for position, (row, *alike) in page.cut(groups):
+        hits.append(Hit(position, 0.0, index.items[row], row, alike=len(alike)))
+    return Result(Query(), tuple(hits), total=len(groups))
 
 
 def _single(rows: np.ndarray) -> list[list[int]]:
@@ -317,7 +333,9 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
         return _single(rows)
     if fold:
         vectors = index.vectors_of(rows)
-        firsts = np.argmax(vectors @ vectors.T >= ALIKE, axis=1).tolist()  # a picture looks like itself at least
+        are_alike = vectors @ vectors.T >= ALIKE
+        np.fill_diagonal(are_alike, True)  # a row without a vector is like itself only
+        firsts = np.argmax(are_alike, axis=1).tolist()
     else:
         firsts = list(range(len(rows)))
     groups: dict[int, list[int]] = {}  # position of the first row -> rows

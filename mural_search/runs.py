@@ -218,6 +218,7 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
     with local_folder(index_folder) as folder:
         opened = load_index(folder)
         check_filters(opened, filters)
+        opened.table.close()  # an open table would keep the removal in the database's log
         count, total = changes.remove(folder, names, filters, dry_run)
     verb = "would be" if dry_run else "are"
     print(f"{count:,} of {total:,} {opened.kind} {verb} removed from {display_name(index_folder)}.")

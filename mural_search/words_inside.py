@@ -142,6 +142,8 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
         else:
             sources.append(content)
     with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
+        if not picture.is_file():
+            raise OSError("not a regular file")  # a pipe would wait
         with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
             inside = [
                 attempt(read_xmp, image.info.get("xmp"), "XMP"),

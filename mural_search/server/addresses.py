@@ -21,6 +21,7 @@ from mural_search.server.limits import BadRequest
 
 PARAMETERS = ("sentence", "like", "k", "offset", "filter", "rank", "sort", "language", "facets")
 PAGE_PARAMETERS = ("sentence", "like", "picture", "offset", "filter", "sort", "item", "closest")
+MOST_FILTERS = 32  # each is counted without the others
 LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
 RANGE_ENDS = {"from.": ">=", "to.": "<="}  # how the form of a range names its ends
 
@@ -43,8 +44,11 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
     language = query.get("language", "")
     if not LANGUAGE.fullmatch(language):
         raise BadRequest(f"language must be a code like en or pt-BR, got {language!r}.")
+    conditions = query.getall("filter", [])
+    if len(conditions) > MOST_FILTERS:
+        raise BadRequest(f"filter is given {len(conditions)} times: at most {MOST_FILTERS} are read.")
     try:
-        filters = parse_filters(query.getall("filter", []))
+        filters = parse_filters(conditions)
     except UserError as error:
         raise BadRequest(str(error)) from None
     k = to_number("k", query.get("k") or str(DEFAULT_RESULTS))

@@ -73,6 +73,8 @@ class Question:
 class Answer:
     """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
 
+    Of a product's pictures one is an item here.
+
     Attributes:
       kind: the index's kind.
       state: a text that changes with the rows of the index.
@@ -140,14 +142,14 @@ class Answer:
 def answer(index: Index, embedder, question: Question) -> Answer:
     """Returns the answer of an index; `embedder` is the model that made it.
 
-    Raises `ValueError`: as `Question.check`, or for a row that does not exist.
+    Raises `ValueError`: as `Question.check`, or for a row that does not exist, or has no picture to compare with.
     """
     question.check()
     matching = _count(index, question.filters)
     result = _result(index, embedder, question)
-    total = matching
+    total = result.total
     if question.is_ranked:
-        total = min(result.total, MOST_RESULTS)
+        total = min(total, MOST_RESULTS)
     relaxed = None
     if not matching:
         relaxed = _relaxed(index, question.filters)
@@ -157,7 +159,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
     return Answer(
         question=question,
         kind=index.kind,
-        state=index.created,
+        state=index.state,
         count=len(index),
         matching=matching,
         total=total,
@@ -205,12 +207,14 @@ def _result(index: Index, embedder, question: Question) -> Result:
     if question.picture is not None:
         (result,) = find(index, question.picture[None], [Query(image="picture")], page, filters)
         return result
-    return Result(Query(), tuple(browse(index, page, filters)))
+    return browse(index, page, filters)
 
 
 def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
     """Returns the items that are closest to an item, without this item and other pictures of its product."""
     query = Query(image=item_of(index, row).name)
+    if row in index.bare:
+        raise ValueError(f"Row {row} has no picture, so that nothing is known to look like it: ask by a sentence.")
     vector = index.embeddings[row][None].astype(np.float32)
     # One more, because the item finds itself; all that are sorted, because it may then be anywhere among them.
     whole_page = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)

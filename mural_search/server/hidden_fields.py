@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from mural_search.database import WORDS_TABLE, documents
 from mural_search.item_table import AMONG, TEXT, TOGETHER, ItemTable, read_items, utf8
+from mural_search.server.shop import VARIATIONS
 
 FIELDS = "SELECT rowid, item, name, value FROM main.fields WHERE name NOT IN (SELECT name FROM temp.hidden)"
 ITEMS = "SELECT id, key, '' AS name, path, offset, language, content, digest FROM main.items"
@@ -20,18 +21,19 @@ ITEMS = "SELECT id, key, '' AS name, path, offset, language, content, digest FRO
 def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     """Makes a table answer as if no item had these fields: they are neither shown, filtered, sorted by nor searched.
 
-    Where the names of the items are values of such a field, the ids of products, the names are "" from now on;
-    `ItemTable.products` still reads them.
+    Where the names of the items are values of such a field, the ids of products, the names are "" from now on, and the
+    ids of variations are hidden, too; `ItemTable.products` still reads the ids of products.
     """
+    are_ids_hidden = table.meta.get("product") in names
 
     def ask(query: str, *values: object) -> list[tuple]:
         return list(table.each(query, values))
 
     ask("CREATE TEMP TABLE hidden (name TEXT)")
-    for name in names:
+    for name in (*names, VARIATIONS) if are_ids_hidden else names:
         ask(f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
     ask(f"CREATE TEMP VIEW fields AS {FIELDS}")
-    if table.meta.get("product") in names:
+    if are_ids_hidden:
         ask(f"CREATE TEMP VIEW items AS {ITEMS}")
     ask(f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
     for begin in range(0, len(table), TOGETHER):

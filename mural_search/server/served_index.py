@@ -15,6 +15,7 @@ from mural_lite.files import as_path
 from mural_search import fields
 from mural_search.codes import quicken
 from mural_search.index import Index, load_index
+from mural_search.item_table import ItemTable
 from mural_search.items import IMAGES
 from mural_search.ranking import parse_weights
 from mural_search.results import SIDE
@@ -50,7 +51,7 @@ class ServedIndex:
     """The index in a folder, opened again when the folder holds another one: rows were removed, or it was updated.
 
     Args:
-      index: the first state.
+      index: the first state; its table is closed some time after another state is there.
       embedder: the model that made it.
       settings: the settings of the page.
       folder: the index's folder on this machine; "": it is never opened again.
@@ -68,6 +69,7 @@ class ServedIndex:
         self._folder = None
         if folder and isinstance(as_path(folder), pathlib.Path):  # not in a store
             self._folder = pathlib.Path(folder)
+        self._former: ItemTable | None = None
         self._hide_fields(index)
         self._use(index)
 
@@ -101,8 +103,14 @@ class ServedIndex:
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder, self._by_pictures)
+            self.settings.check_fields(index.table.field_names())  # a renamed column would be shown
+            self.index.table.release()
+            index.table.settle()
             self._hide_fields(index)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)
         else:
+            if self._former is not None:
+                self._former.close()
+            self._former = self.index.table  # closed at the next change: other threads may still read pictures
             self._use(index)

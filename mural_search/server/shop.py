@@ -33,7 +33,7 @@ _SOLD_OUT = frozenset(
 _CURRENCY = frozenset(
     "currency currencycode währung devise moneda valuta moeda waluta parabirimi 通貨 货币 العملة".split()
 )
-_VARIATIONS = "variations"  # the field that a table of products gets, see `tables.products`
+VARIATIONS = "variations"  # the field that a table of products gets, see `tables.products`
 _PRICE = re.compile(r"price|preis|prix|precio|prezzo|preço|cena|fiyat|価格|价格|السعر", re.I)
 
 
@@ -106,7 +106,7 @@ class ShopFields:
         currency = item.fields.get(self.currency, "")
         fields = {}
         for name, value in item.fields.items():
-            is_id = bool(number) and name in (self.product, _VARIATIONS)  # the database's id; people know the number
+            is_id = bool(number) and name in (self.product, VARIATIONS)  # the database's id; people know the number
             is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
             words = self.in_words(name, value, currency, item.values(name))
             if words and name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:

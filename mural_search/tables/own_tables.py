@@ -24,7 +24,7 @@ from typing import Any
 from mural_lite.errors import UserError, install_extra
 from mural_lite.files import as_path, find
 from mural_lite.img2dataset import find_shards, is_download, read_samples
-from mural_lite.pictures import ENDINGS
+from mural_lite.pictures import ENDINGS, BadImage, path_below
 from mural_lite.text_files import (
     DAMAGED,
     Problem,
@@ -209,7 +209,8 @@ def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
     # In a store each picture would be fetched, also where nothing is new.
     is_read_by_default = captions != "texts" and isinstance(folder, pathlib.Path)
     if captions == "inside" or is_read_by_default:
-        inside = WordsInside(pictures, itertools.chain.from_iterable(others.values()))
+        candidates = itertools.chain.from_iterable(others.values())
+        inside = WordsInside(pictures, [path for path in candidates if _is_file_below(folder, path)])
         unread = {}
         for reason, paths in others.items():
             no_sidecars = [path for path in paths if path not in inside.sidecars]
@@ -654,7 +655,9 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
         if stem not in stems and language_of(code):
             stem = stem_before_code
             language = language_of(code)
-        if stem in stems:
+        if not _is_file_below(table.folder, path):
+            on_problem("text that is not a file of its folder, such as a link to a file elsewhere", str(path))
+        elif stem in stems:
             text_files.setdefault(stem, []).append((language, path))
         else:
             on_problem("text without a picture of its name", str(path))
@@ -672,6 +675,14 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
             if words:
                 captions["caption"] = (words,)
         yield Row(str(path), {"image": str(path.relative_to(table.folder)), **captions, **fields})
+
+
+def _is_file_below(folder: pathlib.Path, path: pathlib.Path) -> bool:
+    """Whether a path in a folder is a file whose links lead nowhere else: its words will be shown to others."""
+    try:
+        return path_below(folder, str(path.relative_to(folder))).is_file()
+    except BadImage:
+        return False
 
 
 def _stem(path: pathlib.Path) -> str:

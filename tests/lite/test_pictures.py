@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from odd_pictures import saved
-from PIL import Image
+from PIL import Image, PngImagePlugin
 from smooth_pictures import image_bytes, picture
 
 from mural_lite import pictures
@@ -186,6 +186,18 @@ def test_thumbnails_are_small_upright_and_on_white():
     for data in (b"", b"no image", encoded[:45]):
         with pytest.raises(ValueError, match="empty|not an image|does not decode"):
             pictures.thumbnail(data, 240)
+
+
+@pytest.mark.parametrize("image_format, length", [("JPEG", 60), ("PNG", 60), ("GIF", 60), ("GIF", 70_000)])
+def test_thumbnails_have_no_comment_of_the_original(image_format, length):
+    comment = b"supplier " * (length // 9)
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text("comment", comment.decode())
+    buffer = io.BytesIO()
+    Image.new("P", (64, 48)).convert("RGB").save(buffer, image_format, comment=comment, pnginfo=texts)
+    small = pictures.thumbnail(buffer.getvalue(), 240)
+    assert b"supplier" not in small and "comment" not in open_image(small).info
+    assert image_format != "GIF" or b"supplier" not in for_the_encoder(buffer.getvalue())
 
 
 @pytest.mark.parametrize("count", [45, 100_000])

@@ -6,13 +6,15 @@ import itertools
 import multiprocessing
 import os
 
+import fsspec
 import numpy as np
 import pytest
 from refusals import assert_refused
 from search_data import COLORS, ColorEmbedder, image_records, names, png, write_folder, write_records
 
 from mural_lite.fingerprint import take_fingerprint
-from mural_search import changes, collect, database, index
+from mural_lite.remote_folders import local_folder
+from mural_search import changes, collect, database, index, runs
 from mural_search.collect import FIELDS
 from mural_search.index import Index, load_index, sync
 from mural_search.items import Filter, Item
@@ -223,3 +225,14 @@ def test_readers_go_on_while_the_index_changes(table, made):
     assert load_index(made).is_current()
     changes.keep_noise(made, NoiseLevel(3, {"texts": 0.5}))
     assert load_index(made).noise.levels == {"texts": 0.5}
+
+
+def test_changes_in_a_store_arrive_while_the_index_is_open():
+    fsspec.filesystem("memory").store.clear()
+    store = "memory://bucket/index"
+    with local_folder(store) as folder:
+        opened = sync(folder, ColorEmbedder(), items_of(9))
+        changes.keep_noise(folder, NoiseLevel(len(opened), {"texts": 0.25}))
+    assert load_index(store).noise == NoiseLevel(9, {"texts": 0.25})
+    runs.remove(store, ["p2", "p3"])
+    assert len(load_index(store)) == 7

@@ -18,7 +18,7 @@ import mural_tf
 from mural_lite.models import encoder_of
 from mural_search import catalogue, known_model
 from mural_search import runs as commands
-from mural_search.index import load_index, model_of
+from mural_search.index import described, load_index, model_of
 from mural_search.queries import Query
 from mural_tf.commands.training import CatalogueTrainer
 
@@ -102,6 +102,7 @@ def test_a_table_is_indexed_and_followed_without_tensorflow(export, tmp_path):
     assert not run(*rows)[1]
     printed, is_loaded = run(*rows, ("S3", "p3.jpg", "thing w3", "1.50"))
     assert "1 new, 3 as before" in printed and is_loaded
+    assert described(tmp_path / "out/index")["product"] == "id"  # also where every product has one picture
 
 
 def test_a_question_needs_no_tensorflow(export, index):

@@ -11,7 +11,7 @@ from search_data import ColorEmbedder, png, ranked, unit, with_captions, write_r
 
 from mural_lite.fingerprint import Fingerprint
 from mural_lite.record_format import ImageTextRecord
-from mural_search import item_table, ranking
+from mural_search import item_table, queries, ranking
 from mural_search import runs as commands
 from mural_search.database import table_of
 from mural_search.index import Index, load_index, take_fingerprint
@@ -93,6 +93,19 @@ def test_pictures_that_look_the_same_are_one_hit():
     result = search(made, ColorEmbedder(), [Query("red", right=("2",))], 4)[0]
     assert [(hit.name, hit.alike) for hit in result.hits] == [("1", 1), ("3", 0), ("4", 0)]
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
+
+
+def test_spaces_and_composed_accents_are_no_other_question():
+    (wanted,) = queries.encode_queries(ColorEmbedder(), [Query("青い 風船 é")])
+    for text in (" 青い 風船 é", "青い  風船\u3000é\n", "青い 風船 -rot e\u0301"):
+        np.testing.assert_array_equal(queries.encode_queries(ColorEmbedder(), [Query(text)]), [wanted])
+
+
+def test_items_without_a_picture_are_hits_of_their_own():
+    items = [Item(name, captions=(("en", "red shoe"),)) for name in "123"]
+    made = Index(items, np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], np.float32), take_fingerprint(ColorEmbedder()))
+    hits = search(made, ColorEmbedder(), [Query("red shoe")], 4, rank="words")[0].hits
+    assert [(hit.name, hit.alike) for hit in hits] == [("1", 0), ("2", 0), ("3", 0)]
 
 
 def test_what_found_an_item_is_said_also_beyond_the_tenth_place():

@@ -239,6 +239,21 @@ def test_a_text_may_hold_a_trigram_any_number_of_times():
     np.testing.assert_allclose(table.by_words("ab", 9)[1], shares, rtol=1e-4)
 
 
+def test_ids_of_an_index_that_changed_often_take_no_memory():
+    opened = database.make()
+    database.put(opened, b"0", Item("gone", captions=(("en", "ab"),)))
+    database.take_out(opened, [1])
+    opened.execute("UPDATE sqlite_sequence SET seq = 3000000000")  # ids are never used again
+    for n in range(3):
+        database.put(opened, b"%d" % n, Item(f"{n}", captions=(("en", f"ab thing {n}"),)))
+    database.count_trigrams(opened)
+    table = ItemTable(opened)
+    wanted = table.by_words("thing 2", 9)
+    table.postings = codes.Postings(table.each, table.ids)
+    assert len(table.postings._rows) == 6 and table.by_words("thing 2", 9)[0].tolist() == wanted[0].tolist()
+    np.testing.assert_allclose(table.by_words("thing 2", 9)[1], wanted[1], rtol=1e-4)
+
+
 def test_words_one_after_another_and_whole_texts(world):
     said = [one for document in world.documents[::3] for one in document.texts] + [*THINGS, "shoe hat"]
     for asked in filter(words.spread, said):  # of signs alone nothing is asked

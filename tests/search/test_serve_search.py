@@ -24,7 +24,7 @@ from snapshots import assert_snapshot
 
 from mural_lite.errors import UserError
 from mural_search import changes, collect, queries
-from mural_search.index import Index, index_in_memory, take_fingerprint
+from mural_search.index import Index, index_in_memory, load_index, take_fingerprint
 from mural_search.items import IMAGES, TEXTS, Item, parse_filters
 from mural_search.queries import search
 from mural_search.server import answers, app, search_page
@@ -32,6 +32,7 @@ from mural_search.server.addresses import vector_code, vector_of
 from mural_search.server.app import create_app
 from mural_search.server.limits import Limits
 from mural_search.server.routes import search_routes
+from mural_search.server.served_index import ServedIndex
 from mural_search.server.settings import PageSettings
 
 
@@ -42,11 +43,11 @@ def index(tmp_path_factory):
              "a/orange.PNG"]  # fmt: skip
     (folder / "table.tsv").write_text("\n".join(lines))
     index = index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
-    index.created = "now +"
+    index.state = "now +"
     return index
 
 
-STATE = "now%20%2B"  # that `created`, in an address
+STATE = "now%20%2B"  # that `state`, in an address
 
 
 @contextlib.contextmanager
@@ -309,8 +310,9 @@ def test_a_changed_index_is_served(tmp_path, monkeypatch):
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        red = ask("/search/picture/2?side=240")[1]
+        red, state = ask("/search/picture/2?side=240")[1], ask(question)[1]["index"]
         changes.remove(tmp_path / "index", ["red.png"])
+        assert ask(question)[1]["index"] != state  # a part of the addresses of pictures, which browsers keep
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         assert ask("/search/picture/2?side=240")[1] != red
         (folder / "green.png").write_bytes(png((220, 90, 0)))
@@ -326,12 +328,40 @@ def test_a_changed_index_is_served(tmp_path, monkeypatch):
         assert names(ask(question)) == ["green.png", "orange.PNG"]  # of the former one
 
 
+def test_nothing_is_like_an_item_without_a_picture(shop_index):
+    with asking(shop_index) as ask:
+        status, answer, _ = ask("/search/answer?like=5")
+        assert status == 400 and answer["error"].startswith("Row 5 has no picture")
+        assert "like=5" not in read(ask("/search?item=5")).source and "like=6" in read(ask("/search?item=6")).source
+        page = read(ask("/search")).source
+        assert "item=5" in page and "like=5&" not in page and 'like=5"' not in page and "like=6" in page
+
+
+def test_the_log_of_a_served_index_does_not_grow(tmp_path):
+    def write(digest):
+        for n in range(99):
+            yield Item(f"p{n}", captions=(("en", f"thing {n} {digest}"),), digest=digest), png((n, 0, 9))
+
+    changes.sync(tmp_path / "index", ColorEmbedder(), write("0"))
+    served = ServedIndex(load_index(tmp_path / "index"), ColorEmbedder(), folder=tmp_path / "index")
+    former, sizes = served.index, []
+    for digest in "1234":
+        changes.sync(tmp_path / "index", ColorEmbedder(), write(digest))
+        served.refresh()
+        assert served.index.describe(5).captions == (("en", f"thing 5 {digest}"),)
+        sizes.append((tmp_path / "index/index.sqlite-wal").stat().st_size)
+    assert 0 < max(sizes) < 2 * sizes[0]
+    with pytest.raises(UserError):
+        former.describe(5)
+
+
 WRONG = [
     "sentence=red&k=many", "sentence=red&k=2000", "sentence=red&filter=brand", "sentence=red&filter=price%3Ccheap",
     "sentence=red&offset=-1", "offset=-5", "k=1_0", "k=%D9%A3", "k=1.5", "filter=a%3D" + "x" * 500, "closest=1",
     "sentence=red&offset=999", "k=1&k=2", "sentence=red&rank=best", "like=1&rank=words", "sentence=-red", "rank=words",
     "least_precision=0.5", "sentence=red&sort=colour", "language=%3Cb%3E", "sentence=red&like=1", "like=99", "like=-1",
-    "like=x", "like=1&k=" + "9" * 5000, "sentence=++", "sentence=red&k=0",
+    "like=x", "like=1&k=" + "9" * 5000, "sentence=++", "sentence=red&k=0", "&".join(["filter=a%3D"] * 33),
+    "sentence=red+" + "+".join(f"-w{n}" for n in range(9)),
 ]  # fmt: skip
 OTHERS = [
     "/search/answer?sentence=red&page=2", "/search?k=3", "/search?offset=-1", "/search?item=99", "/search?item=x",
@@ -343,6 +373,7 @@ OTHERS = [
 def test_wrong_questions_get_an_error(ask):
     letters = "/search/answer?sentence=" + "%E0%A4%A8" * 2000
     assert ask(letters)[0] == 200  # as long as is taken, in nine bytes each
+    assert ask("/search/answer?sentence=red" + "+-blue" * 300)[0] == 200  # one word, which is looked up once
     asked = [f"/search/answer?{query}" for query in WRONG]
     lines = []
     for path in [*asked, *OTHERS, letters + "x", letters + "x" * 5000]:

@@ -14,12 +14,13 @@ from running_app import running
 from search_data import ColorEmbedder, png, unit, with_captions
 
 from mural_search import database
-from mural_search.index import Index, take_fingerprint
+from mural_search.index import Index, sync, take_fingerprint
 from mural_search.items import Item
 from mural_search.server.app import create_app
 from mural_search.server.hidden_fields import hide_fields
 from mural_search.server.labels import LANGUAGES, Labels
 from mural_search.server.routes import search_routes
+from mural_search.server.served_index import ServedIndex
 from mural_search.server.settings import PageSettings
 
 SIZES = "38, 36, 37"
@@ -36,7 +37,8 @@ def products(folder):
         link = "javascript:alert(1)" if number == 5 else f"https://shop.example/p?a={number}&b"
         values = {
             "ID": f"{3000 + number}", "SKU": f"W-{number}", "Price": f"{10 + number}.90", "Currency": "EUR",
-            "Size": SIZES, "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link, **SECRET,
+            "Size": SIZES, "Stock": "0, 0" if number % 2 else "37, 2, 0", "Permalink": link,
+            "variations": f"VAR-{number}", **SECRET,
         }  # fmt: skip
         name = f"{3000 + number}" + "#2" * (n % 2)
         several = {"Size": tuple(SIZES.split(", ")), "Stock": tuple(dict.fromkeys(values["Stock"].split(", ")))}
@@ -109,6 +111,21 @@ def test_the_number_of_the_database_can_be_hidden_and_products_stay_together(tmp
         assert len(hits) == 6 and {hit["name"] for hit in hits} == {""}
         assert [hit["number"] for hit in hits] == [hit["fields"]["SKU"] for hit in hits]
         assert ask_server(server.port, "/search/answer?sentence=3004&rank=words")[1]["hits"] == []
+        for path in ROUTES:  # the numbers of a product's sizes
+            assert "VAR-" not in str(ask_server(server.port, path)[1]), path
+
+
+def test_a_hidden_column_with_a_new_name_is_not_shown(tmp_path, caplog):
+    def write(name):
+        for n in range(3):
+            yield Item(f"p{n}", captions=(("en", f"shoe {n}"),), fields={name: "7.55"}, digest=name), png((n, 0, 9))
+
+    index = sync(tmp_path / "index", ColorEmbedder(), write("cost"))
+    served_index = ServedIndex(index, ColorEmbedder(), PageSettings(hide=("cost",)), tmp_path / "index")
+    sync(tmp_path / "index", ColorEmbedder(), write("Cost"))
+    served_index.refresh()
+    assert served_index.index is index and not served_index.index.describe(0).fields
+    assert "--hide=cost: no item has this field; the fields are Cost" in caplog.text
 
 
 def test_hidden_fields_of_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
@@ -139,6 +156,15 @@ def test_like_this_has_each_product_once(tmp_path):
             answer = ask_server(server.port, f"/search/answer?like={row}")[1]
             numbers = [hit["number"] for hit in answer["hits"]]
             assert sorted([*numbers, f"W-{row // 2}"]) == [f"W-{n}" for n in range(6)] and answer["total"] == 5
+
+
+def test_the_start_page_has_each_product_once(tmp_path):
+    with served(shop_index(tmp_path)) as server:
+        answer = ask_server(server.port, "/search/answer?k=2&offset=1&sort=-Price")[1]
+        assert [(hit["number"], hit["alike"], hit["rank"]) for hit in answer["hits"]] == [("W-4", 1, 2), ("W-3", 1, 3)]
+        assert (answer["matching"], answer["total"]) == (12, 6)
+        answer = ask_server(server.port, "/search/answer?filter=Price%3C12")[1]
+        assert [hit["row"] for hit in answer["hits"]] == [0, 2] and answer["total"] == 2
 
 
 def test_the_page_speaks_the_browsers_language(tmp_path):

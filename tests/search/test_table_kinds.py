@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 
 import pytest
 import smooth_pictures
@@ -201,6 +202,25 @@ def test_links_lead_where_the_user_says(tmp_path):
     assert_refused(found, [words], inspect_table(TableRequest(str(table), language="en")), tmp_path)
     entries, _ = found(inspect_table(TableRequest(str(table), str(tmp_path), language="en")), tmp_path)
     assert len(entries) == 4
+
+
+def test_words_of_files_elsewhere_are_not_read_and_pipes_are_not_waited_for(tmp_path):
+    (tmp_path / "secret").write_text("root:x:0:0")
+    packet = (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#">{}</r:RDF>'
+    )
+    described = '<r:Description d:title="root" xmlns:d="http://purl.org/dc/elements/1.1/"/>'
+    (tmp_path / "secret.xmp").write_text(f"{packet.format(described)}</x:xmpmeta>")
+    pictures(tmp_path / "photos", ["a.png", "b.png"])
+    (tmp_path / "photos/a.txt").symlink_to(tmp_path / "secret")
+    (tmp_path / "photos/a.png.xmp").symlink_to(tmp_path / "secret.xmp")
+    for name in ("b.txt", "b.png.xmp", "c.jpg"):
+        os.mkfifo(tmp_path / "photos" / name)
+    inspected = inspect_table(TableRequest(str(tmp_path / "photos"), language="en"))
+    entries, said = found(inspected, tmp_path)
+    assert [(entry.name, list(entry.captions)) for entry in entries] == [("a.png", []), ("b.png", [])]
+    assert "2 x text that is not a file of its folder" in said and "1 x picture that is not there" in said
+    assert "1 x file that is not a picture (.xmp)" in inspected.describe()  # the link
 
 
 def test_short_titles_and_titles_in_another_script():

@@ -274,7 +274,7 @@ def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     assert items["S5"].fields == {"sku": "S5", "brand": "bolt"} and ("en", "a cap") in items["S5"].captions
     (tmp_path / "p5.jpg").write_bytes(b"no picture")
     searching(wide(tmp_path, *range(4)), capsys)
-    assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == ""
+    assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == "sku"
     monkeypatch.setattr(models, "open_model", lambda *_: ColorEmbedder(seed=1))
     monkeypatch.setattr(
         catalogue, "remove_tree", lambda folder: (folder / "index.sqlite").unlink()
