@@ -8,9 +8,9 @@ Frozen towers' states are such columns, and so are the vectors that a teacher gi
     group_keys, group_vectors    the same of groups, where the vector that is taught is a mean
 
 Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
-last one, with the very same blocks. Where the data grew, new texts are appended, and what has no vector is tried again:
-a picture may have been mended. With several pivot languages a whole
-group of pairs ("say all the same") is taught one vector, the mean of the group's texts in them.
+last one, with the very same blocks. Where the data grew, new texts are appended, and pictures without a vector, which
+may have been mended, are tried again. With several pivot languages a whole group of pairs ("say all the same") is
+taught one vector, the mean of the group's texts in them.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class ColumnFolder:
         is_present = np.zeros(len(embedded_before), bool)
         waiting: dict[int, bytes] = {}
         for keys, keyed_texts in texts:
-            known = keys[_is_among(embedded_before, keys)]
-            is_present[np.searchsorted(embedded_before, known)] = True
+            old_keys = keys[_is_among(embedded_before, keys)]
+            is_present[np.searchsorted(embedded_before, old_keys)] = True
             for row in np.flatnonzero(~_is_among(sorted_keys, keys)):
                 waiting.setdefault(int(keys[row]), keyed_texts[row])
             if len(waiting) >= (block or BLOCK):
@@ -198,7 +198,7 @@ class ColumnFolder:
     def _find_zero_rows(self) -> dict[int, int]:
         """Returns {key: row} of the vectors of zeros."""
         if not self.state["zeros"]:
-            return {}  # most folders have none, and reading all vectors takes long
+            return {}  # reading all vectors takes long, and few folders hold a vector of zeros
         keys = self._keys()
         zero_keys = Column(keys, self._vectors("", len(keys))).without_vector
         rows = np.flatnonzero(np.isin(keys, zero_keys))

@@ -623,7 +623,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
 def _balanced(language_key: str) -> str:
     """Returns the key whose counts `data.language_temperature` evens: of text pairs both sides' languages.
 
-    Either side may be English, or whichever comes first in the alphabet: one side alone says little of a pair.
+    English may be either side, often by the order of the alphabet: one side alone says little of a pair.
     """
     return PAIR if language_key in SIDES else language_key
 
@@ -663,18 +663,18 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 
 
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
-    """Returns which sources have no item in `languages` (of text pairs, as second language); without any, none.
+    """Returns which sources have no item in `languages`, of text pairs as second language; all False for no languages.
 
     `counts`: of each source, as of `balanced_languages`. Raises `UserError` for a language that no source has.
     """
-    known_of_sources = []
+    languages_of_sources = []
     for counts_of_source in counts:
-        known_of_sources.append({names[-1] for names in _sides(counts_of_source, language_key).values()})
-    known = set().union(*known_of_sources)
-    unknown = sorted(set(languages) - known)
+        languages_of_sources.append({names[-1] for names in _sides(counts_of_source, language_key).values()})
+    in_data = set().union(*languages_of_sources)
+    unknown = sorted(set(languages) - in_data)
     if unknown:
-        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(known))}.")
-    return [bool(languages) and known_of_source.isdisjoint(languages) for known_of_source in known_of_sources]
+        raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(in_data))}.")
+    return [bool(languages) and own_languages.isdisjoint(languages) for own_languages in languages_of_sources]
 
 
 def _copies_per_language(
@@ -684,7 +684,7 @@ def _copies_per_language(
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
     language keeps one copy of an item, so no item is left out. Text pairs are in two languages, "de en" in the table,
-    and pairs of the same two in either order count together; `languages` are their second ones.
+    and pairs of the same two in either order count together; `languages` are second languages.
     """
     sides = _sides(counts, language_key)
     if languages:

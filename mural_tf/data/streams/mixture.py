@@ -92,7 +92,7 @@ def mixed(
     """Returns batches of the usable items of several sources, each with its "source", int64 [size].
 
     Args:
-      usable: each source's blocks of items, as `usable_items` gives them; `None`: it has none, and others its share.
+      usable: each source's blocks of items, as `usable_items` gives them; `None`: other sources get its share.
       weights: each source's weight; items are drawn in proportion to the weights.
       used: how many items were drawn before.
       seed: the draws' seed.
