@@ -55,8 +55,8 @@ class Postings:
     def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
         """Notes for texts, int64 [T] rowids, the rows of their items, whose ids are `owners`, int64 [T]."""
         is_known = np.isin(rowids, self._rowids) & np.isin(owners, self._ids)
-        places = np.searchsorted(self._rowids, rowids[is_known])
-        self._rows[places] = np.searchsorted(self._ids, owners[is_known])
+        indices = np.searchsorted(self._rowids, rowids[is_known])
+        self._rows[indices] = np.searchsorted(self._ids, owners[is_known])
 
     def best(self, grams: Sequence[str], count: int, allowed: np.ndarray | None) -> Iterable[tuple[int, float]]:
         """Returns (item id, BM25 of its best text) for the `count` items with the best texts for trigrams, best first.

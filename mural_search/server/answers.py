@@ -73,7 +73,7 @@ class Question:
 class Answer:
     """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
 
-    Of a product's pictures one is an item here.
+    Several pictures of a product count as one item here.
 
     Attributes:
       kind: the index's kind.

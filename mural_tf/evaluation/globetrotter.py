@@ -81,7 +81,7 @@ def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
 def _is_in_top(tf_idf: np.ndarray) -> np.ndarray:
     """Returns bool [A, B]: whether word b is one of the `TOP` words of largest tf-idf above zero for word a.
 
-    Of equal values the earlier columns win, which `count_words` gives to the more frequent words.
+    Among equal values the earlier columns win, which `count_words` gives to the more frequent words.
     """
     words = tf_idf.shape[1]
     # In float64 smaller than any true difference, and in all below the bound of values that count as zero.
