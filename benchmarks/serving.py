@@ -99,7 +99,7 @@ class PyTorch:
         from transformers import AlignConfig, AlignModel, BertTokenizerFast, EfficientNetImageProcessor
 
         self._torch = torch
-        self._image = Image
+        self._open_image = Image.open
         self._tokenizer = BertTokenizerFast(str(inputs / "vocabulary.txt"))
         side = {"height": PIXELS, "width": PIXELS}
         self._processor = EfficientNetImageProcessor(size=side, crop_size=side)
@@ -108,22 +108,27 @@ class PyTorch:
         self._model = AlignModel(AlignConfig(vision_config=vision, text_config=text, projection_dim=320)).eval()
 
     def encode(self, case: str, items: list, setting: str) -> None:
-        """Encodes a batch of the case "text" or "image"."""
+        """Encodes a batch of the case "text" or "image" (JPEG bytes) in one of `SETTINGS`, to be timed."""
         torch = self._torch
-        layout = torch.channels_last if "channels_last" in setting else torch.contiguous_format
+        layout = torch.contiguous_format
+        if "channels_last" in setting:
+            layout = torch.channels_last
         self._model.to(memory_format=layout)
-        is_mixed = setting.startswith("bfloat16")
-        autocast = torch.autocast("cpu", torch.bfloat16) if is_mixed else contextlib.nullcontext()
+        autocast = contextlib.nullcontext()
+        if setting.startswith("bfloat16"):
+            autocast = torch.autocast("cpu", torch.bfloat16)
         with torch.inference_mode(), autocast:
             if case == "text":
                 tokens = self._tokenizer(items, padding="longest", truncation=True, max_length=64, return_tensors="pt")
                 output = self._model.get_text_features(**tokens)
             else:
-                images = [self._image.open(io.BytesIO(data)).convert("RGB") for data in items]
+                images = [self._open_image(io.BytesIO(data)).convert("RGB") for data in items]
                 pixels = self._processor(images, return_tensors="pt")["pixel_values"]
                 output = self._model.get_image_features(pixel_values=pixels.contiguous(memory_format=layout))
-            vectors = output if isinstance(output, torch.Tensor) else output.pooler_output
-            torch.nn.functional.normalize(vectors.float(), dim=-1).numpy()
+            vectors = output
+            if not isinstance(output, torch.Tensor):  # depends on the version of transformers
+                vectors = output.pooler_output
+            torch.nn.functional.normalize(vectors.float(), dim=-1).numpy()  # the last operation of our signature, too
 
 
 def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:

@@ -199,7 +199,10 @@ def find(pattern: str) -> list[RemotePath]:
 
 @contextlib.contextmanager
 def failures_of(name: str) -> Iterator[None]:
-    """Raises the errors of a store's client as `OSError` with the name and one line of explanation."""
+    """Raises the errors of a store's client as `OSError` with a number of `errno`, one line, and `name`, the file.
+
+    `UserError`, `MemoryError`, and an `OSError` that has its reason and its file already, are raised as they are.
+    """
     try:
         yield
     except (UserError, MemoryError):
@@ -209,14 +212,19 @@ def failures_of(name: str) -> Iterator[None]:
             raise
         numbers = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
         number = numbers.get(type(error), errno.EIO)
-        explanation = str(getattr(error, "strerror", None) or error)
-        first_line, _, _ = explanation.strip().partition("\n")
-        reason = first_line.rstrip(".")
-        if not reason or reason in name:  # some clients give only the name
-            reason = os.strerror(number)
-        if not isinstance(error, OSError):
-            reason = f"{type(error).__name__}: {reason}"
-        raise OSError(number, reason, name) from error
+        raise OSError(number, _reason(error, number, name), name) from error
+
+
+def _reason(error: Exception, number: int, name: str) -> str:
+    """Returns the first line of an error's explanation, or of the explanation of `number`, if the error has none."""
+    explanation = str(getattr(error, "strerror", None) or error)
+    first_line, _, _ = explanation.strip().partition("\n")
+    reason = first_line.rstrip(".")
+    if not reason or reason in name:  # some clients give only the name
+        reason = os.strerror(number)
+    if not isinstance(error, OSError):
+        reason = f"{type(error).__name__}: {reason}"
+    return reason
 
 
 def check_scheme(name: str) -> None:

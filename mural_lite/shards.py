@@ -175,18 +175,21 @@ class Watch:
         self.bar = bar
         self.tally = tally
         self.waiting = set(range(len(sizes)))
-        self.done = 0
+        self.bytes_done = 0
 
     def __call__(self) -> None:
-        """Looks for new manifests."""
-        for number in self.waiting.difference(missing_shards(self.folder, len(self.sizes))):
+        """Counts in the shards that were finished since the last call; raises `UserError` as `Tally.check`."""
+        finished = self.waiting.difference(missing_shards(self.folder, len(self.sizes)))
+        for number in finished:
             self.waiting.discard(number)
             self.tally.add(read_manifest(self.folder, number).tally)
             self.bar.update(self.sizes[number])
-            self.done += self.sizes[number]
-        self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
-        if self.done:
-            self.tally.check(self.max_fraction, self.done / sum(self.sizes))
+            self.bytes_done += self.sizes[number]
+        counts = f"{self.tally.written} written, {self.tally.skipped.total} skipped"
+        self.bar.set_postfix_str(counts, refresh=False)
+        if self.bytes_done:
+            share_done = self.bytes_done / sum(self.sizes)
+            self.tally.check(self.max_fraction, share_done)
 
 
 def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:

@@ -255,18 +255,29 @@ def _read_table(unit: Unit) -> Iterator[Found]:
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
-    """Yields the texts of lines, or of lines language[TAB]text[TAB]fields in a table, (item, text)."""
-    is_table = unit.path.endswith(TABLE)
-    columns = []
-    if is_table:
-        columns = _columns(unit, OF_TEXTS)
+    """Yields (item, text) for each line of a text file, or each row of a table."""
+    if unit.path.lower().endswith(TABLE):
+        yield from _read_table_of_texts(unit)
+        return
+    for line in _lines(unit):
+        if isinstance(line, Unreadable):
+            yield line
+        elif line.strip():
+            yield Item(line), line
+
+
+def _read_table_of_texts(unit: Unit) -> Iterator[Found]:
+    """Yields (item, text) for each line language[TAB]text[TAB]fields; a line without a tab is a text."""
+    columns = _columns(unit, OF_TEXTS)
+    most_tabs = -1
+    if not columns:
+        most_tabs = 1  # without names of columns, further tabs are the text's
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
         cells = ["", line]
-        if is_table and "\t" in line:
-            most_tabs = -1 if columns else 1  # without names of columns, further tabs are the text's
+        if "\t" in line:
             cells = line.split("\t", most_tabs)
         language, text = cells[:2]
         if text.strip() and cells != columns:

@@ -100,11 +100,20 @@ def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
 
 
 def describe_neighbours(matrix: np.ndarray, languages: Sequence[str], count: int = 3) -> list[str]:
-    """Returns a line for each language: the languages most similar to it."""
+    """Returns a line for each language, "de       nl 0.81, en 0.77, sv 0.75": the languages most similar to it.
+
+    Args:
+      matrix: float [L, L], the similarity of every two languages, see `svcca_matrix`.
+      languages: L BCP 47 tags.
+      count: how many languages a line has, less than L.
+    """
+    similarities = np.array(matrix)
+    np.fill_diagonal(similarities, -np.inf)  # a language is not its own neighbour
     lines = []
-    for language, row in zip(languages, matrix - 2 * np.eye(len(matrix))):
+    for language, row in zip(languages, similarities):
         nearest = np.argsort(-row, kind="stable")[:count]
-        lines.append(f"{language:8} {', '.join(f'{languages[i]} {row[i]:.2f}' for i in nearest)}")
+        neighbours = [f"{languages[index]} {row[index]:.2f}" for index in nearest]
+        lines.append(f"{language:8} {', '.join(neighbours)}")
     return lines
 
 

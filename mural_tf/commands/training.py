@@ -110,7 +110,7 @@ class CatalogueTrainer:
         if is_known and all(is_finished(self.folder / name) for name in stages):
             print(f"Training in {self.folder / stages[-1]} is finished.")
             return True  # no run is opened, which takes a model
-        if not self._fit() or (self.translations and not self._teach()):
+        if not self._fit() or (self.translations and not self._train_on_translations()):
             return False
         write_whole(path, request)
         return True
@@ -168,21 +168,22 @@ class CatalogueTrainer:
             finetune(config, self.source, workdir, given=given_fields())
         return is_finished(workdir)
 
-    def _teach(self) -> bool:
-        """Trains the stage of translations, or continues; returns whether it is finished."""
+    def _train_on_translations(self) -> bool:
+        """Trains the second stage, on translations, or continues it; returns whether it is finished."""
         from mural_tf.runs.finetune import finetune
 
-        workdir = self.folder / TRANSLATED
+        first_stage = self.folder / WORKDIR
+        second_stage = self.folder / TRANSLATED
         data = str(self.folder / DATA)
-        tuned = load_config(local_copy(self.folder / WORKDIR / "config.json"))
-        stage = read_config(find_config("translated"))
-        stage.data.update(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer)
-        names = [data, *self.translations]
-        stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
-        stage.evaluation.update(tuned.evaluation)
+        folders = [data, *self.translations]
+        first_config = load_config(local_copy(first_stage / "config.json"))
+        config = read_config(find_config("translated"))
+        config.data.update(source="records", directory=data, shuffle_buffer=first_config.data.shuffle_buffer)
+        config.data.sources = {f"data_{number}": {"directory": folder} for number, folder in enumerate(folders)}
+        config.evaluation.update(first_config.evaluation)
         print(f"Teaching translations of {', '.join(self.translations)} and of the table.", flush=True)
-        finetune(stage, str(self.folder / WORKDIR), workdir)
-        return is_finished(workdir)
+        finetune(config, str(first_stage), second_stage)
+        return is_finished(second_stage)
 
 
 def names_in(data: pathlib.Path, split: str) -> set[str]:

@@ -28,21 +28,29 @@ DECAY = 0.794  # the learning rate's factor per epoch
 
 
 def get_config(arguments: str = ""):
-    variant, given = parse(arguments, VARIANTS)
+    variant, options = parse(arguments, VARIANTS)
     if variant == "mscoco":
-        return _mscoco(given.get("folder", "data/mscoco_groups"))
-    default = "en" if variant == "embn" else "en+de+fr+cs"
-    languages = tuple(given.get("languages", default).split("+"))
-    method = "mule" if variant == "lp" else variant
-    config = _multi30k(method, languages)
+        return _mscoco(options.get("folder", "data/mscoco_groups"))
+    default_languages = "en+de+fr+cs"
+    if variant == "embn":
+        default_languages = "en"
+    languages = tuple(options.get("languages", default_languages).split("+"))
+    if variant == "lp":
+        return _language_pretraining(languages)
+    config = _multi30k(variant, languages)
     if variant == "parallel_embn":
         config.text_tower.language_branches = "parallel"
-    elif variant == "lp":
-        pretrain_words(config)
-        config.text_tower.frozen_words = True
-        config.data.text_pairs = "co_captions_across_languages"  # sentence pairs: captions of one image
-        config.train.text_text_batch = 2_700
-        config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
+    return config
+
+
+def _language_pretraining(languages: tuple[str, ...]) -> ConfigDict:
+    """Returns the configuration of LP, MULE's pretraining on pairs of sentences about one image."""
+    config = _multi30k("mule", languages)
+    pretrain_words(config)
+    config.text_tower.frozen_words = True
+    config.data.text_pairs = "co_captions_across_languages"  # sentence pairs: captions of one image
+    config.train.text_text_batch = 2_700
+    config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
     return config
 
 

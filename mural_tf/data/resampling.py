@@ -22,29 +22,35 @@ def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf
 def resampled(
     image: tf.Tensor, axis: int, size, interpolation: str, scale=None, translation=None, half_up: bool = False
 ) -> tf.Tensor:
-    """Resamples uint8 [H, W, 3] to `size` rows (axis 0) or columns (axis 1).
+    """Resamples uint8 [H, W, 3] along an axis: returns uint8 [size, W, 3] for axis 0, [H, size, 3] for axis 1.
 
-    `scale` and `translation`, float64, place the input in the output; by default the input fills the output. For
-    `half_up` see `to_uint8`.
+    Args:
+      size: rows or columns of the result, an integer or an integer scalar.
+      interpolation: as `image_tower.interpolation`: "bilinear", "bicubic" or "big_vision", which is not anti-aliased.
+      scale, translation: float64 scalars; position x of the image becomes scale * x + translation. By default the image
+        fills the result.
+      half_up: see `to_uint8`.
     """
     lines = image
     if axis == 1:
-        lines = tf.transpose(image, [1, 0, 2])  # along the axis first
-    kernel = "keyscubic" if interpolation == "bicubic" else "triangle"
-    count = tf.shape(lines)[0]
-    others = tf.shape(lines)[1]
+        lines = tf.transpose(image, [1, 0, 2])  # the axis to resample comes first
+    kernel = "triangle"
+    if interpolation == "bicubic":
+        kernel = "keyscubic"
+    length = tf.shape(lines)[0]
+    width = tf.shape(lines)[1]
     if scale is None:
-        scale = tf.cast(size, tf.float64) / tf.cast(count, tf.float64)
+        scale = tf.cast(size, tf.float64) / tf.cast(length, tf.float64)
         translation = tf.zeros([], tf.float64)
-    values = tf.raw_ops.ScaleAndTranslate(
-        images=tf.reshape(lines, [1, count, 1, others * 3]),
+    pixels = tf.raw_ops.ScaleAndTranslate(
+        images=tf.reshape(lines, [1, length, 1, width * 3]),  # one column: only the first axis is resampled
         size=[size, 1],
         scale=tf.stack([tf.cast(scale, tf.float32), 1.0]),
         translation=tf.stack([tf.cast(translation, tf.float32), 0.0]),
         kernel_type=kernel,
         antialias=interpolation != "big_vision",
     )
-    lines = tf.reshape(to_uint8(values, interpolation, half_up), [size, others, 3])
+    lines = tf.reshape(to_uint8(pixels, interpolation, half_up), [size, width, 3])
     if axis == 1:
         lines = tf.transpose(lines, [1, 0, 2])
     return lines

@@ -141,11 +141,18 @@ class KnownStates:
         return embed
 
 
+# The fields of `vocabulary` that change a text's tokens. Their order is in the names of existing folders.
+TOKEN_FIELDS = ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")
+
+
 def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFolder:
-    """Returns the folder for the texts' states of a tower, whose name holds digests of its weights and its tokens."""
-    vocabulary = config.vocabulary
-    settings = [vocabulary[name] for name in ("sha256", "layout", "cleaning", "lower_case", "strip_accents", "prompt")]
-    settings += [config.text_tower.max_length, *_precision_setting(config.text_tower, "text")]
+    """Returns the folder for the texts' states of a tower, whose name holds digests of its weights and settings."""
+    tower = config.text_tower
+    settings = [config.vocabulary[name] for name in TOKEN_FIELDS]
+    settings.append(tower.max_length)
+    settings += _precision_setting(tower, "text")
+    if tower.pooling != "first":  # the same weights give other states
+        settings.append(tower.pooling)
     digest = f"{digest_of(model.text_encoder.variables)}-{digest_of((), settings)}"
     return _folder(config, workdir, "texts", digest, model.text_encoder.embedding_size)
 

@@ -118,6 +118,7 @@ def assign(
 
     Raises:
       UserError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
+      ValueError: the table and the model differ.
     """
     by_name = {variable.name.split(":")[0]: variable for variable in variables}
     rows = {row.variable: row for row in table}
@@ -126,19 +127,27 @@ def assign(
     problems = _problems(rows, by_name, weights, ignored)
     if problems:
         raise UserError(f"{weights.path} does not hold {expected} of this architecture: {'; '.join(problems)}.")
-    by_sources = collections.defaultdict(list)  # each array is read once
-    for row in rows.values():
-        by_sources[row.sources].append(row)
-    for sources, same_sources in by_sources.items():
-        row = same_sources[0]
-        variable = by_name[row.variable]
-        if len(same_sources) == 1 and row.layout is as_is and len(variable.shape) == 2:
+    _fill(by_name, rows.values(), weights)
+
+
+def _fill(variables: Mapping[str, tf.Variable], rows: Iterable[Row], weights: WeightFile) -> None:
+    """Assigns the variable of each row; sources that several rows share are read once."""
+    rows_of_sources: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
+    for row in rows:
+        rows_of_sources[row.sources].append(row)
+    for sources, sharing_rows in rows_of_sources.items():
+        if len(sharing_rows) == 1 and _is_plain_table(sharing_rows[0], variables):
             (source,) = sources
-            _assign_blocks(variable, weights.blocks(source))
+            _assign_blocks(variables[sharing_rows[0].variable], weights.blocks(source))
             continue
         values = [weights.read(source) for source in sources]
-        for row in same_sources:
-            by_name[row.variable].assign(row.layout(*values))
+        for row in sharing_rows:
+            variables[row.variable].assign(row.layout(*values))
+
+
+def _is_plain_table(row: Row, variables: Mapping[str, tf.Variable]) -> bool:
+    """Whether a variable is a table of the file as it is, such as a vocabulary, and so can be read block by block."""
+    return row.layout is as_is and len(variables[row.variable].shape) == 2
 
 
 def _problems(

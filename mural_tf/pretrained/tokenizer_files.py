@@ -141,38 +141,49 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     }
 
 
-def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict:
-    """Returns the settings of a BertNormalizer that does the same as a word-piece tokenizer's normalizer."""
-    settings = {"lowercase": False, "strip_accents": False, "handle_chinese_chars": False}
+def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict[str, bool | None]:
+    """Returns the settings of a BertNormalizer that does the same as a word-piece tokenizer's normalizer.
+
+    Keys: "lowercase", "strip_accents" (`None`: as lower-casing, which the caller decides), "handle_chinese_chars".
+    Raises `UserError` for steps that no BertNormalizer does.
+    """
     if "normalizer" not in tokenizer:
-        return {**settings, "handle_chinese_chars": True}
-    decomposed = False
+        return {"lowercase": False, "strip_accents": False, "handle_chinese_chars": True}
+    lowercase = False
+    strip_accents = False
+    chinese = False
+    is_decomposed = False  # accents are characters of their own, as StripAccents needs them
     steps = steps_of(tokenizer, "normalizer")
     for step in steps:
         step_type = step.get("type")
         if step_type == "BertNormalizer":
             if step.get("clean_text") is False:
                 raise UserError(f"{path}: BertNormalizer's clean_text is false, and only true is supported.")
-            settings["lowercase"] |= bool(step.get("lowercase", True))
-            settings["handle_chinese_chars"] |= bool(step.get("handle_chinese_chars", True))
-            strip = step.get("strip_accents")
-            if strip is None and len(steps) > 1:
-                strip = step.get("lowercase", True)
-            settings["strip_accents"] = settings["strip_accents"] or strip  # null means: as lower-casing
+            lowercase |= bool(step.get("lowercase", True))
+            chinese |= bool(step.get("handle_chinese_chars", True))
+            strip_accents = strip_accents or _strips_accents(step, is_only_step=len(steps) == 1)
         elif step_type == "Lowercase":
-            settings["lowercase"] = True
+            lowercase = True
         elif step_type == "NFD":
-            decomposed = True
-        elif step_type == "StripAccents" and decomposed:
-            settings["strip_accents"] = True
+            is_decomposed = True
+        elif step_type == "StripAccents" and is_decomposed:
+            strip_accents = True
         elif step_type != "Strip":
             raise UserError(
                 f"{path}: its normalizer has the step {step_type}, which is not supported: expected BertNormalizer, or "
-                "Lowercase, NFD and StripAccents."
+                "Lowercase, NFD and StripAccents, in this order."
             )
-    if decomposed and not settings["strip_accents"]:
+    if is_decomposed and not strip_accents:
         raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not supported.")
-    return settings
+    return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": chinese}
+
+
+def _strips_accents(step: Mapping, is_only_step: bool) -> bool | None:
+    """Returns whether a BertNormalizer strips accents; `None`, only for an only step, means as lower-casing."""
+    strip_accents = step.get("strip_accents")
+    if strip_accents is None and not is_only_step:
+        return step.get("lowercase", True)
+    return strip_accents
 
 
 def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:

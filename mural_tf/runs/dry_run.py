@@ -106,30 +106,34 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
     replicas = slice_.replicas
     captions = config.train.image_text_batch // replicas
     pairs = config.train.text_text_batch // replicas
-    module = lower_apart(config, vocabulary_size, captions, pairs, replicas)
+    module = lower_in_subprocess(config, vocabulary_size, captions, pairs, replicas)
     return compile_step(module, slice_, text_file)
 
 
-def lower_apart(config: ConfigDict, *sizes: int) -> bytes:
-    """Returns the module of `lower_step`, run in another process so that the model's weights leave the memory again."""
+def lower_in_subprocess(config: ConfigDict, *sizes: int) -> bytes:
+    """Returns the module of `lower_step`, made in another process: the memory of weights is free when that ends.
+
+    `sizes`: the vocabulary's, images, texts and replicas, as `lower_step` takes them. Raises `UserError` as
+    `lower_step`, and if the process ends without an answer.
+    """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_module, args=(sender, config, *sizes), daemon=True)
     process.start()
-    sender.close()
+    sender.close()  # only the process holds it now, so that `recv` raises EOFError if the process dies
     try:
-        module = receiver.recv()
+        answer = receiver.recv()
     except EOFError:
-        process.join()
+        process.join()  # sets the exit code
         raise UserError(
-            f"Lowering the step ended with exit code {process.exitcode}; -9 is a system that runs out of memory."
+            f"Lowering the step ended with exit code {process.exitcode}; -9 means that the system ran out of memory."
         ) from None
     finally:
         process.kill()
         process.join()
-    if isinstance(module, UserError):
-        raise module
-    return module
+    if isinstance(answer, UserError):
+        raise answer
+    return answer
 
 
 def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDict, *sizes: int) -> None:

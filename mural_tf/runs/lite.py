@@ -213,7 +213,7 @@ class _Trial:
             candidates = [choice for choice in candidates if choice.precision != "int8"]
         for choice in candidates:
             announce(f"Trying {name.removesuffix('.tflite')} in {choice} …")
-            row, embedder = self._try(name, choice)
+            row, embedder = self._measure(name, choice)
             self._rows[name].append(row)
             if choice is candidates[-1] or max(row["lost"].values(), default=0.0) <= MOST_LOST:
                 row["chosen"] = True
@@ -234,8 +234,13 @@ class _Trial:
         _write(self._folder / DESCRIPTION, self._description)
         return lite_embedder(self._folder)
 
-    def _try(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
-        """Returns the row of the report for a choice, and the embedder with it."""
+    def _measure(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
+        """Writes an encoder as `choice` has it; returns its row of the report, and the folder's embedder.
+
+        The row has cosines with the original's vectors, milliseconds per item, and "lost", the points of mean recall by
+        which each language is worse. A text encoder is measured with the original's images, an image encoder with the
+        text encoder that was chosen before it.
+        """
         embedder = Remembered(self._open(name, choice))
         if name == TEXT_ENCODER:
             recalls = self._recalls(embedder, self._original)
@@ -243,6 +248,9 @@ class _Trial:
         else:
             recalls = self._recalls(self._embedders[TEXT_ENCODER], embedder)
             cosines = self._original.cosines_of_images(embedder)
+        lost = {}
+        for language, recall in recalls.items():
+            lost[language] = round(self._expected[language] - recall, 2)
         row = {
             "kind": str(choice),
             "bytes": (self._folder / name).stat().st_size,
@@ -250,7 +258,7 @@ class _Trial:
             "smallest_cosine": float(cosines.min()),
             "mean_cosine": float(cosines.mean()),
             "compared": len(cosines),
-            "lost": {language: round(self._expected[language] - recall, 2) for language, recall in recalls.items()},
+            "lost": lost,
             "chosen": False,
         }
         return row, embedder

@@ -79,6 +79,7 @@ SOURCES = {  # files, the kind, sources and a split
     "a deep pattern": ({}, IMAGES, ["images/**/*.PNG"]),
     "a table": ({"a.tsv": "images/red.png\trot\tde\n\nimages/no.png\n"}, IMAGES, ["a.tsv"]),
     "texts": ({"a.tsv": "en\tred\nde\trot\tx\nno\n", "b.txt": "red\n\ngr\teen\n"}, TEXTS, ["a.tsv", "b.txt"]),
+    "an ending in capitals": ({"A.TSV": "de\trot\n"}, TEXTS, ["A.TSV"]),
     "broken texts": ({"a.txt": b"red\n\xff\xfe\npurple\n" + bytes(20)}, TEXTS, ["a.txt"]),
     "columns of texts":
         ({"a.tsv": "language\ttext\tbrand\t\nde\trot\t acme\tx\nen\tred\n\t \tx\n"}, TEXTS, ["a.tsv"]),

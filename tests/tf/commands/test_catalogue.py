@@ -338,8 +338,9 @@ def test_a_finished_training_is_not_opened_again(tmp_path, monkeypatch):
         (trainer.folder / name / "summary.json").write_text("{}")
         return True
 
-    monkeypatch.setattr(training.CatalogueTrainer, "_fit", lambda trainer: finish(trainer, "workdir"))
-    monkeypatch.setattr(training.CatalogueTrainer, "_teach", lambda trainer: finish(trainer, "translated"))
+    stages = {"_fit": "workdir", "_train_on_translations": "translated"}
+    for method, stage in stages.items():
+        monkeypatch.setattr(training.CatalogueTrainer, method, lambda trainer, stage=stage: finish(trainer, stage))
     config = toy_data.toy_config(tmp_path)
 
     def train(steps=3, **asked):

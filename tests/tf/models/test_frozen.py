@@ -219,16 +219,18 @@ def test_states_of_all_stages_lie_apart(monkeypatch):
     assert digests[True] != digests[False]
 
 
-def test_states_of_a_tower_in_bfloat16_lie_apart(tmp_path):
+def test_states_of_a_tower_in_bfloat16_or_of_other_tokens_lie_apart(tmp_path):
     toy_data.write_toy_data(tmp_path, count=8)
     made = {}
-    for precision in ("float32", "mixed_bfloat16"):
+    for precision, pooling in (("float32", "first"), ("mixed_bfloat16", "first"), ("float32", "mean")):
         config = cached_config(tmp_path, "align")
         config.text_tower.precision = precision
+        config.text_tower.pooling = pooling
         column, _ = made_columns(config, tmp_path)["caption"]
-        made[precision] = column.sample(column._keys)
-    assert [len(list((tmp_path / ".states").glob(f"{name}-*"))) for name in ("texts", "images")] == [2, 1]
-    assert 0.0 < difference(*made.values()) < 0.03 * np.abs(made["float32"]).max()
+        made[precision, pooling] = column.sample(column._keys)
+    assert [len(list((tmp_path / ".states").glob(f"{name}-*"))) for name in ("texts", "images")] == [3, 1]
+    exact, rounded, of_all_tokens = made.values()
+    assert 0.0 < difference(exact, rounded) < 0.03 * np.abs(exact).max() < difference(exact, of_all_tokens)
 
 
 @pytest.mark.slow

@@ -99,7 +99,9 @@ def test_the_lines_of_an_answer():
 @pytest.fixture
 def lowered(monkeypatch, compiler):
     """Steps that are lowered in no time: their text is the number of chunks."""
-    monkeypatch.setattr(dry_run_module, "lower_apart", lambda config, *sizes: b"%d" % config.train.micro_batches)
+    monkeypatch.setattr(
+        dry_run_module, "lower_in_subprocess", lambda config, *sizes: b"%d" % config.train.micro_batches
+    )
     monkeypatch.setattr(dry_run_module, "has_compiler", lambda: True)
     return compiler
 
