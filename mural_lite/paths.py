@@ -216,7 +216,7 @@ def failures_of(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception, number: int, name: str) -> str:
-    """Returns the first line of an error's explanation, or of the explanation of `number`, if the error has none."""
+    """Returns the first line of an error's explanation; the system's words for `number` where it explains nothing."""
     explanation = str(getattr(error, "strerror", None) or error)
     first_line, _, _ = explanation.strip().partition("\n")
     reason = first_line.rstrip(".")

@@ -171,7 +171,7 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict[str, bool | None
         elif step_type != "Strip":
             raise UserError(
                 f"{path}: its normalizer has the step {step_type}, which is not supported: expected BertNormalizer, or "
-                "Lowercase, NFD and StripAccents, in this order."
+                "Lowercase, NFD and StripAccents."
             )
     if is_decomposed and not strip_accents:
         raise UserError(f"{path}: its normalizer has NFD without StripAccents, which is not supported.")
