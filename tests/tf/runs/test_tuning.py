@@ -18,7 +18,7 @@ from mural_tf.data import records
 from mural_tf.evaluation.retrieval import HELD_OUT
 from mural_tf.models.build import build_model
 from mural_tf.models.step import WeightAverage
-from mural_tf.runs import tuning
+from mural_tf.runs import import_pretrained, tuning
 from mural_tf.runs.finetune import as_begun, finetune, starting_point
 from mural_tf.training.fit import compile_model
 
@@ -141,6 +141,23 @@ def test_a_run_goes_on_with_the_values_of_its_beginning(tmp_path):
     found = as_begun(given, tmp_path, ["optimizer.name", "train.log_every"])  # which the workdir then refuses
     assert (found.optimizer.name, found.optimizer.learning_rate) == ("adamw", 2e-4)
     assert (found.train.log_every, found.train.evaluate_every) == (7, 12)
+
+
+def test_a_workdir_that_was_made_of_another_checkpoint_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(import_pretrained, "kind_of", lambda folder: "clip")
+    monkeypatch.setattr(import_pretrained, "import_into_workdir", lambda family, source, folder: folder.mkdir())
+    monkeypatch.setattr(import_pretrained, "has_checkpoint", lambda folder: True)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+    sources = [str(tmp_path / name) for name in ("first", "second")]
+    for _ in range(2):
+        assert import_pretrained.workdir_of(sources[0], tmp_path / "w") == f"{tmp_path}/w_source"
+    with pytest.raises(UserError, match="w_source was made of .*/first as it was then, and .* is .*/second as it is now"):
+        import_pretrained.workdir_of(sources[1], tmp_path / "w")
+    (tmp_path / "first/config.json").write_text("trained further")
+    with pytest.raises(UserError, match="delete .*w_source, or name another --workdir"):
+        import_pretrained.workdir_of(sources[0], tmp_path / "w")
 
 
 def test_captions_are_estimated_where_nothing_states_them(tmp_path, monkeypatch):
