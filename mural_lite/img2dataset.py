@@ -132,15 +132,18 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns (key of a tar's member with its folder, its ending, "" for an ending that is not read).
+    """Returns (key, ending) of a tar's member; the key has its folder, and an ending that is not read is "".
 
     The ending starts at the first point, as in webdataset, or at the last point if only that gives a known ending.
     """
-    folder, slash, base = name.removeprefix("./").rpartition("/")
+    path = name.removeprefix("./")
+    folder, slash, base = path.rpartition("/")
+    if base.startswith("."):  # a hidden file
+        return path, ""
     for stem, _, ending in (base.partition("."), base.rpartition(".")):
-        if ending.lower() in READ and not base.startswith("."):
+        if ending.lower() in READ:
             return f"{folder}{slash}{stem}", ending.lower()
-    return name.removeprefix("./"), ""
+    return path, ""
 
 
 def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:

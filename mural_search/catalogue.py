@@ -169,12 +169,15 @@ def _check_source(source: str, train: bool) -> None:
     """Raises `UserError` for a model to start from that is not named, or is not there."""
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
+    if source == NOTHING and train:
+        return
     if source == NOTHING:
-        if not train:
-            raise UserError(
-                f"--from={NOTHING} is not a model: --train=no only searches, with the model that --from=MODEL names."
-            )
-    elif "://" not in source and not as_path(source).exists():
+        raise UserError(
+            f"--from={NOTHING} is not a model: --train=no only searches, with the model that --from=MODEL names."
+        )
+    if "://" in source:  # in a store or on a hub, which is asked when the model is opened
+        return
+    if not as_path(source).exists():
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
 
 

@@ -48,14 +48,14 @@ class Codes:
             self._encode(rows, as_float32(vectors[rows]))
             release_pages(vectors)
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # vectors may hold infinities and NaN: their rows are compared as they are
     def _encode(self, rows: slice, block: np.ndarray) -> None:
         """Fills the codes, scales and errors of rows, whose vectors are `block`, float32 [B, D]."""
         scales = np.abs(block).max(axis=1, keepdims=True) / 127
         scales[~np.isfinite(scales)] = 0.0  # such a row is always compared as it is: its error is infinite
         codes = np.where(scales > 0, np.rint(block / scales), 0.0)
-        error_lengths, lengths = np.linalg.norm([block - codes * scales, block], axis=2)
-        errors = error_lengths + ROUNDING * lengths
+        error_lengths = np.linalg.norm(block - codes * scales, axis=1)
+        errors = error_lengths + ROUNDING * np.linalg.norm(block, axis=1)
         self._codes[rows] = codes
         self._scales[rows] = scales[:, 0]
         self._errors[rows] = np.where(np.isfinite(errors), errors, np.inf)

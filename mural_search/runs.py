@@ -208,7 +208,10 @@ def query(
 
 
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
-    """Takes items out of an index, by name or by filters."""
+    """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` it only counts.
+
+    Raises `UserError` without names and filters, with both, for unknown ones, or as `changes.remove`.
+    """
     from mural_search import changes
 
     if not names and not filters:

@@ -53,11 +53,12 @@ class _ConfigParser(flags.ArgumentParser):
         self._reader = reader
 
     def parse(self, path: str) -> ConfigDict:
+        """Returns the configuration of a file; raises `BadFlagFile` with the reason as its cause."""
         try:
             _check_fields(sys.argv[1:])
             config = read_config(find_config(path))
             _mount_method(config, sys.argv[1:])
-        except Exception as error:
+        except Exception as error:  # absl would print its own message in place of ours
             raise BadFlagFile from error
         config.lock()
         return config

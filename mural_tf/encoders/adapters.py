@@ -115,12 +115,13 @@ class ClassesAdapter(Adapter):
         super().build((*shape[:-1], shape[-1] - self.classes))
 
     def embed_names(self, text_head: keras.layers.Layer) -> None:
-        """Embeds the class names anew with a text head; the text head of a bridge changes nothing."""
-        if isinstance(text_head, TextAdapter):
-            by_head = text_head(self.name_states)[:, : self.size]
-            mean = tf.reduce_mean(self.name_states, axis=0)
-            by_state = tf.math.l2_normalize(self.name_states - mean, axis=-1)
-            self.names.assign(tf.concat([by_head, by_state], axis=-1))
+        """Sets `names` to the class names' vectors by a text head."""
+        if not isinstance(text_head, TextAdapter):
+            return  # the head of a bridge, whose texts are another model's
+        by_head = text_head(self.name_states)[:, : self.size]
+        mean = tf.reduce_mean(self.name_states, axis=0)
+        by_state = tf.math.l2_normalize(self.name_states - mean, axis=-1)
+        self.names.assign(tf.concat([by_head, by_state], axis=-1))
 
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
@@ -131,7 +132,7 @@ class ClassesAdapter(Adapter):
         share = self.share(states)
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         embedding = share * trained
-        by_head, by_state = tf.split(self.mean_name(probabilities), [self.size, self.width], axis=-1)
+        by_head, by_state = self.mean_names(probabilities)
         if not training:
             embedding += (1 - share) * by_head
         return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)
@@ -141,17 +142,16 @@ class ClassesAdapter(Adapter):
         distance = tf.reduce_mean(tf.square(self.standard(states)), axis=-1, keepdims=True)
         return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
 
-    def mean_name(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of the names, float32 [B, size + width]: h and s of the module, side by side.
+    def mean_names(self, probabilities: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns h, float32 [B, size], and s, float32 [B, width], of the module, each of length 1/2.
 
-        `probabilities`: float32 [B, classes], softened here. Both vectors have the length 1/2.
+        `probabilities`: float32 [B, classes], softened here.
         """
         logits = tf.math.log(tf.maximum(probabilities, LEAST))
         weights = tf.nn.softmax(logits / SOFTENING)
         sums = tf.matmul(weights, self.names)
         by_head, by_state = tf.split(sums, [self.size, self.width], axis=-1)
-        halves = [tf.math.l2_normalize(part, axis=-1) / 2 for part in (by_head, by_state)]
-        return tf.concat(halves, axis=-1)
+        return tf.math.l2_normalize(by_head, axis=-1) / 2, tf.math.l2_normalize(by_state, axis=-1) / 2
 
 
 def image_adapter(tower: ConfigDict, name: str) -> Adapter:

@@ -20,12 +20,14 @@ DIRECTIONS = ("image_to_text", "text_to_image")
 def table(evaluation: Evaluation) -> str:
     """Returns text: the protocol, the notes, and the numbers, with a row for each language (or task) and each group."""
     head = [f"{evaluation.name}, split {evaluation.split}: {evaluation.protocol}", *evaluation.notes, ""]
-    if all("images" in size and "captions" in size for size in evaluation.sizes.values()):
+    is_retrieval = all("images" in size and "captions" in size for size in evaluation.sizes.values())
+    if is_retrieval:
         groups = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
         return "\n".join([*head, *_retrieval_rows(evaluation), "", groups])
     metrics = dict(evaluation.metrics)
     for row, models in evaluation.published.items():
-        metrics.update({f"{evaluation.name}/{row}/{model}": value for model, value in models.items()})
+        for model, value in models.items():
+            metrics[f"{evaluation.name}/{row}/{model}"] = value
     return "\n".join([*head, *metric_rows(metrics, evaluation.sizes)])
 
 

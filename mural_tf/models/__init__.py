@@ -90,7 +90,7 @@ def mount(config: ConfigDict, name: str) -> ConfigDict:
 def complete(config: ConfigDict) -> ConfigDict:
     """Returns a copy with all fields of its method: a field that the configuration lacks gets the method's default.
 
-    A configuration lacks fields if it was made before they were, or if it names a method without mounting it.
+    A configuration lacks fields that are newer than itself, or if it names a method without mounting it.
 
     Raises `UserError` for a field that its method lacks, or that holds a value of another type.
     """
@@ -99,7 +99,7 @@ def complete(config: ConfigDict) -> ConfigDict:
         if key not in fields:
             raise UserError(f"Unknown configuration key method.{key}{_hint(key, fields, config.model)}")
         if isinstance(value, tuple):
-            value = list(value)
+            value = list(value)  # JSON has no tuples
         check_json(value, field_kind(fields[key]), f"method.{key}", "The configuration")
     return mount(config.copy_and_resolve_references(), config.model)
 

@@ -82,22 +82,27 @@ class TrainingStep:
         return names
 
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
+        """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar.
+
+        `batch`: this replica's part, {name: tensor [B, …]}. `step`: an int64 scalar, from which all draws follow.
+        """
         context = tf.distribute.get_replica_context()
         seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same
         seed = tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
         gradients = compute_gradients(self._method, batch, seed, self._chunks, self._optimizers)
         logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
         logs.update(self._method.state_logs())
-        summed = {name: _sum_over_replicas(values, context) for name, values in gradients.by_optimizer.items()}
+        summed = {}  # {name of an optimiser: its gradients}
+        for optimizer, own_gradients in gradients.by_optimizer.items():
+            summed[optimizer] = _sum_over_replicas(own_gradients, context)
         self.trained_parameters = self._count_reached(summed)
         with tf.name_scope("gradient_norms"):
-            for name, values in summed.items():
-                logs.update(self._norms(name, values))
+            for optimizer, all_gradients in summed.items():
+                logs.update(self._norms(optimizer, all_gradients))
         apply = self.guard.check(step, logs)
         with tf.name_scope("optimizer"):
-            for name, values in summed.items():
-                self._apply(name, values, logs, apply)
+            for optimizer, all_gradients in summed.items():
+                self._apply(optimizer, all_gradients, logs, apply)
         for layer, moments in gradients.moments.items():
             layer.update_moving(*moments, apply=apply)
         if self.average is not None:

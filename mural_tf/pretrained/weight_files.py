@@ -94,13 +94,13 @@ class WeightFile:
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
         """Returns the same weights under other names."""
-        return self._under({rename(name): name for name in self.shapes})
+        return self._with_names({rename(name): name for name in self.shapes})
 
     def below(self, prefix: str) -> WeightFile:
         """Returns the weights whose names begin with a prefix, under their names without it."""
-        return self._under({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
+        return self._with_names({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
 
-    def _under(self, originals: dict[str, str]) -> WeightFile:
+    def _with_names(self, originals: dict[str, str]) -> WeightFile:
         """Returns some of the weights under other names; `originals`: {new name: name in this file}."""
 
         def read(name: str):

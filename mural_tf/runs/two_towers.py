@@ -108,6 +108,7 @@ class TwoTowers(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def embed(self, text):
+        """Returns {"embedding": float32 [B, D]} of texts, string [B]."""
         takes_own = self.choice(text)
         rows = []
         embeddings = []
@@ -118,6 +119,7 @@ class TwoTowers(tf.Module):
             embeddings.append(outputs["embedding"])
         indices = tf.concat(rows, axis=0)[:, None]
         shape = [tf.size(text, tf.int64), embeddings[0].shape[1]]
+        # The rows go back to the order of the texts.
         return {"embedding": tf.scatter_nd(indices, tf.concat(embeddings, axis=0), shape)}
 
 

@@ -86,7 +86,7 @@ def _model_class() -> type[message.Message]:
 
 
 def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
-    """Returns the lines of the vocabulary that a file of any of the three kinds holds.
+    """Returns the lines of the vocabulary in a file: SentencePiece's, a tokenizer.json, or this package's own.
 
     Args:
       path: the file.
@@ -99,7 +99,7 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
         data = as_path(path).read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
-    if data.startswith(b'["'):
+    if data.startswith(b'["'):  # a file of this package, whose lines the tokenizer checks
         text = data.decode("utf-8", "replace").replace("\r\n", "\n")
         return text.removesuffix("\n").split("\n")
     if data.startswith(b"{"):

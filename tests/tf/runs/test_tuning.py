@@ -153,7 +153,9 @@ def test_a_workdir_that_was_made_of_another_checkpoint_is_refused(tmp_path, monk
     sources = [str(tmp_path / name) for name in ("first", "second")]
     for _ in range(2):
         assert import_pretrained.workdir_of(sources[0], tmp_path / "w") == f"{tmp_path}/w_source"
-    with pytest.raises(UserError, match="w_source was made of .*/first as it was then, and .* is .*/second as it is now"):
+    with pytest.raises(
+        UserError, match="w_source was made of .*/first as it was then, and .* is .*/second as it is now"
+    ):
         import_pretrained.workdir_of(sources[1], tmp_path / "w")
     (tmp_path / "first/config.json").write_text("trained further")
     with pytest.raises(UserError, match="delete .*w_source, or name another --workdir"):
