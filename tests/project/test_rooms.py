@@ -40,7 +40,7 @@ DENSE_ROOMS = ("losses", "models", "training")  # which every reader passes thro
 CLOSURES = {
     "mural_tf.losses.contrastive": 300,  # the equation
     "mural_tf.models.mural": 3_400,  # a method and its step
-    "mural_tf.training.fit": 8_500,  # the loop
+    "mural_tf.training.fit": 8_600,  # the loop
     "mural_tf.export.saved_model": 8_700,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 18_500,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_400,  # from a question to an answer
