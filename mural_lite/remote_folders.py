@@ -33,6 +33,7 @@ from mural_lite import hugging_face
 from mural_lite.errors import UserError
 from mural_lite.files import PARTIAL, as_path, copy_file
 from mural_lite.paths import RemotePath
+from mural_lite.versions import VERSIONS
 
 LOCK = "in_use.lock"
 EVERY = 15.0  # seconds between two uploads
@@ -45,6 +46,7 @@ _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open databas
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
 _EXPORT_CARD = f"export/{COMPLETE[0]}"
 _EXPORT_CONFIG = "export/config.json"
+_EXPORT_VERSIONS = f"export/{VERSIONS}/"
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> its mirror
 _copies: list[tempfile.TemporaryDirectory] = []
 _store_names: dict[str, str] = {}  # folder of this machine -> the store's folder that the user gave
@@ -218,14 +220,17 @@ class Mirror:
             ) from None
 
     def pull(self) -> None:
-        """Downloads the files that a run needs to continue; of a complete export only its configuration.
+        """Downloads the files that a run needs to continue; of a complete export only its configuration and card.
 
-        The configuration says how many steps the export had: `runs.finish` replaces the export of a shorter run.
+        The configuration says how many steps the export had: `runs.finish` replaces the export of a shorter run, but
+        never an export with versions, of which the folder is made.
         """
         paths = {path.relative_to(self.store): path for path in self.store.files()}
         for name, path in paths.items():
             is_needed = name != LOCK and not name.startswith(_NOT_NEEDED)
-            if is_needed or (name == _EXPORT_CONFIG and _EXPORT_CARD in paths):
+            if name.startswith(_EXPORT_VERSIONS):
+                (self.local / _EXPORT_VERSIONS).mkdir(parents=True, exist_ok=True)
+            if is_needed or (name in (_EXPORT_CONFIG, _EXPORT_CARD) and _EXPORT_CARD in paths):
                 _download(path, self.local / name)
                 self._pushed[name] = _state(self.local / name)
 

@@ -33,7 +33,18 @@ from mural_lite.remote_folders import display_name
 from mural_search import collect
 from mural_search import database as files
 from mural_search.collect import Found, Unreadable
-from mural_search.item_table import AMONG, FORMAT, Damaged, ItemTable, connect, meta_of, problem, read_items
+from mural_search.item_table import (
+    AMONG,
+    FIELD_NAMES,
+    FORMAT,
+    Damaged,
+    ItemTable,
+    connect,
+    meta_of,
+    problem,
+    read_items,
+    unknown_field,
+)
 from mural_search.items import IMAGES, Filter, Item
 from mural_search.noise_level import NoiseLevel
 from mural_search.ranking import CAPTIONS, HEAD, prompt_of
@@ -551,11 +562,10 @@ def sync(
 
 def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
     """Keeps the names of the fields to show; raises `UserError` for a name that no item has as a field."""
-    known = [name for (name,) in opened.execute("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]
+    all_names = [name for (name,) in opened.execute(FIELD_NAMES)]
     for name in names:
-        if name not in known:
-            there_are = f"the fields are {', '.join(known)}" if known else "no item has fields"
-            raise UserError(f"--fields={name}: no item has this field; {there_are}. The items are in the index.")
+        if name not in all_names:
+            raise UserError(f"{unknown_field('fields', name, all_names)} The items are in the index.")
     if meta_of(opened).get("fields") != names:
         files.publish(opened, fields=names)
 

@@ -39,6 +39,17 @@ AMONG = "IN (SELECT value FROM json_each(?))"
 TEXT = "CAST(? AS TEXT)"  # bytes are given, because names of files may not be UTF-8
 
 
+FIELD_NAMES = "SELECT name FROM fields GROUP BY name ORDER BY min(rowid)"  # in the order of the first item with each
+
+
+def unknown_field(flag: str, name: str, names: Sequence[str]) -> str:
+    """Returns the message that no item has the field which `--flag=name` names; `names`: all fields."""
+    there_are = "no item has fields"
+    if names:
+        there_are = f"the fields are {', '.join(names)}"
+    return f"--{flag}={name}: no item has this field; {there_are}."
+
+
 def utf8(text: str) -> bytes:
     """Returns a text as `TEXT` takes it."""
     return text.encode("utf-8", "surrogatepass")
@@ -248,7 +259,7 @@ class ItemTable:
 
     def field_names(self) -> list[str]:
         """Returns the names of all fields, in the order of the first item that has them."""
-        return [name for (name,) in self._ask("SELECT name FROM fields GROUP BY name ORDER BY min(rowid)")]
+        return [name for (name,) in self._ask(FIELD_NAMES)]
 
     def _ask(self, query: str, values: Sequence = ()) -> list[tuple]:
         """Returns the rows of a query, in which `values` take the places of "?"."""

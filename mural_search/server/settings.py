@@ -12,6 +12,7 @@ from PIL import Image
 
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage, open_image, read_file, turned
+from mural_search.item_table import unknown_field
 from mural_search.ranking import parse_weights
 from mural_search.server.labels import LANGUAGES
 
@@ -70,8 +71,7 @@ class PageSettings:
             fields.append(("link", self.link))
         for flag, name in fields:
             if name not in names:
-                there_are = f"the fields are {', '.join(names)}" if names else "no item has fields"
-                raise UserError(f"--{flag}={name}: no item has this field; {there_are}.")
+                raise UserError(unknown_field(flag, name, names))
 
     def logo_address(self) -> str:
         """Returns the logo as a data address, a PNG without metadata; "" without a logo.

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from mural_lite.errors import UserError
 from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
-from mural_search.items import SEVERAL, fields_of
+from mural_search.items import SEVERAL
 from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
 from mural_search.tables.table_columns import GROUPS, Columns, plain
 from mural_search.tables.table_pictures import Pictures
@@ -71,11 +71,6 @@ class Entry:
 
     def _size(self) -> int:
         return len(self.captions) + sum(map(len, self.fields.values()))
-
-    def texts(self) -> dict[str, str]:
-        """Returns {name: text} of the fields, as an index shows them."""
-        texts, _ = fields_of(self.fields)
-        return texts
 
     def digest(self) -> str:
         """Returns a hash of the entry's content, which changes with its rows in the table."""

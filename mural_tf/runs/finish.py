@@ -18,6 +18,7 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field, read_json, write_whole
 from mural_lite.remote_folders import display_name
 from mural_lite.trust import names_code
+from mural_lite.versions import VERSIONS
 from mural_tf.data import records
 from mural_tf.encoders.adapters import embed_class_names
 from mural_tf.evaluation.retrieval import Evaluation, measure_retrieval
@@ -126,14 +127,9 @@ EXPORT = "export"
 
 
 def _is_exported(export: pathlib.Path, steps: int) -> bool:
-    """Whether a folder holds an export that need not be replaced: another may be of a run before it was lengthened."""
+    """Whether a folder holds the export of this step: another may be of a run before it was lengthened."""
     config = export / "config.json"
-    if config.exists():
-        return load_config(config).train.steps == steps
-    has_versions = export.exists() and any(path.name.isdigit() for path in export.iterdir())
-    if has_versions:
-        print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
-    return has_versions
+    return config.exists() and load_config(config).train.steps == steps
 
 
 def finish_run(
@@ -155,11 +151,14 @@ def finish_run(
         row = metrics_row([evaluation], step, config.data.directory, existing_name(workdir, "result"))
         append_metrics(workdir, row)
         write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
-    if config.train.export and not _is_exported(workdir / EXPORT, step):
+    export = workdir / EXPORT
+    if config.train.export and (export / VERSIONS).is_dir():
+        print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
+    elif config.train.export and not _is_exported(export, step):
         print("Exporting …", flush=True)
         evaluated = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
         with _timed(seconds, "export"):
-            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluated, overwrite=True)
+            export_model(measured.at(step), measured.tokenizer, config, export, evaluated, overwrite=True)
     embedder = None if evaluation is None else measured.embedder(step)
     print("Writing the report …", flush=True)
     with _timed(seconds, "search"):

@@ -244,7 +244,9 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
         import_into_workdir(family, source, imported)
         write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
         return str(imported)
-    recorded = read_json(imported / IMPORTED) if (imported / IMPORTED).exists() else origin  # of an earlier commit
+    if not (imported / IMPORTED).exists():  # it was made before origins were kept
+        return str(imported)
+    recorded = read_json(imported / IMPORTED)
     if recorded.get("digest") != origin["digest"]:
         raise UserError(
             f"{imported} was made of {recorded.get('source')} as it was then, and --from or method.student is {source} "

@@ -20,6 +20,7 @@ from mural_lite import files, remote_folders
 from mural_lite.errors import UserError
 from mural_lite.paths import RemotePath, find
 from mural_lite.remote_folders import Mirror, display_name, local_folder
+from mural_tf.export.versions import check_export_folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -52,7 +53,7 @@ def folders(tmp_path, monkeypatch):
 
 def write(folder, *names):
     for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
 
 
@@ -107,7 +108,8 @@ def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):
         again.mkdir()
         Mirror(again, store).pull()
         there = {path.relative_to(again).as_posix() for path in again.rglob("*") if path.is_file()}
-        assert there == ({"export/config.json"} if complete else set())
+        assert there == ({"export/config.json", "export/model_card.json"} if complete else set())
+        check_export_folder(again / "export", overwrite=True, version="")  # as the end of a longer run does
         (store / "export/model_card.json").unlink(missing_ok=True)
 
 
@@ -123,9 +125,19 @@ def test_another_export_is_not_complete_before_all_its_files_are_there(folders, 
     write(mirror.local, *names)
     os.utime(mirror.local / "export/config.json", ns=(1, 1))
     mirror.push()
+    assert not (mirror.local / "export/versions").exists()
     assert log == ["-export/model_card.json", "export/config.json", "export/vocabulary.txt", "export/model_card.json"]
     mirror.push()
     assert len(log) == 4
+
+
+def test_an_export_with_versions_is_seen(folders, tmp_path):
+    local, store, _ = folders
+    write(local, "export/versions/2/model_card.json", "export/image_encoder/2/saved_model.pb")
+    Mirror(local, store).push()
+    (tmp_path / "again").mkdir()
+    Mirror(tmp_path / "again", store).pull()
+    assert [path.name for path in (tmp_path / "again").rglob("*")] == ["export", "versions"]
 
 
 def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):

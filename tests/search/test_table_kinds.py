@@ -8,7 +8,20 @@ import pytest
 import smooth_pictures
 import table_data
 from refusals import assert_refused
-from table_data import HATS, NAMES, assert_table, columns, folder_of, found, parquet, pictures, rows, text, workbook
+from table_data import (
+    HATS,
+    NAMES,
+    assert_table,
+    columns,
+    folder_of,
+    found,
+    parquet,
+    pictures,
+    rows,
+    text,
+    texts_of,
+    workbook,
+)
 
 from mural_search.tables import table_columns
 from mural_search.tables.product_table import TableRequest, inspect_table
@@ -182,7 +195,7 @@ def test_nanoseconds_cost_no_row(tmp_path):
     table = parquet(NAMES, image=NAMES[:2], title=HATS[:2], made=lambda _: moments, took=lambda _: lengths)(tmp_path)
     entries, skipped = found(inspect_table(TableRequest(str(table), language="en")), tmp_path)
     assert len(entries) == 2 and not skipped
-    assert entries[0].texts() == {"made": "2025-11-29 00:00:00.123456+00:00", "took": "0:00:00.000001"}
+    assert texts_of(entries[0]) == {"made": "2025-11-29 00:00:00.123456+00:00", "took": "0:00:00.000001"}
 
 
 def test_links_lead_where_the_user_says(tmp_path):

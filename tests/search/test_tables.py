@@ -31,6 +31,7 @@ from table_data import (
     pictures,
     rows,
     text,
+    texts_of,
     workbook,
 )
 
@@ -303,7 +304,7 @@ def test_every_form_of_a_table_says_the_same(tmp_path, form):
         assert {caption for entry in got[product] for caption in entry.captions} == set(captions)
         first = got[product][0]
         assert list(first.captions)[: len(of_rows[0][1])] == of_rows[0][1]
-        assert len(of_rows) > 1 or first.texts() == of_rows[0][2]
+        assert len(of_rows) > 1 or texts_of(first) == of_rows[0][2]
 
 
 WOO_TABLE, WIDE_TABLE = rows(WOO_HEAD, *WOO), rows(*WIDE)
@@ -350,7 +351,7 @@ def test_what_entries_hold(tmp_path):
     assert [a == entry.digest() for a, entry in zip(digests, again)] == [True, True, False]
     several = columns(["sku", "image", "title_en", "colour"], "aaa", NAMES, ["hat", "", ""], ["red", "blue", ""])
     of_one = found(inspect_table(TableRequest(str(several(tmp_path)))), tmp_path)[0]
-    assert [one.texts()["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
+    assert [texts_of(one)["colour"] for one in of_one] == ["red", "blue", "red"]  # the first says it for all
 
 
 def test_values_of_several_rows_are_each_a_value(tmp_path):
@@ -562,7 +563,7 @@ def mutate(folder, form, seed):
     if form in ("csv", "jsonl"):
         was, lines = (re.split(rb"\r\n|\r|\n", table) for table in (good, content))
         whole = [i for i in range(12) if was[i + (form == "csv")] in lines]
-        said = [text for entry in entries for _, text in [*entry.captions, *entry.texts().items()]]
+        said = [text for entry in entries for _, text in [*entry.captions, *texts_of(entry).items()]]
         texts = {word for text in said for word in text.split(", ")}
         missing = [i for i in whole if not {f"Hut {i}", f"hat {i}"} & texts]
         assert len(missing) <= tally.skipped.total + tally.left_out.total, (how, missing, tally.lines())

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 from PIL import Image, ImageFile, PngImagePlugin
-from table_data import found
+from table_data import found, texts_of
 
 from mural_lite.text_files import is_text
 from mural_search import words_inside
@@ -243,7 +243,7 @@ def test_a_folder_with_words_inside(tmp_path):
     assert captions["Lakes/IMG_0001.jpg"][:3] == [("de-DE", "Ein See"), ("en", "A lake"), ("en", "Título")]
     assert captions["IMG_0002.jpg"] == [] and captions["red hat.png"] == [("de", "Ein roter Hut")]
     assert captions["IMG_0003.webp"] == [("en", "beach")]
-    fields = {entry.name: entry.texts() for entry in entries}
+    fields = {entry.name: texts_of(entry) for entry in entries}
     assert fields["IMG_0002.jpg"] == {"camera": "SONY DSC-RX100"} and fields["red hat.png"] == {}
     assert all(map(is_text, fields["Lakes/IMG_0001.jpg"].values()))
 
@@ -270,7 +270,7 @@ def test_words_that_only_later_pictures_have(tmp_path, monkeypatch):
     assert "0 of the first 2 pictures have words inside: camera 2" in table.describe()
     entries, _ = found(table, tmp_path / "made")
     assert [list(entry.captions) for entry in entries] == [[], [], [("und", "A lake")]]
-    assert entries[2].texts() == {"date": "2019-07-05"}
+    assert texts_of(entries[2]) == {"date": "2019-07-05"}
     assert table.table.inside.describe() == ["1 of 3 pictures have words inside: description 1, date 1, camera 2"]
 
 
