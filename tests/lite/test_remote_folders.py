@@ -193,7 +193,7 @@ def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
 
 PROGRAM = """
 import sys
-from mural_tf import remote_folders
+from mural_lite import remote_folders
 remote_folders.EVERY, remote_folders.LEASE = 0.5, 5.0
 from mural_tf.commands import run
 sys.argv[1:] = ["pretrain", "--config=shapes_smoke", *sys.argv[1:]]
@@ -253,3 +253,10 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         assert not (tmp_path / "s3:").exists()
         finished = subprocess.run(remote, env=environment, capture_output=True, text=True)
         assert finished.returncode == 0 and "s3://bucket/run1 is finished" in finished.stdout
+        longer = [*remote, "--config.train.steps=40"]
+        lengthened = subprocess.run(longer, env=environment, capture_output=True, text=True)
+        assert lengthened.returncode == 0, lengthened.stderr
+        exported = stored(client, "run1/export")
+        assert json.loads(exported["config.json"])["train"]["steps"] == 40
+        weights = "image_encoder/1/variables/variables.data-00000-of-00001"
+        assert exported[weights] != found[f"export/{weights}"]
