@@ -1,6 +1,7 @@
 """What documents and messages name exists: files, links, commands and their flags, configurations, fields, extras."""
 
 import ast
+import contextlib
 import csv
 import functools
 import importlib.util
@@ -10,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 import measures
 import pytest
@@ -188,10 +190,41 @@ def test_modules_that_run_or_are_imported_exist(path):
     made = {name.removesuffix(".py").replace("/", ".") for name in made_by(text)}
     yield from (module for module in re.findall(r"python3? -m ([\w.]+)", text) if not importlib.util.find_spec(module))
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith(tuple(PACKAGES)) and node.module not in made:
+        yield from missing_imports(ast.parse(block), made)
+
+
+def missing_imports(tree, made=()):
+    """The imports from this project, but for the modules `made`, that find nothing."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(tuple(PACKAGES)) and node.module not in made:
+            try:
                 module = importlib.import_module(node.module)
-                yield from (ast.unparse(node) for alias in node.names if not hasattr(module, alias.name))
+            except ModuleNotFoundError as error:
+                if error.name.startswith(tuple(PACKAGES)):
+                    yield ast.unparse(node)
+                continue  # it needs a package that is not installed
+            for alias in node.names:
+                is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{alias.name}")
+                if not is_module and not hasattr(module, alias.name):
+                    yield ast.unparse(node)
+
+
+def test_programs_in_tests_import_modules_that_exist():
+    """Most of them run only in slow tests, where a module that was moved would be noticed late."""
+    wrong = []
+    programs = 0
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name == "test_mutants.py":  # whose programs are of a tree that it makes
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if not re.search(r"\bimport\b", text):
+                continue
+            with contextlib.suppress(SyntaxError):  # words, or a part of a program
+                program = ast.parse(textwrap.dedent(text))
+                programs += 1
+                wrong += [f"{path.name}:{node.lineno}: {line}" for line in missing_imports(program)]
+    assert programs > 10 and not wrong, "\n".join(wrong)
 
 
 def test_the_table_of_configurations_names_files():

@@ -199,7 +199,8 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
     build_shapes(tmp_path / "shapes")
     with object_store(monkeypatch) as client:
         monkeypatch.chdir(tmp_path)
-        program = "from mural_tf import commands, remote_folders; remote_folders.EVERY = 0.5; commands.run()"
+        modules = "from mural_lite import remote_folders; from mural_tf import commands"
+        program = f"{modules}; remote_folders.EVERY = 0.5; commands.run()"
         command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 60), free_ports(2)
         command[1:2] = ["-c", program, "pretrain"]
         for goes_on in (False, True):
