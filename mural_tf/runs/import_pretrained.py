@@ -249,8 +249,8 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     recorded = read_json(imported / IMPORTED)
     if recorded.get("digest") != origin["digest"]:
         raise UserError(
-            f"{imported} was made of {recorded.get('source')} as it was then, and --from or method.student is {source} "
-            f"as it is now: delete {imported}, or name another --workdir."
+            f"{imported} was made of {recorded.get('source')} as it was then, and the {role} is {source} as it is now: "
+            f"delete {imported}, or name another --workdir."
         )
     return str(imported)
 
