@@ -34,7 +34,6 @@ from mural_lite.files import (
     exclusive_lock,
     read_json,
     remove_partial,
-    remove_tree,
     storage_errors,
     write_whole,
 )
@@ -367,7 +366,7 @@ def _index(
             existing_fields = set().union(*(entry.fields for entry in entries))
             fields = [name for name in fields if name in existing_fields]
         options = dict(product=table.columns.identity, fields=fields, sources=[str(table.request.table)])
-        options |= dict(model=model.fingerprint, stamp=model.stamp)
+        options |= dict(model=model.fingerprint, stamp=model.stamp, of_catalogue=True)
         index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **options)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
@@ -399,7 +398,7 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
-    """Whether a folder holds an index of these encoders; an index of others, such as before training, is removed."""
+    """Whether a folder holds an index of these encoders; an index of others, such as before training, is emptied."""
     fingerprint = model.fingerprint
     recorded = model_of(folder)
     if recorded is None:
@@ -409,9 +408,9 @@ def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
     if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder and has_head:
         return True
     print(f"{folder} is of another model than {fingerprint.describe()}: it is made anew.")
-    for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files
+    for name in (VECTORS, CAPTIONS, SKIPPED):
         (folder / name).unlink(missing_ok=True)
-    remove_tree(folder)
+    changes.clear(folder)
     return False
 
 

@@ -20,7 +20,7 @@ from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
 from mural_search.items import SEVERAL
 from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
-from mural_search.tables.table_columns import GROUPS, Columns, plain
+from mural_search.tables.table_columns import GROUPS, SAMPLE, Columns, plain
 from mural_search.tables.table_pictures import Pictures
 from mural_search.tables.table_rows import Row
 
@@ -105,14 +105,17 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
         for path in paths:
             tally.leave_out(reason, str(path))
     rows = list(_wanted_rows(table, tally, keep, bar))
+    has_further_rows = len(rows) + tally.read > SAMPLE  # `tally` has the rows that are not wanted
+    contents = table.with_languages([content for content, _ in rows], has_further_rows)
     tally.places += table.table.inside.problems
-    products = _products_of([content for content, _ in rows], table.columns)
+    products = _products_of(contents, table.columns)
     entries = _Entries()
     with_pictures = [number for number, (_, files) in enumerate(rows) if files]
     without_pictures = [number for number, (_, files) in enumerate(rows) if not files]
     # Rows without pictures, of translations or sizes, add to all pictures of their product, which come first.
     for number in with_pictures + without_pictures:
-        content, files = rows[number]
+        content = contents[number]
+        _, files = rows[number]
         product = products[number]
         content = _of_product(content, product, entries.by_product[product], table.columns)
         if not (files or product or content.captions):

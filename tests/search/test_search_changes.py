@@ -209,6 +209,17 @@ def test_a_product_goes_with_all_of_its_pictures(tmp_path):
     assert sorted(sync(tmp_path / "index", ColorEmbedder(), items("2")).items) == sorted(name for name, _ in rows)
 
 
+def test_a_folder_that_cannot_be_read_for_a_while_empties_no_index(tmp_path):
+    folder = tmp_path / "images"
+    Index.build(tmp_path / "index", ColorEmbedder(), [write_folder(folder)])
+    for path in folder.rglob("*.*"):
+        path.unlink()
+    (folder / "new.png").write_bytes(b"broken")
+    words = ["None of the 1 images can be read; the index keeps its items."]
+    assert_refused(Index.build, words, tmp_path / "index", ColorEmbedder(), prune=True)
+    assert len(load_index(tmp_path / "index")) == 4
+
+
 def test_readers_go_on_while_the_index_changes(table, made):
     reader, first = load_index(made), load_index(made)
     first.describe(0)
