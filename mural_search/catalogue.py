@@ -134,7 +134,7 @@ def catalogue(
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
     if dry_run:
         return None
-    _check_source(source, train)
+    _check_source(source, train or trainer.trained() is not None)
     description = _description(source)
     _check_has_images(description, source)
     if not train and trainer.needs_captions:
@@ -164,11 +164,14 @@ def catalogue(
     return folder / INDEX
 
 
-def _check_source(source: str, train: bool) -> None:
-    """Raises `UserError` for a model to start from that is not named, or is not there."""
+def _check_source(source: str, has_model: bool) -> None:
+    """Raises `UserError` for a model to start from that is not named, or is not there.
+
+    `has_model`: whether "nothing" will do: a model is trained, or was.
+    """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
-    if source == NOTHING and train:
+    if source == NOTHING and has_model:
         return
     if source == NOTHING:
         raise UserError(
@@ -244,11 +247,11 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
-    """Writes problem[TAB]place of each skipped row; without skipped rows removes the file."""
+    """Writes problem[TAB]place of each skipped row; without skipped rows removes the file of an earlier run."""
     if tally.places:
         lines = [f"{problem}\t{location}\n" for problem, location in tally.places]
         write_whole(path, "".join(lines))
-    else:
+    elif (path.parent / INDEX).exists():  # otherwise the folder may be somebody's own, with a file of this name
         path.unlink(missing_ok=True)
 
 
@@ -263,7 +266,7 @@ def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, t
         reason = "--train=no"
     elif captions < FEWEST_CAPTIONS:
         reason = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
-        if trainer.needs_captions or source == NOTHING:
+        if (trainer.needs_captions or source == NOTHING) and not trainer.trained():
             raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
     if not reason:
         return trainer.train(entries, tally)

@@ -56,8 +56,8 @@ LOCK = ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
 MANY = 1_000  # captions that take seconds
 BLOCK_BYTES = 2**26  # about how many bytes of encoded images are in a block
-TOGETHER = 64  # images that are read at a time
-READERS = 8  # threads that read them
+TOGETHER = 8  # images that are read at a time, each by a thread; more of large ones would fill the memory
+ABANDONED = 3600.0  # seconds; a younger partial file may be a matrix that a process which only asks is writing
 
 
 @dataclasses.dataclass
@@ -168,8 +168,9 @@ class _Changes:
         """Yields the entries in blocks, each key once, with the bytes of images."""
         entries = iter(entries)
         block: list[Entry] = []
+        size = 0  # bytes of its images
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
-        with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+        with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
             read_all = map
             if self.kind == IMAGES and self.embedder is not None:
                 read_all = pool.map
@@ -179,10 +180,12 @@ class _Changes:
                         self._skip(entry)
                     else:
                         block.append(entry)
-                size = sum(len(entry.content) for entry in block if isinstance(entry.content, bytes))
+                        if isinstance(entry.content, bytes):
+                            size += len(entry.content)
                 if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
                     yield block
                     block = []
+                    size = 0
         if block:
             yield block
 
@@ -466,7 +469,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         busy = f"Another process is changing the index {folder}; wait for it."
         stack.enter_context(exclusive_lock(folder / LOCK, busy))
     with stack:
-        remove_partial(folder)
+        remove_partial(folder, min_age=ABANDONED)
         try:
             database = files.make(path) if new else connect(path)
             with contextlib.closing(database) as opened:

@@ -111,6 +111,23 @@ def test_names_with_line_breaks_and_pictures_that_went_away_end_nothing(tmp_path
     assert "Pictures like d.png" in page and "Pictures like c.png" not in page
 
 
+def test_a_table_that_became_short_is_searched_with_the_trained_model(tmp_path, model):
+    index = make(write_shop(tmp_path), model, trainer=NoTrainer(model), source="nothing")
+    assert len(names(index)) == 5
+    request = TableRequest(str(tmp_path / "shop.csv"), language="en")
+    assert catalogue.catalogue(request, tmp_path / "out", "nothing", NoTrainer(model)) == index
+    assert_refused(catalogue.catalogue, ["are too few"], request, tmp_path / "new", "nothing", NoTrainer())
+
+
+def test_files_of_ones_own_in_the_folder_stay(tmp_path, model):
+    table = write_shop(tmp_path)
+    for name in ("skipped.tsv", "film.mp4.partial"):
+        (tmp_path / name).write_text("mine")
+    make(table, model, tmp_path)
+    for name in ("skipped.tsv", "film.mp4.partial"):
+        assert (tmp_path / name).read_text() == "mine"
+
+
 def test_what_was_removed_by_hand_stays_out_of_another_models_index(tmp_path, model):
     index = make(write_shop(tmp_path), model)
     changes.remove(index, ["S-2"])
