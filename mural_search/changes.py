@@ -547,7 +547,8 @@ def sync(
     """Makes the index `folder`, or updates it by `items`; encodes only new and changed items.
 
     Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
-    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes.
+    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes, which for a row
+    of a table is not a digest of the picture.
 
     Args:
       embedder: the model that made the index; None if every item comes with its vector, of the model `model`.

@@ -442,14 +442,21 @@ def _matrix(
                 return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
-        with storage_errors(path), atomic_file(path) as partial:
-            if not _write_matrix(partial, blocks, len(ids), state):
-                return None
+        try:
+            with storage_errors(path), atomic_file(path) as partial:
+                if not _write_matrix(partial, blocks, len(ids), state):
+                    raise _LacksVectors  # so that the file does not appear
+        except _LacksVectors:
+            return None
         return np.load(path, mmap_mode="r")
     parts = list(blocks)
     if sum(map(len, parts)) != len(ids):
         return None
     return np.concatenate(parts)
+
+
+class _LacksVectors(Exception):
+    """A caption has no vector."""
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:

@@ -161,6 +161,7 @@ TABLES = {
     "an object": text(json.dumps(OBJECTS[2]), "t.json"),
     "another entry": text(json.dumps([*OBJECTS, 5]), "t.json"),
     "a number": text("5", "t.json"),
+    "an empty object": table_data.lines({"id": "a", "image": "p0.jpg", "title": "hat", "size": {}}),
     "deep objects": table_data.lines({"id": "a", "image": "p0.jpg", "title": "hat",
         "a": {"b": {"c": {"d": {"e": "far"}}}}}),
     "no JSON": text("[oh", "t.json"),
