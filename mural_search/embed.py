@@ -402,8 +402,8 @@ def is_embeddings(folder: str | os.PathLike) -> bool:
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
     """Returns (model, settings, items with their vectors) of a folder of vectors, which `index.sync` takes.
 
-    The settings are {"kind", "split", "dtype", "product", "sources"}. Raises `UserError` if there are no files, or, when its items
-    are read, for a file that is damaged.
+    The settings are {"kind", "split", "dtype", "product", "sources"}. Raises `UserError` if there are no files, or,
+    when its items are read, for a file that is damaged.
     """
     files = vector_files(folder)
     if not files:

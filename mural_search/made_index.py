@@ -25,7 +25,8 @@ def report(made: Index, folder: str) -> None:
         hint = ": name a table of captions before the folder of its images" if made.kind == IMAGES else ""
         print(f"{counts.repeated:,} came again, under the name of an earlier one, and were passed over{hint}.")
     if counts.deleted:
-        print(f"{counts.deleted:,} that were deleted by hand stay out until their row changes, or without a table their picture.")
+        until = "until their row changes, or without a table their picture"
+        print(f"{counts.deleted:,} that were deleted by hand stay out {until}.")
     if counts.gone:
         print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
 

@@ -435,9 +435,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     return cells, begin + max(1, reader.line_num)
 
 
-def _problem_with_cells(
-    cells: Sequence[str], header: Sequence[str], form: Form, further_lines: Iterable[str]
-) -> str:
+def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form, further_lines: Iterable[str]) -> str:
     """Returns why the cells of a row do not fit this table, or "".
 
     `further_lines`: the lines of the row behind its first.
@@ -736,9 +734,7 @@ def language_of(code: str) -> str:
     return tag if len(code) == 2 else ""
 
 
-def _captions_of(
-    path: pathlib.Path, language: str, encoding: str, on_problem: Problem
-) -> dict[str, tuple[str, ...]]:
+def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: Problem) -> dict[str, tuple[str, ...]]:
     """Returns {column: captions} of a file: one caption per line, or lines `de=…`, which one caption may precede.
 
     `encoding`: "": it is found.
