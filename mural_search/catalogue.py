@@ -369,7 +369,7 @@ def _index(
             existing_fields = set().union(*(entry.fields for entry in entries))
             fields = [name for name in fields if name in existing_fields]
         options = dict(product=table.columns.identity, fields=fields, sources=[str(table.request.table)])
-        options |= dict(model=model.fingerprint, stamp=model.stamp, of_catalogue=True)
+        options |= dict(model=model.fingerprint, stamp=model.stamp, by_catalogue=True)
         index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **options)
         report(index, str(folder / INDEX))
         if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
