@@ -94,8 +94,12 @@ def check_readable(name: str | os.PathLike) -> None:
 def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
     """Copies a file between stores and this machine, in pieces, because it may be larger than the memory."""
     elsewhere = source if isinstance(source, RemotePath) else target
-    with remote.failures_of(str(elsewhere)), source.open("rb") as content, target.open("wb") as file:
-        shutil.copyfileobj(content, file, 1 << 20)
+    with remote.failures_of(str(elsewhere)), source.open("rb") as content:
+        if isinstance(target, RemotePath):
+            target.write_all(content)
+            return
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file, remote.PIECE)
 
 
 def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:

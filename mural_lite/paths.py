@@ -13,6 +13,7 @@ import errno
 import os
 import posixpath
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -21,6 +22,7 @@ from mural_lite.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
 BLOCK = 2**23  # bytes that are read ahead, and sent at a time
+PIECE = 2**20  # bytes that are copied at a time
 
 
 class Status(NamedTuple):
@@ -96,6 +98,19 @@ class RemotePath:
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
         self.write_bytes(text.encode(encoding))
+
+    def write_all(self, content: IO[bytes]) -> None:
+        """Writes the file in pieces; if reading or writing fails, the store keeps what it had under this name."""
+        file = self._call("open", "wb", block_size=BLOCK, autocommit=False)
+        try:
+            shutil.copyfileobj(content, file, PIECE)
+            file.close()
+        except BaseException:  # a keyboard interrupt, too
+            with contextlib.suppress(Exception):
+                file.discard()
+                file.closed = True  # otherwise a client's object would try to write when it is deleted
+            raise
+        file.commit()
 
     def stat(self) -> Status:
         return Status(self._call("info")["size"])
