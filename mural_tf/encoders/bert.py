@@ -72,7 +72,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         config.hidden_size,
         config.max_length,
         config.token_embedding_size or config.hidden_size,
-        _dropout(config),
+        dropout_rate(config),
         config.epsilon if config.norm == "after" else None,
         name="embeddings",
         dtype=policy,
@@ -98,7 +98,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     return model
 
 
-def _dropout(config: ConfigDict) -> float:
+def dropout_rate(config: ConfigDict) -> float:
     """Returns the dropout of a tower's layers; a frozen tower has none, so that its states are always the same."""
     if config.frozen:
         return 0.0
@@ -113,7 +113,7 @@ def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_preci
     return TransformerLayer(
         config.heads,
         config.feed_forward_size,
-        _dropout(config),
+        dropout_rate(config),
         only=only,
         norm_first=config.norm == "before",
         activation=config.activation,
