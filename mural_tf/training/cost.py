@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 import resource
 import tempfile
@@ -47,13 +48,15 @@ LONGEST = 4.0  # seconds that a measured step takes at most, about
 class Measurement:
     """The figures that a dry run prints. Bytes and seconds are of one replica.
 
-    replicas: cards of this machine, or 1.
-    parameters: trainable numbers by part of the model.
-    rows: {part of a batch: rows of the global batch}.
-    memory: {name: bytes} of all that is there throughout a step.
-    seconds: seconds of a step of the whole batch.
-    share: the part of the batch that was measured, 0..1.
-    peak: the most bytes that this process, or the first card, has had.
+    Attributes:
+      config: the complete configuration.
+      replicas: cards of this machine, or 1.
+      parameters: trainable numbers by part of the model.
+      rows: {part of a batch: rows of the global batch}.
+      memory: {name: bytes} of all that is there throughout a step.
+      seconds: seconds of a step of the whole batch.
+      share: the share of the global batch that was measured, 0..1.
+      peak: the most bytes that this process, or the first card, has had.
     """
 
     config: ConfigDict
@@ -64,6 +67,11 @@ class Measurement:
     seconds: float
     share: float
     peak: int
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether steps were measured on less than a replica's part of the batch."""
+        return not math.isclose(self.share, 1 / self.replicas)
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:

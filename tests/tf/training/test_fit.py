@@ -402,7 +402,7 @@ class Parts:
         signals = types.SimpleNamespace(after_the_step=contextlib.nullcontext)
         columns = lambda *arguments: self.calls.append(("columns", arguments[1:])) or "columns"  # noqa: E731
         strategy = tf.distribute.get_strategy()
-        return fit.fit(self.model, "tokens", config, "workdir", strategy, signals, columns_of=columns, **options)
+        return fit.fit(self.model, "tokens", config, "workdir", strategy, signals, make_columns=columns, **options)
 
 
 OpFailure = tf.errors.DataLossError(None, None, "unusable")
@@ -412,7 +412,7 @@ def test_a_run_from_its_first_step(config, monkeypatch, capsys):
     config.train.update(dict(steps=10, log_every=4, checkpoint_every=7, evaluate_every=5, evaluate_first=True))
     parts = Parts(monkeypatch)
     observers = lambda model, config, log, strategy: ["observer"]  # noqa: E731
-    assert parts.fit(config, evaluate="evaluate", observers_of=observers) is True
+    assert parts.fit(config, evaluate="evaluate", make_observers=observers) is True
     callbacks = [parts.log, "stopping", "saving", parts.evaluation, "observer"]
     assert parts.calls == [
         "enter", ("save", 0), (0, True), "prepare", ("columns", (config, "tokens", "workdir")), "begin",

@@ -331,8 +331,8 @@ def test_data_that_there_is_to_train_on(tmp_path, monkeypatch):
     with pytest.raises(UserError) as raised:
         prepare.check_data(config.data)
     assert str(raised.value) == (
-        "Unknown data.source 'web'; known: records, built, other. A source is registered by its package: install that, "
-        "in a checkout again: pip install -e ."
+        "Unknown data.source 'web'; known: records, built, other. Install the package that registers it; in a "
+        "checkout, run `pip install -e .` again."
     )
 
 
