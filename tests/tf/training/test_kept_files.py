@@ -385,6 +385,17 @@ def test_a_workdir_of_another_configuration(made, tmp_path, monkeypatch):
         open_workdir(tmp_path, config)
 
 
+@pytest.mark.parametrize("has_vocabulary", [False, True])
+def test_another_configuration_before_training_replaces_the_first(tmp_path, has_vocabulary):
+    config = toy_data.toy_config("")
+    open_workdir(tmp_path, config)
+    if has_vocabulary:
+        (tmp_path / "vocabulary.txt").touch()
+    config.seed = 1
+    open_workdir(tmp_path, config)
+    assert load_config(tmp_path / "config.json").seed == 1 and not (tmp_path / "vocabulary.txt").exists()
+
+
 def test_what_a_killed_run_left_half_written_goes(tmp_path):
     config = toy_data.toy_config("")
     open_workdir(tmp_path, config)
