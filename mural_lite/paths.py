@@ -22,6 +22,8 @@ from mural_lite.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
 BLOCK = 2**23  # bytes that are read ahead, and sent at a time
+# Entries of a client's details that change with a file: of S3, Google, Azure, others; not every client has each.
+VERSION_ENTRIES = ("size", "ETag", "etag", "md5Hash", "LastModified", "updated", "last_modified", "mtime", "created")
 PIECE = 2**20  # bytes that are copied at a time
 
 
@@ -126,9 +128,22 @@ class RemotePath:
 
     def files(self) -> list[RemotePath]:
         """Returns all files below this folder, sorted, without folders."""
-        names = self._call("find")
-        paths = [RemotePath(f"{self._scheme}://{name.lstrip('/')}") for name in sorted(names)]
-        return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
+        return list(self.versions())
+
+    def versions(self) -> dict[RemotePath, str]:
+        """Returns {file below this folder: a text that changes with its content}, sorted, by one request.
+
+        A name that no `RemotePath` can have, such as "folder//file", is passed over.
+        """
+        details = self._call("find", detail=True)
+        versions = {}
+        for name in sorted(details):
+            address = f"{self._scheme}://{name.lstrip('/')}"
+            path = RemotePath(address)
+            if str(path) == address and address.startswith(f"{self.address}/"):  # a file is not below itself
+                entries = [str(details[name].get(entry, "")) for entry in VERSION_ENTRIES]
+                versions[path] = " ".join(entries)
+        return versions
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields the files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` in a name, `**` for folders.

@@ -51,6 +51,7 @@ _EXPORT_CONFIG = "export/config.json"
 _EXPORT_VERSIONS = f"export/{VERSIONS}/"
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> its mirror
 _copies: list[tempfile.TemporaryDirectory] = []
+_copied: dict[str, tuple[dict[RemotePath, str], pathlib.Path]] = {}  # store's folder -> its files' versions, the copy
 _store_names: dict[str, str] = {}  # folder of this machine -> the store's folder that the user gave
 _hub_names: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
@@ -76,7 +77,8 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     """Returns a local copy of a file or folder in a store; a local path is returned unchanged.
 
     A model on the Hub, `hf://ORG/NAME`, stays in the Hub's cache. Copies from a store are removed with the process
-    (`remove_copies`). Raises `UserError` if the file or folder is missing or cannot be read.
+    (`remove_copies`); a folder whose files did not change meanwhile is copied once. Raises `UserError` if the file or
+    folder is missing or cannot be read.
     """
     if hugging_face.is_name(path):
         local = hugging_face.fetch(os.fspath(path))
@@ -85,17 +87,22 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     original = as_path(path)
     if isinstance(original, pathlib.Path):
         return original
-    copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
-    _copies.append(copies)
-    local = pathlib.Path(copies.name, original.name)
-    _store_names[str(local)] = str(original)
     with _failures_as_user_errors(f"Cannot read {original}"):
-        for source in original.files():
+        versions = original.versions()
+        copied_versions, local = _copied.get(str(original), ({}, None))
+        if versions and versions == copied_versions:
+            return local
+        copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
+        _copies.append(copies)
+        local = pathlib.Path(copies.name, original.name)
+        _store_names[str(local)] = str(original)
+        for source in versions:
             _download(source, local / source.relative_to(original))
-        if not local.exists() and original.is_file():
+        if not versions and original.is_file():
             _download(original, local)
     if not local.exists():
         raise UserError(f"{original} does not exist, is empty, or may not be read.")
+    _copied[str(original)] = versions, local
     return local
 
 
@@ -118,6 +125,7 @@ def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
 
 def remove_copies() -> None:
     """Removes all copies that `local_copy` made, for a process that ends by `os._exit`."""
+    _copied.clear()
     while _copies:
         _copies.pop().cleanup()
 

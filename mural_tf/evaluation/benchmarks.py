@@ -225,7 +225,7 @@ def _resolved(folder):
 
 
 def _record(embedder) -> tuple[list[str], list[str]]:
-    """Returns the folders of the training data, as far as they are recorded, and a description of each of its sources."""
+    """Returns the recorded folders of the training data, and a description of each of its sources."""
     config = getattr(embedder, "config", None)
     directories = [] if config is None else training_folders(config.data)
     path = getattr(embedder, "path", "")

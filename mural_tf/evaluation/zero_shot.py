@@ -7,9 +7,9 @@ to the class with the largest cosine. Accuracy@1 and @5, per language. Languages
     templates.<language>.txt     one template per line, with {} or {c} where the name goes
 
 Two files of the clip-benchmark package are read, too: nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by
-two-letter codes), and for ImageNet babel_imagenet.json ({"DE": [[class numbers], [names]], …}). A language needs names; where
-it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and their
-images are left out. Both are noted.
+two-letter codes), and for ImageNet babel_imagenet.json ({"DE": [[class numbers], [names]], …}). A language needs names;
+where it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and
+their images are left out. Both are noted.
 """
 
 from __future__ import annotations

@@ -129,7 +129,9 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     for name, paths in files_of_settings.items():
         if getattr(settings, name):
             if name == "evaluation_images":
-                described = [paths_and_sizes([path])[0] if isinstance(path, pathlib.Path) else str(path) for path in paths]
+                described = [
+                    paths_and_sizes([path])[0] if isinstance(path, pathlib.Path) else str(path) for path in paths
+                ]
             else:
                 described = paths_and_sizes(paths)
             content = json.dumps(described).encode()

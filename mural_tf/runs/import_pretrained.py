@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.config import has_images
 from mural_lite.errors import UserError
-from mural_lite.files import as_path, read_json, write_whole
+from mural_lite.files import as_path, exclusive_lock, read_json, storage_errors, write_whole
 from mural_lite.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_lite.trust import settle_handles
 from mural_lite.vectors import model_digest
@@ -240,10 +240,14 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
         )
     imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
     origin = {"source": source, "digest": model_digest(local_model(source))}
-    if not imported.exists() or not has_checkpoint(local_copy(imported)):
-        import_into_workdir(family, source, imported)
-        write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
-        return str(imported)
+    # Workers of one run start together: the first imports, the others wait for it.
+    with storage_errors(imported):
+        imported.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(imported.with_name(f".{imported.name}.lock")):
+        if not imported.exists() or not has_checkpoint(local_copy(imported)):
+            import_into_workdir(family, source, imported)
+            write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
+            return str(imported)
     if not (imported / IMPORTED).exists():  # it was made before origins were kept
         return str(imported)
     recorded = read_json(imported / IMPORTED)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import pathlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import tensorflow as tf
@@ -28,7 +28,7 @@ from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finis
 from mural_tf.runs.finished import SUMMARY, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.training.batch_sizes import check_train
+from mural_tf.training.batch_sizes import check_train, round_batches
 from mural_tf.training.callbacks import StopRequested, StopSignals
 from mural_tf.training.checkpoints import has_checkpoint, save_result
 from mural_tf.training.failures import failures_in_one_line
@@ -87,6 +87,7 @@ def train_and_finish(
     settle_handles(config)
     settle_vocabulary(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    round_batches(config, start.open_batches, strategy.num_replicas_in_sync)
     check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data)  # which also finds mistakes before data are fetched and drawn
     folders = [workdir]
@@ -224,6 +225,9 @@ def _announce_training(
 class Start:
     """Where a run's weights come from, and the consequences: here from scratch; `tuning.TunedStart` tunes.
 
+    Args:
+      open_batches: fields of `config.train` that follow from the data, such as "image_text_batch".
+
     Attributes:
       evaluation: the kind of its evaluations on a split.
       is_trained: whether the first step finds a trained model.
@@ -231,6 +235,9 @@ class Start:
 
     evaluation: ClassVar[type[SplitEvaluation]] = SplitEvaluation
     is_trained: ClassVar[bool] = False
+
+    def __init__(self, open_batches: Collection[str] = ()):
+        self.open_batches = open_batches
 
     def prepare(self, model: DualEncoder) -> None:
         """Gives a new model, at every start of the program, state that it needs besides its weights."""

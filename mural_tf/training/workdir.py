@@ -37,6 +37,7 @@ FREE_FIELDS = (
     "train.steps_per_execution",
     "train.fused",
     "train.jit",
+    "evaluation.source_data",  # which follows from the place where the command runs
     "evaluation.split",
     "vocabulary.sha256",  # of the vocabulary as it was made; `build_tokenizer` compares it
 )

@@ -186,6 +186,19 @@ def test_a_store_that_finds_nothing_is_a_failure(folders, monkeypatch):
         Mirror(local, store).push()
 
 
+def test_a_folder_is_copied_again_only_if_it_changed(folders):
+    _, store, _ = folders
+    write(store, "config.json", "lite/text.tflite")
+    first = remote_folders.local_copy(store)
+    assert remote_folders.local_copy(store) == first
+    (store / "config.json").write_text("other text")
+    again = remote_folders.local_copy(store)
+    assert again != first and (again / "config.json").read_text() == "other text"
+    fsspec.filesystem("memory").pipe_file("memory://bucket/store/a//b", b"no path has this name")
+    names = [path.relative_to(store) for path in store.files()]
+    assert "config.json" in names and not [name for name in names if "//" in name]
+
+
 def test_an_export_with_versions_is_seen(folders, tmp_path):
     local, store, _ = folders
     write(local, "export/versions/2/model_card.json", "export/image_encoder/2/saved_model.pb")

@@ -568,16 +568,15 @@ def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
 # Before the first epoch.
 
 
-def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
-    """Looks for the first item, without which no batch would ever come.
+def has_first_item(files: Sequence[str], parse: Callable) -> bool:
+    """Whether a record has an item: without one no batch would ever come.
 
     Args:
       files: TFRecord files.
       parse: as in `endless_items`.
-      without: the error if no record has an item.
 
     Raises:
-      UserError: the first records are of another kind, as then all will be, or no record has an item.
+      UserError: the first records are of another kind, as then all will be, or no record can be read.
     """
     record_count = 0
     failed_count = 0
@@ -588,7 +587,7 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
             record_count += 1
             try:
                 if _has_item(parse, serialized):
-                    return
+                    return True
             except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
                 failed_count += 1
                 first_reason = first_reason or _reason_of(error)
@@ -602,7 +601,7 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
     if problems and not record_count:
         fault, place, count = problems[0]
         raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
-    raise UserError(without)
+    return False
 
 
 def _has_item(parse: Callable, serialized: tf.Tensor) -> bool:

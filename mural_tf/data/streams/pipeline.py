@@ -31,8 +31,8 @@ from mural_tf.data.streams.epochs import (
     PLACE,
     Share,
     balanced_languages,
-    check_first_item,
     endless_items,
+    has_first_item,
     one_pass,
     parser,
     place_of_last,
@@ -171,6 +171,7 @@ class _OpenSource(NamedTuple):
       files: its training files.
       stream: the stream, set for this source.
       parse: the function from a record to its items.
+      has_items: whether a record has an item of the stream.
       counts: its items by language; `None` where a stream takes them as often as they are in the data.
     """
 
@@ -178,6 +179,7 @@ class _OpenSource(NamedTuple):
     files: list[str]
     stream: Stream
     parse: Callable
+    has_items: bool
     counts: dict[str, int] | None
 
 
@@ -200,6 +202,8 @@ def _read_stream(
         places = np.stack([start_of(0)] * len(sources))  # [sources, PLACE]
     # The last source's stream stands for all: they differ only in their folders, and in the draws for single items.
     seed = 2 * config.seed + stream.order
+    if not any(opened.has_items for opened in sources):
+        raise UserError(stream.without)
     lacks_languages = [False] * len(sources)
     if stream.languages:
         all_counts = [opened.counts for opened in sources]
@@ -207,8 +211,9 @@ def _read_stream(
     usable = []
     for number, opened in enumerate(sources):
         part = part_name(name, opened.source)
-        if lacks_languages[number]:
-            _say_once(f"{part} has no item in {', '.join(stream.languages)}: the other sources have its share.")
+        if lacks_languages[number] or not opened.has_items:
+            chosen = f" in {', '.join(stream.languages)}" if lacks_languages[number] else ""
+            _say_once(f"{part} has no item{chosen}: the other sources have its share.")
             usable.append(None)
         else:
             usable.append(_usable_of_source(opened, part, seed + number * 2**32, places[number], share))
@@ -227,11 +232,11 @@ def _read_stream(
 def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenSource:
     """Returns a source after a look at its first records; raises `UserError` if they are of another kind."""
     parse = parser(stream.read, stream.takes_many)
-    check_first_item(files, parse, stream.without)
+    has_items = has_first_item(files, parse)
     counts = None
     if stream.settings.data.language_temperature != 1.0 or stream.languages:
         counts = _language_counts(stream, files, parse)
-    return _OpenSource(source, files, stream, parse, counts)
+    return _OpenSource(source, files, stream, parse, has_items, counts)
 
 
 def _usable_of_source(

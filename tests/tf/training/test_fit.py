@@ -234,6 +234,22 @@ def test_batches_that_replicas_share(captions, micro, replicas, message, config,
     assert str(raised.value) == f"train.{message}"
 
 
+@pytest.mark.parametrize(
+    "replicas, micro, size, expected", [(3, 1, 16, 15), (8, 1, 4, 8), (2, 4, 21, 16), (2, 1, 16, 16)]
+)
+def test_batches_that_follow_from_the_data_are_divided_evenly(replicas, micro, size, expected, config, capsys):
+    """To the nearest number below, and at least one pair for each replica; a batch that was given stays."""
+    config.train.micro_batches = micro
+    config.train.image_text_batch = config.train.text_text_batch = size
+    batch_sizes.round_batches(config, ["image_text_batch"], replicas)
+    assert (config.train.image_text_batch, config.train.text_text_batch) == (expected, size)
+    said = (
+        f"train.image_text_batch is {expected}, not {size}: {replicas} replicas share a batch."
+        in capsys.readouterr().out
+    )
+    assert said == (size != expected)
+
+
 @pytest.mark.parametrize("field, value", [
     ("seed", -1), ("seed", 2**31), ("loss.image_text_weight", -0.1), ("loss.text_text_weight", float("nan")),
     ("loss.label_smoothing", 1.0), ("loss.label_smoothing", -0.1),
