@@ -41,8 +41,7 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun
 def _difference(stored, wanted) -> str:
     """Returns "… instead of …" for two values.
 
-    Of dictionaries and lists only the entries in which they differ are named, because a line with all entries would be
-    cut off.
+    For dictionaries and lists it names only the entries that differ, because a line with all entries would be cut off.
     """
     if isinstance(stored, dict) and isinstance(wanted, dict):
         all_stored = stored

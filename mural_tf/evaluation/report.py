@@ -64,8 +64,8 @@ def evaluate_and_report(
     names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
     if folder is not None and folder != as_path(model) and (folder / "checkpoints").is_dir():
         raise UserError(
-            f"--output={output} is a workdir, whose numbers belong to its own steps; those of {model} would be taken "
-            "for them: name another folder."
+            f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
+            "another folder."
         )
     embedder = open_model(model, checkpoint)
     evaluations = []

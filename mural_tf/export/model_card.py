@@ -73,7 +73,7 @@ def _folder_name(evaluation: Mapping) -> str:
 def _training_data(config: ConfigDict) -> dict[str, object]:
     """Returns the descriptions in the data folders' dataset.json: sources, languages, counts, versions and licences.
 
-    Of a mixture "data_sets" holds the description of each source, {name of the source: description}; "sources" and
+    A mixture's "data_sets" holds the description of each source, {name of the source: description}; its "sources" and
     "languages" are of all sources together.
     """
     data = config.data
