@@ -129,23 +129,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
     `max_length`, `dropout` and the like do not change, and a pooler stays, as wide as the tower.
     Raises `UserError` for a BERT of another kind.
     """
-    expected = {
-        "hidden_act": ("gelu",),
-        "position_embedding_type": ("absolute",),
-        "type_vocab_size": (TOKEN_TYPES,),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "pruned_heads": ({},),
-        "quantization_config": (None,),
-        "auto_map": (None, {}),  # another architecture, whose code is in the folder
-    }
-    if roberta:
-        expected["type_vocab_size"] = (TOKEN_TYPES, 1)
-        expected["pad_token_id"] = (1,)  # its first position is after it
-    for key, (default, *others) in expected.items():
-        value = values.get(key, default)
-        if value is not None and value not in (default, *others):
-            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
+    _check_architecture(values, path, roberta)
     sizes = transformer_sizes(values, path)
     epsilon = json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)
     tower.update(
@@ -166,6 +150,27 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         raise UserError(
             f"text_tower.max_length={tower.max_length}, and the weights have {most} positions: take at most these."
         )
+
+
+def _check_architecture(values: dict, path: str | pathlib.Path, roberta: bool) -> None:
+    """Raises `UserError` for a BERT that this project's text tower cannot be."""
+    expected = {  # {key: its allowed values, the first for files without the key}
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("absolute",),
+        "type_vocab_size": (TOKEN_TYPES,),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": ({},),
+        "quantization_config": (None,),
+        "auto_map": (None, {}),  # another architecture, whose code is in the folder
+    }
+    if roberta:
+        expected["type_vocab_size"] = (TOKEN_TYPES, 1)
+        expected["pad_token_id"] = (1,)  # its first position is after it
+    for key, (default, *others) in expected.items():
+        value = values.get(key, default)
+        if value is not None and value not in (default, *others):
+            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
 
 
 def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
@@ -205,7 +210,11 @@ def load_weights(
 ) -> None:
     """Fills a text tower that was built for `configure`'s settings.
 
-    `pooler`: whether the pooler is filled; `None`: if the tower has it.
+    Args:
+      folder: the folder of the weights.
+      encoder: the text tower.
+      tower: its configuration.
+      pooler: whether the pooler is filled; `None`: if the tower has it.
     """
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
