@@ -140,7 +140,8 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy over all places, float32 scalar; 0 without places.
 
-    `sums`: float32 [N, 2], `cloze_sums` of all texts; with `Rows` of a part the result is their part of the whole.
+    Args:
+      sums: float32 [N, 2], `cloze_sums` of all texts; with `Rows` of a part the result is their part of the whole.
     """
     sums = Rows.of(sums)
     total = tf.reduce_sum(sums.own[:, 0])

@@ -51,7 +51,9 @@ DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and
 def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", roberta: bool = False) -> list[Row]:
     """Returns the rows of the text tower by the names in `BertModel`, which start with `prefix`.
 
-    `roberta`: the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one token type.
+    Args:
+      roberta: whether the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one
+        token type.
     """
 
     def name(end: str) -> tuple[str]:
@@ -184,7 +186,8 @@ def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
 def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
     """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder.
 
-    `length`: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
+    Args:
+      length: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
@@ -225,7 +228,8 @@ def fill(
 ) -> None:
     """As `load_weights`, from opened weights with the names of `BertModel`, `DistilBertModel` or `XLMRobertaModel`.
 
-    `roberta`: the names are `XLMRobertaModel`'s.
+    Args:
+      roberta: whether the names are `XLMRobertaModel`'s.
     """
     if pooler is None:
         pooler = tower.pooler_size > 0

@@ -201,7 +201,8 @@ def assign_parts(
 ) -> None:
     """Calls `assign` for the `parts` of a model, as `weights_by_part` names them, that it has.
 
-    `tables`: {part: its rows}. The file may hold other parts, too.
+    Args:
+      tables: {part: its rows}. The file may hold other parts, too.
     """
     by_part = model.weights_by_part()
     table: list[Row] = []

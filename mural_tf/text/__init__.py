@@ -22,8 +22,11 @@ def build_tokenizer(
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
 
-    `as_asset`: the graph reads the file, and a SavedModel carries it.
-    Raises `UserError` for a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
+    Args:
+      as_asset: whether the graph reads the file, and a SavedModel carries it.
+
+    Raises:
+      UserError: a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
     """
     if in_sentence_pieces(config):
         layout = layout_of(config.vocabulary.layout)

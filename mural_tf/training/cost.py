@@ -269,7 +269,8 @@ def _seconds_of_step(
 ) -> float:
     """Returns the seconds of a step of one of `parts` of the batch, input included.
 
-    `limits`: seconds of steps that are not counted, and of steps that are; at least one step each.
+    Args:
+      limits: seconds of steps that are not counted, and of steps that are; at least one step each.
     """
     config = config.copy_and_resolve_references()
     for name in ("image_text_batch", "text_text_batch"):
