@@ -220,7 +220,11 @@ def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
 
 
 def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:
-    """Writes all records; `seen`: the ids of pictures that a model was trained on."""
+    """Writes all records.
+
+    Args:
+      seen: the ids of pictures that a model was trained on.
+    """
     from mural_tf.data.records import write_records  # with TensorFlow
 
     by_split = _split(pictures, seen)

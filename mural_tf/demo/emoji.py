@@ -613,9 +613,12 @@ MORE_STYLES = (
 def draw_all(
     styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Returns {style's name: {emoji key: PNG}} for every (style, tarball); `names`: the emoji's English names.
+    """Returns {style's name: {emoji key: PNG}} for every (style, tarball).
 
     One process is enough: the 7,087 drawings of the four styles take a few seconds.
+
+    Args:
+      names: the emoji's English names.
     """
     drawings_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}

@@ -126,9 +126,9 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 def _mean_of_words(words: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Returns the mean over each text's words, [B, T, U] with an int32 mask [B, T] -> float32 [B, U]."""
-    is_word = tf.cast(mask, tf.float32)[:, :, None]  # [B, T, 1]
-    total = tf.reduce_sum(tf.cast(words, tf.float32) * is_word, axis=1)
-    return total / tf.maximum(tf.reduce_sum(is_word, axis=1), 1.0)
+    word_weights = tf.cast(mask, tf.float32)[:, :, None]  # [B, T, 1], 1 for a word, 0 for padding
+    total = tf.reduce_sum(tf.cast(words, tf.float32) * word_weights, axis=1)
+    return total / tf.maximum(tf.reduce_sum(word_weights, axis=1), 1.0)
 
 
 class SentenceBranch(keras.layers.Layer):

@@ -100,7 +100,8 @@ class CaptionedImages:
     def readable_captions(self, language: str, readable: np.ndarray) -> tuple[list[str], np.ndarray]:
         """Returns the C captions whose images can be read, and int64 [C]: the index of each one's image in `readable`.
 
-        `readable`: int [K], increasing: the numbers of the images that can be read.
+        Args:
+          readable: int [K], increasing: the numbers of the images that can be read.
         """
         index_of = np.full(len(self.image_numbers), -1)
         index_of[readable] = np.arange(len(readable))
@@ -379,7 +380,8 @@ def _measure_mixed_pool(evaluation: Evaluation, images: np.ndarray, captions: Ma
 def _text_to_image_recall(images: np.ndarray, captions: _Captions, queries: np.ndarray) -> float:
     """Returns the mean of R@1, R@5 and R@10 of some captions, among the images [I, D] with a caption, in percent.
 
-    `queries`: bool [C], which captions search.
+    Args:
+      queries: bool [C], which captions search.
     """
     numbers, owners = np.unique(captions.owners, return_inverse=True)
     ranks = ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries])

@@ -190,7 +190,11 @@ def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP in `weights`.
 
-    `weights`: a folder or .npz file. Raises `UserError` for another model, architecture or preprocessing.
+    Args:
+      weights: a folder or .npz file.
+
+    Raises:
+      UserError: another model, architecture or preprocessing.
     """
     path = folder_of_two_towers(weights)
     file = open_weights(path)

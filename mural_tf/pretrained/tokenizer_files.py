@@ -56,7 +56,8 @@ def read_settings(folder: pathlib.Path) -> dict:
 def check_settings(folder: pathlib.Path, family: str) -> None:
     """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not supported.
 
-    `family`: a key of `_CLASSES`.
+    Args:
+      family: a key of `_CLASSES`.
     """
     path = folder / SETTINGS
     settings = read_settings(folder)

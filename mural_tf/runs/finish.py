@@ -195,7 +195,11 @@ def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, 
 def _summary(
     config: ConfigDict, workdir: pathlib.Path, evaluation: Evaluation | None, searches: Mapping[str, Sequence]
 ) -> dict[str, object]:
-    """Returns the values of the summary; `searches`: the result of `find_examples`."""
+    """Returns the values of the summary.
+
+    Args:
+      searches: the result of `find_examples`.
+    """
     metrics = {}
     table = ""
     if evaluation is not None:

@@ -104,11 +104,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     """Does the work of `import_into_workdir` in a local folder."""
     _check_empty(workdir)
     if source == WORKDIR:
-        if onto:
-            raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, value in {"text": text, "as_trained": as_trained}.items():
-            if value:
-                raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
+        _check_flags_of_workdir(onto=onto, text=text, as_trained=as_trained)
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
@@ -119,7 +115,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
         open_workdir(workdir, config)
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
-    sources = f"{weights} and {text}" if text else weights
+    sources = weights
+    if text:
+        sources = f"{weights} and {text}"
     size = f"{config.model} with {trainable_parameters(model):,} parameters"
     print(f"Imported {sources} into {display_name(workdir)}: {size}.")
     if fresh_parts:
@@ -127,6 +125,15 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
             f"Not in the weights, so fresh: {', '.join(fresh_parts)}. Train before use, for example with "
             "`python -m mural_tf finetune`."
         )
+
+
+def _check_flags_of_workdir(onto, text, as_trained) -> None:
+    """Raises `UserError` for flags that only weights from elsewhere take."""
+    if onto:
+        raise UserError("A workdir has all parts: leave --onto out.")
+    for flag, value in {"text": text, "as_trained": as_trained}.items():
+        if value:
+            raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
 
 
 def _check_empty(workdir: pathlib.Path) -> None:
@@ -140,7 +147,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     if source != WORKDIR:
         weights = local_model(weights)
         _check_folder(source, weights)
-    before = None
+    before = None  # the model whose other parts stay
     pieces: list[str] = []
     if onto:
         before, tokenizer, config, _ = load_trained(local_model(onto))
@@ -163,12 +170,12 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in parts_from:
         importer_of(family).load_weights(folder, model, config, parts)
-    copied: list[str] = []
+    filled = set(loaded)
     if before is not None:
-        copied = _copy_parts(before, model, loaded)
-    fresh_parts = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
+        filled.update(_copy_parts(before, model, loaded))
     if not has_images(config.image_tower):
-        fresh_parts = [name for name in fresh_parts if name != "image_encoder"]
+        filled.add("image_encoder")  # it has no weights
+    fresh_parts = [name for name in model.weights_by_part() if name not in filled]
     return model, config, pieces, fresh_parts
 
 
@@ -188,7 +195,15 @@ def _configure(
 ) -> tuple[ConfigDict, list[str]]:
     """Returns the configuration with the architecture of weights, and their vocabulary or [].
 
-    Raises `UserError` for images and texts that are not embedded into one space.
+    Args:
+      config: the configuration before.
+      parts_from: the weights to load: the source's, then those of the text tower `text`, if it is given.
+      loaded: the names of all parts that are loaded.
+      weights, onto, text: the folders, as the user named them, for messages.
+      as_trained: whether pixels and casing are read as the source's trainers read them.
+
+    Raises:
+      UserError: images and texts that are not embedded into one space.
     """
     pieces: list[str] = []
     size_at_first = config.embedding_size

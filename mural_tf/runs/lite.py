@@ -84,7 +84,7 @@ class Choice:
 
 
 def choices(content: bytes, precision: str) -> list[Choice]:
-    """Returns the choices to try for a float32 encoder, in order; `precision`: only this one, "" for all."""
+    """Returns the choices to try for a float32 encoder, in order; with a `precision` only that one."""
     if precision:
         return [Choice(precision)]
     layers = layers_of(content)
@@ -401,9 +401,11 @@ def describe(report: dict) -> str:
             if row["lost"]:
                 language = max(row["lost"], key=row["lost"].get)
                 loss = f"{row['lost'][language]:.2f} in {language}"
-            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {loss}"
-            mark = "  <- chosen" if row["chosen"] else ""
-            lines.append(f"{name:14} {row['kind']:38} {numbers}{mark}")
+            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}"
+            line = f"{name:14} {row['kind']:38} {numbers}  {loss}"
+            if row["chosen"]:
+                line += "  <- chosen"
+            lines.append(line)
     return "\n".join(lines)
 
 

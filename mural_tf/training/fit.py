@@ -235,7 +235,8 @@ def _describe_data(sources: dict[str, list], warns: bool) -> dict:
 def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> SkippedRecords:
     """Returns the counts of skipped records, which begin with the last count that metrics.jsonl has of this run.
 
-    `sources`: {stream: (source, its files) of each source}.
+    Args:
+      sources: {stream: (source, its files) of each source}.
     """
     earlier_counts = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
     skipped_before = 0

@@ -39,10 +39,10 @@ DENSE_ROOMS = ("losses", "models", "training")  # which every reader passes thro
 # line needs no change here.
 CLOSURES = {
     "mural_tf.losses.contrastive": 300,  # the equation
-    "mural_tf.models.mural": 3_400,  # a method and its step
-    "mural_tf.training.fit": 8_600,  # the loop
-    "mural_tf.export.saved_model": 8_700,  # from an image to a SavedModel
-    "mural_tf.runs.pretrain": 18_500,  # a whole run, without its method, towers and families of weights, found by name
+    "mural_tf.models.mural": 3_500,  # a method and its step
+    "mural_tf.training.fit": 8_800,  # the loop
+    "mural_tf.export.saved_model": 8_800,  # from an image to a SavedModel
+    "mural_tf.runs.pretrain": 19_000,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_400,  # from a question to an answer
     "mural_search.server.app": 11_500,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 6_000,  # from sources to records
@@ -54,11 +54,13 @@ NUMBERS = {
     # 3,200 of them measure public photographs, 3,300 read words inside pictures, 3,700 kinds of tables,
     # 3,600 are the page in a shop; of all packages; the aim is 300,000
     # 1,600 answer immich, 2,000 keep an index's model closed, 7,000 are checks and refusals of what had been taken, or
-    # answered wrongly, in silence
-    "tokens": 367_000,
+    # answered wrongly, in silence; 2,300 are signatures and calls of functions lifted out of longer ones
+    "tokens": 369_000,
     "lines of mural_lite": 7_000,  # 65 of them read configurations of earlier commits; the aim is 6,000
     "lines of mural_search": 11_100,  # 370 read words inside pictures, 400 tables, 520 a shop's page; aim: 7,500
-    "lines of mural_tf": 39_500,  # the aim is 32,000; writing out and files of one idea add lines, not tokens
+    # The aim is 32,000; writing out and files of one idea add lines, not tokens: 900 of them divide functions of
+    # several jobs, and list arguments in docstrings.
+    "lines of mural_tf": 40_400,
     "tokens per line of losses, models, training": 9.8,  # the aim is 8.5
     "tokens per line elsewhere": 9.6,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 0.5,

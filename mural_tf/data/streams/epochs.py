@@ -712,7 +712,11 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
     """Returns which sources have no item in `languages`, of text pairs as second language; all False for no languages.
 
-    `counts`: of each source, as of `balanced_languages`. Raises `UserError` for a language that no source has.
+    Args:
+      counts: of each source, as of `balanced_languages`.
+
+    Raises:
+      UserError: a language that no source has.
     """
     languages_of_sources = []
     for counts_of_source in counts:

@@ -150,7 +150,8 @@ def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields blocks of a stream's usable items, each once, undecoded, in file order: an array [items] per name.
 
-    `names`: the entries to read, for example "caption".
+    Args:
+      names: the entries to read, for example "caption".
     """
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
