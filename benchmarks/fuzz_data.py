@@ -188,17 +188,19 @@ def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
 
     Returns 0 for a file that does not hold captions as plain text.
     """
-    if caption(0).encode() not in unpacked(good):
+    if caption(0).encode() not in read_unpacked(good):
         return 0
-    content = unpacked(copy)
+    content = read_unpacked(copy)
     return sum(caption(i).encode() not in content for i in range(COUNT))
 
 
-def unpacked(path: pathlib.Path) -> bytes:
+def read_unpacked(path: pathlib.Path) -> bytes:
     """Returns a file's content, decompressed if it is a .gz; b"" if it cannot be decompressed."""
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return content
     except (OSError, EOFError, ValueError, zlib.error):
         return b""
 

@@ -59,7 +59,7 @@ class Retrieval(AbsTaskRetrieval):
         split = RetrievalSplitData(
             queries=Dataset.from_dict({"id": ids, "text": german}),
             corpus=Dataset.from_dict({"id": ids, "title": [""] * len(ids), "text": english}),
-            relevant_docs={number: {number: 1} for number in ids},
+            relevant_docs={sentence_id: {sentence_id: 1} for sentence_id in ids},
             top_ranked=None,
         )
         self.dataset = {"default": {"test": split}}

@@ -324,7 +324,8 @@ CO_CAPTIONS = (*TUNED.overrides, ("data.text_pairs", "co_captions"), ("loss.text
 
 def with_tuning(name: str, stages: tuple[Stage, ...], *overrides: tuple[str, object]) -> tuple[Method, ...]:
     """Returns a method untuned, tuned on captions, and tuned on captions and co-captions with further `overrides`."""
-    multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *overrides))
+    multi_task_overrides = (*CO_CAPTIONS, *overrides)
+    multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=multi_task_overrides)
     return (
         Method(name, stages),
         Method(f"{name}, single-task", (*stages, TUNED)),

@@ -190,7 +190,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with announcing(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        is_trusted = "trust" in flags.FLAGS and flags.FLAGS["trust"].value
+        with announcing(), trusting(is_trusted):
             return main(argv)
 
     with _mistakes_in_one_line():

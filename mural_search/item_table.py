@@ -81,13 +81,18 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
 
 
 def _address(path: pathlib.Path, new: bool) -> str:
-    """Returns the URI of a database with the mode in which this process may open it."""
-    mode = "mode=rwc" if new else "mode=rw"
-    may_write_folder = os.access(path.parent, os.W_OK)
+    """Returns the URI of a database with the mode in which this process may open it; `new` may make a missing file."""
+    may_write_folder = os.access(path.parent, os.W_OK)  # in which SQLite keeps the log
     may_write_file = not path.exists() or os.access(path, os.W_OK)
-    if not may_write_folder or not may_write_file:
-        has_log = path.with_name(f"{path.name}-wal").exists()
-        mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    if may_write_folder and may_write_file:
+        mode = "mode=rwc" if new else "mode=rw"
+    elif has_log:
+        mode = "mode=ro"
+    else:
+        # SQLite would make a log even to read, and fail. `immutable` says that nobody changes the file, so it needs
+        # none; where a log exists, it would be ignored, and with it the last changes.
+        mode = "mode=ro&immutable=1"
     return f"{path.as_uri()}?{mode}"
 
 

@@ -121,7 +121,7 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
             tally.written += 1
         else:
             tally.leave_out(DUPLICATE, content.place)
-    _complete(entries.by_product)
+    _share_within_products(entries.by_product)
     for entry in entries.by_key.values():
         entry.fields = {name: _without_lists(values) for name, values in entry.fields.items()}
     tally.check(table.request.max_skipped_fraction)
@@ -287,19 +287,24 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     return content._replace(captions=captions, fields=fields)
 
 
-def _complete(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives further pictures of a product its fields, and its captions if their rows lack captions."""
+def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
+    """Gives each picture of a product the fields that it lacks, and all captions of the product if it has none.
+
+    Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
+    """
     for product, entries in by_product.items():
         if not product or len(entries) < 2:
             continue
         captions: dict[tuple[str, str], tuple[int, bool]] = {}
         fields: dict[str, list[str]] = {}
-        for entry in reversed(entries):
+        for entry in reversed(entries):  # the first entry comes last, because its values win where entries differ
             captions.update(entry.captions)
             fields.update(entry.fields)
-        captions = dict(sorted(captions.items(), key=lambda item: item[1][0]))
+        row_numbers = {caption: number for caption, (number, _) in captions.items()}
+        in_table_order = sorted(captions, key=row_numbers.get)
         for entry in entries:
-            entry.captions = entry.captions or dict(captions)
+            if not entry.captions:
+                entry.captions = {caption: captions[caption] for caption in in_table_order}
             entry.fields = {**fields, **entry.fields}
 
 

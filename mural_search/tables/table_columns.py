@@ -154,27 +154,27 @@ _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
 
 
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {role: names of columns} from "image=foto", "caption=title+text", "caption.de=titel".
+    """Returns {role: names of columns} of the flag --columns, whose value was divided at its commas.
 
-    A name may hold commas, which divide entries: an entry without a role belongs to the entry before it. Raises
-    `UserError` for another text.
+    For example ["image=foto", "caption=title+text", "caption.de=titel"]. A column's name may hold a comma itself, so an
+    entry without a role is the rest of the name before it. Raises `UserError` for an entry that is neither.
     """
     choices: dict[str, list[str]] = {}
     role = ""
     for entry in entries:
         match = _ROLE.fullmatch(entry)
-        if match is None:
-            if not role or "=" in entry:
-                raise UserError(
-                    f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
-                    "with the name of a column."
-                )
+        if match is not None:
+            role, _, code = match[1].partition(".")
+            if code:
+                role = f"caption.{canonical_language(code)}"
+            choices[role] = match[2].split("+")
+        elif role and "=" not in entry:
             choices[role][-1] += f", {entry}"
-            continue
-        role, _, code = match[1].partition(".")
-        if code:
-            role = f"caption.{canonical_language(code)}"
-        choices[role] = match[2].split("+")
+        else:
+            raise UserError(
+                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
+                "with the name of a column."
+            )
     return choices
 
 
@@ -286,17 +286,24 @@ def _find_language(values: Values, taken: Sequence[str]) -> str:
     return ""
 
 
-def _are_language_codes(texts: set[str]) -> bool:
-    """Whether different texts are codes of languages, and of nothing else.
+TOO_MANY_LANGUAGES = 100  # different texts of a column
+_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}([-_]\w{2,4})?")
 
-    Most pairs of letters are a language's code: "si" and "no", which say yes and no, "kg" and "ml", the countries "it"
-    and "de". So at least one code must be no country's, as "en" or "ja" is.
+
+def _are_language_codes(texts: set[str]) -> bool:
+    """Whether the different texts of a column are codes of languages, and of nothing else.
+
+    Most pairs of letters are the code of a language: the words "si" and "no", the units "kg" and "ml", and the
+    countries "it" and "de". So at least one text must be the code of a language but not of a country: "en" or "ja".
     """
-    if not 1 < len(texts) < 100:
+    # A column with a single value may be a word, for example a color "or"; a shop has not a hundred languages.
+    if len(texts) < 2 or len(texts) >= TOO_MANY_LANGUAGES:
         return False
-    if not all(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", text) and language_of(text) for text in texts):
-        return False
-    return not all(langcodes.tag_is_valid(f"und-{text[:2].upper()}") for text in texts)
+    for text in texts:
+        if not _LANGUAGE_CODE.fullmatch(text) or not language_of(text):
+            return False
+    are_countries = all(langcodes.tag_is_valid(f"und-{text[:2].upper()}") for text in texts)
+    return not are_countries
 
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
