@@ -195,12 +195,7 @@ def find_columns(
     Raises:
       UserError: no column of pictures is found, or a named column is not there, or there are too many columns.
     """
-    values: dict[str, list[Value]] = collections.defaultdict(list)
-    for row in rows:
-        for name, value in row.values.items():
-            values[name].append(value)
-    if len(values) > MOST:
-        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
+    values = _values_by_column(rows)
     chosen: dict[str, list[str]] = {}
     for role, names in choices.items():
         chosen[role] = [_column(role, name, values) for name in names]
@@ -218,7 +213,27 @@ def find_columns(
     others = frozenset(name for name in values if name not in captions)
     if language in captions:
         language = ""
-    return Columns(images, captions, bases, others, language, identity, parent, sold)
+    return Columns(
+        images=images,
+        captions=captions,
+        bases=bases,
+        others=others,
+        language=language,
+        identity=identity,
+        parent=parent,
+        sold=sold,
+    )
+
+
+def _values_by_column(rows: Sequence[Row]) -> dict[str, list[Value]]:
+    """Returns {column: its values, in the rows that have it}; raises `UserError` for too many columns."""
+    values: dict[str, list[Value]] = collections.defaultdict(list)
+    for row in rows:
+        for name, value in row.values.items():
+            values[name].append(value)
+    if len(values) > MOST:
+        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
+    return values
 
 
 def _column(role: str, name: str, values: Values) -> str:
@@ -247,26 +262,31 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
+        """Returns the share of a column's first values that are pictures."""
         first_values = values[name][:50]
         return sum(map(is_picture, first_values)) / len(first_values)
 
     def quality(name: str) -> tuple:
         """Returns (share of pictures that exist, share of names of pictures, …); the largest is the column."""
-        exist = round(share(name, is_there), 1)
-        look = round(share(name, names_picture), 1)
-        rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
-        return exist, look, not _SHOWS_LESS.search(plain(name)), -rank, name != identity
+        # In tenths, because the column's name decides between columns that are nearly as good.
+        existing_share = round(share(name, is_there), 1)
+        named_share = round(share(name, names_picture), 1)
+        is_large = not _SHOWS_LESS.search(plain(name))
+        likelihood = 0
+        if plain(name) in _IMAGE:
+            likelihood = len(_IMAGE) - _IMAGE.index(plain(name))
+        return existing_share, named_share, is_large, likelihood, name != identity
 
     best = max(values, key=quality)
-    exist, look, *_ = quality(best)
-    if max(exist, look) < 0.5 and plain(best) not in _IMAGE:
+    existing_share, named_share, *_ = quality(best)
+    if max(existing_share, named_share) < 0.5 and plain(best) not in _IMAGE:
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             f"names of files, addresses of downloaded pictures, or the pictures themselves.{hint}"
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
-    is_picture = is_there if exist >= 0.5 else names_picture
+    is_picture = is_there if existing_share >= 0.5 else names_picture
     further = [name for name in shows if name != best and share(name, is_picture) >= 0.5]
     return [best, *further]
 
