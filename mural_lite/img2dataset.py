@@ -119,7 +119,8 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
         if stem != key:
             if members:
                 yield from _sample(key, members, shard, on_problem)
-            others = _report_others(others, (key, stem), shard, on_problem)
+            _report_others(others, (key, stem), shard, on_problem)
+            others = []
             key = stem
             members = {}
         if ending in ENDINGS:
@@ -146,15 +147,14 @@ def split_name(name: str) -> tuple[str, str]:
     return path, ""
 
 
-def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
-    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's; returns []."""
+def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> None:
+    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         plain = name.removeprefix("./")
         is_of_sample = any(key and plain.startswith(f"{key}.") for key in keys)
         if not is_hidden and not is_of_sample:
             on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
-    return []
 
 
 class _BoundedReads:
@@ -188,18 +188,16 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
                 _, ending = split_name(member.name)
-                if not ending:
-                    if member.isreg():
-                        yield member.name, None, (0, 0)
-                    continue
                 problem = _problem_with(member)
-                if problem:
+                if ending and problem:
                     on_problem(problem, f"{shard}, {member.name}")
-                    continue
-                content = None
-                if images or ending not in ENDINGS:
-                    content = tar.extractfile(member).read()
-                yield member.name, content, (member.offset_data, member.size)
+                elif ending:
+                    content = None
+                    if images or ending not in ENDINGS:
+                        content = tar.extractfile(member).read()
+                    yield member.name, content, (member.offset_data, member.size)
+                elif member.isreg():  # a folder is no member that is passed over
+                    yield member.name, None, (0, 0)
             _check_header(file, end, -1, shard, on_problem)
     except DAMAGE as error:
         refuse_failure(error, shard)

@@ -442,9 +442,14 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Gives the database of an index, which no other process changes meanwhile; `new`: makes a missing index.
+    """Gives the database of an index, which no other process changes meanwhile.
 
-    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
+    Args:
+      folder: the index's folder, on this machine.
+      new: whether a missing index is made.
+
+    Raises:
+      UserError: another process has the index, the folder is something else, or the database is damaged.
     """
     folder = as_path(folder)
     if not isinstance(folder, pathlib.Path):
@@ -456,12 +461,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         check_free(folder)
     else:
         files.check_place(folder)
-    stack = contextlib.ExitStack()
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        busy = f"Another process is changing the index {folder}; wait for it."
-        stack.enter_context(exclusive_lock(folder / LOCK, busy))
-    with stack:
+    with _locked(folder):
         remove_partial(folder)
         try:
             database = files.make(path) if new else connect(path)
@@ -474,6 +474,19 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
                 yield opened
         except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
             raise problem(path, error) from None
+
+
+def _locked(folder: pathlib.Path) -> contextlib.ExitStack:
+    """Makes a folder and locks it; returns a context at whose end the lock is given back.
+
+    Raises `UserError` if another process has the lock, or the folder cannot be written.
+    """
+    stack = contextlib.ExitStack()
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        busy = f"Another process is changing the index {folder}; wait for it."
+        stack.enter_context(exclusive_lock(folder / LOCK, busy))
+    return stack
 
 
 def check_free(folder: pathlib.Path) -> None:

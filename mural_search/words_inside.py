@@ -8,7 +8,6 @@ behind the first 64 KB of it in a JPEG.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import pathlib
@@ -118,44 +117,55 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
 
     `problems`: (problem, file) is added for everything that cannot be read.
     """
-
-    def attempt(read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path = picture) -> Texts:
-        texts: Texts = {}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                texts = read(source)
-                is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
-            except Exception:  # noqa: BLE001 - damaged metadata raise many classes
-                is_damaged = True
-        if is_damaged:
-            problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
-        return texts
-
-    edited: Texts = {}
-    texts: Texts = {}
-    sources = []
+    edited: Texts = {}  # by programs that leave the picture itself as it is
+    beside: list[Texts] = []
     for path in sidecars:
-        content = attempt(_read_sidecar, path, f"{path.suffix} file", path)
+        content = _attempt(_read_sidecar, path, f"{path.suffix} file", path, problems)
         if path.suffix.lower() == ".xmp":
             edited = content
         else:
-            sources.append(content)
-    with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
-        if not picture.is_file():
-            raise OSError("not a regular file")  # a pipe would wait
-        with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
-            inside = [
-                attempt(read_xmp, image.info.get("xmp"), "XMP"),
-                attempt(read_iptc, image, "IPTC"),
-                attempt(read_exif, image, "EXIF"),
-                attempt(read_position, image, "position in EXIF"),
-            ]
-            sources = inside + sources
-    for source in sources:
+            beside.append(content)
+    texts: Texts = {}
+    for source in [*_read_inside(picture, problems), *beside]:
         for name, values in source.items():
             texts[name] = [*texts.get(name, ()), *values]
     return texts | edited
+
+
+def _read_inside(picture: pathlib.Path, problems: list[tuple[str, str]]) -> list[Texts]:
+    """Returns the texts of each standard in a picture; [] for a picture that Pillow cannot open.
+
+    An unreadable picture is no problem here: it is reported where it is encoded. For `problems` see `read_texts`.
+    """
+    try:
+        if not picture.is_file():  # a pipe would wait
+            return []
+        with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            return [
+                _attempt(read_xmp, image.info.get("xmp"), "XMP", picture, problems),
+                _attempt(read_iptc, image, "IPTC", picture, problems),
+                _attempt(read_exif, image, "EXIF", picture, problems),
+                _attempt(read_position, image, "position in EXIF", picture, problems),
+            ]
+    except Exception:  # noqa: BLE001 - Pillow raises many classes
+        return []
+
+
+def _attempt(
+    read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path, problems: list[tuple[str, str]]
+) -> Texts:
+    """Returns what `read` finds in a source, {} if it fails; adds a problem with `what` in a file that is damaged."""
+    texts: Texts = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            texts = read(source)
+            is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
+        except Exception:  # noqa: BLE001 - damaged metadata raise many classes
+            is_damaged = True
+    if is_damaged:
+        problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
+    return texts
 
 
 def _read_sidecar(path: pathlib.Path) -> Texts:
