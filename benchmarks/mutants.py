@@ -20,6 +20,7 @@ import collections
 import contextlib
 import copy
 import csv
+import functools
 import json
 import math
 import os
@@ -501,12 +502,9 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
     unknown = sorted(set(names) - set(rooms))
     if unknown:
         parser.error(f"unknown rooms {', '.join(unknown)}; known: {', '.join(rooms)}")
-    tests = read_words(root, "tests/**/test_*.py")
-    package = read_words(root, "mural_*/**/*.py")
-
-    def near(mistake):
-        return nearest(mistake, tests, package)
-
+    near = functools.partial(
+        nearest, tests=read_words(root, "tests/**/test_*.py"), package=read_words(root, "mural_*/**/*.py")
+    )
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(root, pathlib.Path(folder), options.seconds, options.output.with_suffix(".seconds.json"))
@@ -515,15 +513,20 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
             for path in rooms[name]:
                 mistakes += mistakes_in(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
             chosen = drawn(mistakes, options.each, random.Random(f"{options.seed} {name}"))
-            outcomes = collections.Counter(try_room(trial, chosen, near, options.seed, options.output))
-            noticed = outcomes["noticed"]
-            low, high = wilson(noticed, noticed + outcomes["survived"])
-            share = f"{noticed} of {noticed + outcomes['survived']} noticed"
-            lines.append(
-                f"{name:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {outcomes['untested']} untested"
-            )
+            outcomes = try_room(trial, chosen, near, options.seed, options.output)
+            lines.append(share_line(name, outcomes))
             print(lines[-1], flush=True)
     print("\n".join(["", f"seed {options.seed}, 95% by Wilson:", *lines]))
+
+
+def share_line(room: str, outcomes: list[str]) -> str:
+    """Returns the line of a room: the share of mistakes that tests noticed, among those with tests that ended."""
+    counts = collections.Counter(outcomes)
+    noticed = counts["noticed"]
+    tried = noticed + counts["survived"]
+    low, high = wilson(noticed, tried)
+    share = f"{noticed} of {tried} noticed"
+    return f"{room:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {counts['untested']} untested"
 
 
 if __name__ == "__main__":
