@@ -546,7 +546,7 @@ class Plan:
 
 
 def plan_of(methods: Sequence[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path) -> Plan:
-    """Returns the runs of methods in a folder; `seeds`: {method: number of its seeds}."""
+    """Returns the runs of methods, each with so many `seeds`, {method: count}, in a folder."""
     plan = Plan()
     for seed in range(max(seeds.values())):  # all methods of a seed first: a table that was cut off has whole seeds
         for method in methods:

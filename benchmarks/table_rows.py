@@ -112,7 +112,7 @@ TRANSLATIONS = Stage("emoji_mural_translated", steps=2_000 / STEPS, captions=0, 
 
 
 def translated(name: str, *stages: Stage, **overrides) -> Method:
-    """Returns the stages of a method and then translations; `overrides`: `method` fields of this last stage."""
+    """Returns the stages of a method and then the stage of translations, whose `method` fields are `overrides`."""
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 

@@ -243,7 +243,7 @@ def _read_table(unit: Unit) -> Iterator[Found]:
         cells = line.split("\t")
         if cells == columns:  # the first line
             continue
-        name, caption, language = [*cells, "", ""][:3]
+        name, caption, language, *_ = [*cells, "", ""]  # a line may end with the path, or with the caption
         try:
             path_below(folder, name)  # a foreign table's names will be shown
         except BadImage as error:
@@ -288,7 +288,8 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
     """Returns the names of a table's columns, [] if its first line does not begin with two or all names of `first`."""
     _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
     names = (line or "").split("\t")
-    if len(names) < 2 or names[: len(first)] != [*first[: len(names)]]:
+    expected = list(first[: len(names)])  # a table may lack the last of them
+    if len(names) < 2 or names[: len(first)] != expected:
         return []
     return names
 

@@ -43,11 +43,10 @@ FIELD_NAMES = "SELECT name FROM fields GROUP BY name ORDER BY min(rowid)"  # in 
 
 
 def unknown_field(flag: str, name: str, names: Sequence[str]) -> str:
-    """Returns the message that no item has the field which `--flag=name` names; `names`: all fields."""
-    there_are = "no item has fields"
-    if names:
-        there_are = f"the fields are {', '.join(names)}"
-    return f"--{flag}={name}: no item has this field; {there_are}."
+    """Returns the message that no item has the field which `--flag=name` names, among all fields, `names`."""
+    if not names:
+        return f"--{flag}={name}: no item has this field; no item has fields."
+    return f"--{flag}={name}: no item has this field; the fields are {', '.join(names)}."
 
 
 def utf8(text: str) -> bytes:

@@ -25,7 +25,14 @@ MOST_LACKING = 8  # words that shall not be found; each is looked up
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A sentence (`text`, in `language` if it is known, BCP 47) or an image file; `right`: names of right answers."""
+    """A sentence, or an image file.
+
+    Attributes:
+      text: the sentence, "" for an image.
+      language: the sentence's language, BCP 47, "" if it is not known.
+      image: the image's path, "" for a sentence.
+      right: the names of the right answers, if they are known.
+    """
 
     text: str = ""
     language: str = ""
@@ -172,7 +179,7 @@ SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 class Page(NamedTuple):
-    """Which hits to return: `top` after the best `offset`; `sort`: see `search`."""
+    """Which hits to return: `top` hits after the best `offset`, in the order of `sort`, see `search`."""
 
     top: int = 10
     offset: int = 0

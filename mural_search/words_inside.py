@@ -207,11 +207,16 @@ def read_xmp(data: bytes | None) -> Texts:
             _, _, property_name = tag.rpartition("}")
             name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
             texts.setdefault(name, []).extend(values)
-    paths = [text.split(mark) for mark in "/|" for _, text in texts.pop(mark, ())]
-    no_words = {word for path in paths if path[0] in _OF_PROGRAMS for word in path}
-    keywords = texts.get("keywords", []) + [("", word) for path in paths for word in reversed(path)]
+    keywords = texts.get("keywords", [])
+    of_programs: set[str] = set()
+    for mark in "/|":
+        for _, text in texts.pop(mark, ()):
+            path = text.split(mark)  # "Places/Paris": the keyword behind those that it belongs to
+            keywords = keywords + [("", word) for word in reversed(path)]
+            if path[0] in _OF_PROGRAMS:
+                of_programs.update(path)
     if keywords:
-        texts["keywords"] = [(language, word) for language, word in keywords if word not in no_words]
+        texts["keywords"] = [(language, word) for language, word in keywords if word not in of_programs]
     return texts
 
 
@@ -294,7 +299,10 @@ def _decoded(value: str | bytes) -> str:
 
 
 def _comment(data: bytes, is_big: bool) -> str:
-    """Returns EXIF's UserComment, whose first eight bytes name the encoding; `is_big`: the data's byte order."""
+    """Returns EXIF's UserComment, whose first eight bytes name the encoding.
+
+    `is_big` is the byte order of all EXIF data, most significant byte first.
+    """
     encoding = data[:8].rstrip(b"\0 ")
     text = data[8:]
     if encoding in (b"", b"ASCII"):

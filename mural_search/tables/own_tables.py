@@ -260,6 +260,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
+    # Without a mark UTF-16 shows by the digits, signs and Latin letters of a table, of which every second byte is 0.
     even_zeros = begin[::2].count(0)
     odd_zeros = begin[1::2].count(0)
     if 4 * odd_zeros > len(begin) and not even_zeros:
@@ -326,7 +327,11 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
         candidate = Form(form.encoding, delimiter, way)
         # Another way than the usual one, or titles above the table, must be better, not as good.
-        share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN) - 0.02 * bool(most_titles)
+        share = _agreement(lines, candidate, most_titles)
+        if way != _PLAIN:
+            share -= 0.05
+        if most_titles:
+            share -= 0.02
         if share > most:
             best = candidate
             most = share

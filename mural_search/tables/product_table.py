@@ -106,7 +106,12 @@ class RowContent(NamedTuple):
 
 
 class Unusable(Exception):
-    """A row that cannot be used, because of a `problem`; `value`: the wrong value, "" if a value is missing."""
+    """A row that cannot be used.
+
+    Attributes:
+      problem: why it cannot be used.
+      value: the wrong value, "" if a value is missing.
+    """
 
     def __init__(self, problem: str, value: str = ""):
         super().__init__(problem)
@@ -442,7 +447,10 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
 
 
 def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]) -> dict[str, Guess]:
-    """Returns {column: guess} for columns of captions without a language; `earlier`: see `Guess`."""
+    """Returns {column: guess} for the columns of captions in rows without a language.
+
+    Guesses `earlier` are taken over where they know all captions, see `Guess`.
+    """
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:
         if columns.language and row.values.get(columns.language):
