@@ -198,8 +198,10 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
     except errors.LocalEntryNotFoundError as error:
         raise UserError(f"{text} {_not_cached(error)}") from None
     except errors.EntryNotFoundError:
-        revision = f" at {name.revision}" if name.revision else ""
-        raise UserError(f"{text}: {name.repository} has no file {name.file}{revision}.") from None
+        missing = name.file
+        if name.revision:
+            missing += f" at {name.revision}"
+        raise UserError(f"{text}: {name.repository} has no file {missing}.") from None
     except errors.HFValidationError as error:
         raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
     except Exception as error:  # noqa: BLE001 - the library, its HTTP client and the disk have no common class

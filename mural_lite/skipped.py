@@ -67,8 +67,8 @@ class CountsByKind(dict):
 
     def lines(self) -> list[str]:
         """Returns a line for each kind, the most frequent first, and kinds of one count by their names."""
-        largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
-        return [f"{count} x {problem}, first at {first}" for problem, (count, first) in largest_first]
+        largest_first = sorted((-count, problem, first) for problem, (count, first) in self.items())
+        return [f"{-negative_count} x {problem}, first at {first}" for negative_count, problem, first in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""

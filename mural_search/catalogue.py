@@ -250,8 +250,10 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
     if bare:
         lines.append(f"{bare:,} pictures have no caption: they are found by their contents.")
     for language, counts in languages_of(entries).items():
-        guessed = f", language guessed for {counts.guessed:,}" if counts.guessed else ""
-        lines.append(f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures{guessed}")
+        line = f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures"
+        if counts.guessed:
+            line += f", language guessed for {counts.guessed:,}"
+        lines.append(line)
     return lines
 
 

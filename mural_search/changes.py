@@ -62,9 +62,15 @@ READERS = 8  # threads that read them
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of items: new, changed, unchanged, with repeated keys, removed by hand, unreadable.
+    """Counts of items.
 
-    `gone`: kept items that are no longer in the sources. `pruned`: such items that were removed.
+    Attributes:
+      added, changed, kept: items that are new, changed or unchanged.
+      repeated: entries whose key an earlier entry has.
+      deleted: items that were removed by hand and stay out.
+      skipped: items that cannot be read.
+      gone: items that are no longer in the sources, and stay in the index.
+      pruned: such items that were removed.
     """
 
     added: int = 0
@@ -145,6 +151,14 @@ def bring(
 
 
 class _Changes:
+    """One pass over all entries: `make` for each of its `blocks`, and then `publish`.
+
+    Attributes:
+      counts: what was done so far.
+      has_changed: whether any block changed the database.
+      encodes_captions: whether captions get vectors.
+    """
+
     def __init__(self, database, embedder, kind: str, dtype: np.dtype, batch_size: int, skipped: TextIO | None):
         self.database = database
         self.embedder = embedder
@@ -190,7 +204,8 @@ class _Changes:
         """Whether an entry's key comes for the first time; notes the key, and counts it if it is repeated."""
         key = key_of(self.kind, entry)
         is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", (key,)).rowcount > 0
-        self.counts.repeated += not is_new
+        if not is_new:
+            self.counts.repeated += 1
         return is_new
 
     def _skip(self, entry: Unreadable) -> None:
@@ -640,8 +655,10 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
             rows.update(rows_of_product.tolist())
     unknown = sorted(name for name, rows in rows_of.items() if not rows)
     if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
+        missing = repr(unknown[0])
+        if len(unknown) > 1:
+            missing += f" and {len(unknown) - 1} more"
+        raise UserError(f"The index has no {missing}: names are as `search query` shows them. None removed.")
     named = set().union(*rows_of.values())
     return np.array(sorted(named), np.int64)
 

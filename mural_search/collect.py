@@ -177,9 +177,10 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> l
                 say(f"Not taken: {len(left_out):,} x {reason}, first {left_out[0]}")
         files = [(str(path), str(path.relative_to(folder))) for path in sorted(wanted_paths, key=str)]
     if not files:
-        pictures = f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else ""
-        records = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
-        raise UserError(f"No {kind} in {folder}: expected {pictures}{records}, in it or below it.")
+        expected = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
+        if kind == IMAGES:
+            expected = f"files ending in .{', .'.join(ENDINGS)}, or {expected}"
+        raise UserError(f"No {kind} in {folder}: expected {expected}, in it or below it.")
     return files
 
 

@@ -333,7 +333,10 @@ class ItemTable:
     def name(self, row: int) -> str:
         """Returns the name of a row."""
         rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._checked_name(rows[0][0] if rows else None)
+        name = None
+        if rows:
+            ((name,),) = rows
+        return self._checked_name(name)
 
     def _checked_name(self, name: object) -> str:
         """Returns an item's name; raises `UserError` for a value that is not a text."""

@@ -85,8 +85,10 @@ class WordsInside:
         lines = counts.lines()
         numbers = ", ".join(f"{name} {count:,}" for name, count in self._counts.items() if count)
         if numbers:
-            first = "the first " if self._read < len(self._sidecars) else ""
-            lines.insert(0, f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}")
+            pictures = f"{self._read:,} pictures"
+            if self._read < len(self._sidecars):
+                pictures = f"the first {pictures}"
+            lines.insert(0, f"{self._with_words:,} of {pictures} have words inside: {numbers}")
         return lines
 
 

@@ -101,8 +101,12 @@ class OwnTable:
 
     def describe(self) -> str:
         """Returns the table's form in words, for the user to check."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        name = self.folder if self.file_type in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
+        if self.file_type in (DOWNLOADS, PICTURES):
+            name = str(self.folder)
+        else:
+            name = str(self.files[0])
+            if len(self.files) > 1:
+                name += f" and {len(self.files) - 1} more"
         if self.file_type == CSV:
             between = "tabs" if self.form.delimiter == "\t" else repr(self.form.delimiter)
             return f"{name}: {self.form.encoding}, columns separated by {between}"
@@ -407,7 +411,9 @@ def _rows_of_csv(
         begin = end
         try:
             cells, end = _read_row(lines, begin, form)
-            problem = _problem_with_cells(cells, header, form) if header else ""
+            problem = ""
+            if header:
+                problem = _problem_with_cells(cells, header, form)
         except csv.Error as error:
             cells = []
             problem = f"row that is no CSV ({error})"

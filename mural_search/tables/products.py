@@ -154,8 +154,11 @@ class _Entries:
             entries = [self._entry(product, file, product or name) for file, name in files.items()]
         elif product and self.by_product[product]:
             entries = self.by_product[product]
+        elif product:
+            entries = [self._entry(product, None, product)]
         else:
-            entries = [self._entry(product, None, product or content.captions[0][1])]
+            _, first_caption, _ = content.captions[0]
+            entries = [self._entry(product, None, first_caption)]
         are_new = [entry.add(number, content) for entry in entries]
         return any(are_new) or len(self.by_key) > count_before
 
@@ -240,10 +243,11 @@ def _place(row: Row, value: str) -> str:
 
 def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons: dict[str, str]) -> str:
     """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
-    # A variation, or a further row of a product, goes with the product.
     reason = table.reason_against(row.values)
-    reason = reason or _first_of(reasons, content.names[:1])
-    reason = reason or _first_of(reasons, _names_of_parent(content, table.columns))
+    if not reason:  # a further row of a product goes with the product
+        reason = _first_of(reasons, content.names[:1])
+    if not reason:  # and so does a variation
+        reason = _first_of(reasons, _names_of_parent(content, table.columns))
     if not content.parent:
         for name in content.names:
             reasons[name] = reasons.get(name) or reason
