@@ -520,7 +520,7 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
 
 
 def share_line(room: str, outcomes: list[str]) -> str:
-    """Returns the line of a room: the share of mistakes that tests noticed, among those with tests that ended."""
+    """Returns the line of a room: the share of mistakes that tests noticed, if they had tests that ended."""
     counts = collections.Counter(outcomes)
     noticed = counts["noticed"]
     tried = noticed + counts["survived"]

@@ -184,7 +184,7 @@ def compare_case(case: str, sides: dict[str, Side], rounds: int) -> None:
 
 
 def quickest_setting(case: str, pytorch: Side) -> str:
-    """Returns the one of `SETTINGS` in which PyTorch takes the fewest seconds; some are for images only."""
+    """Returns the setting of `SETTINGS` in which PyTorch takes the fewest seconds; some are for images only."""
     elapsed = {}
     for setting in SETTINGS:
         if case == "text" and "+" in setting:

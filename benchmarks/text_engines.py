@@ -347,7 +347,7 @@ def time_engines(processes: dict[str, subprocess.Popen], options) -> dict[str, l
             for name, process in processes.items():
                 seconds[name].append(ask(process, count=count, batch=batch)["processor"])
         for name in processes:
-            ratios = [of_first / own for of_first, own in zip(seconds[first], seconds[name])]
+            ratios = [first_seconds / own for first_seconds, own in zip(seconds[first], seconds[name])]
             least_ms = min(seconds[name]) / count * 1e3
             ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             cells[name] += [f"{least_ms:.2f}", ratio]

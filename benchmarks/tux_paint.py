@@ -57,8 +57,8 @@ def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
                 texts.append(captions[language])
                 captioned.append(row)
         cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T  # [T, T]
-        of_right_pictures = np.diag(cosines)[:, np.newaxis]  # [T, 1]
-        better = (cosines > of_right_pictures).sum(axis=1)  # [T], pictures before the right one
+        right_cosines = np.diag(cosines)[:, np.newaxis]  # [T, 1]
+        better = (cosines > right_cosines).sum(axis=1)  # [T], pictures before the right one
         recalls.append(round(100 * float((better < 10).mean()), 1))
         rows.append(("R@10", language, len(captioned), recalls[-1], ""))
     mean = round(float(np.mean(recalls)), 1)

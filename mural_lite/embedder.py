@@ -267,13 +267,13 @@ class Embedder:
         readable: list[int] = []
         blocks: list[Embeddings] = []
         batch: list[object] = []
-        for place, image, problem in self._prepared(images, 2 * batch_size):
+        for index, image, problem in self._prepared(images, 2 * batch_size):
             bar.update()
             if problem:
                 if not may_skip:
                     raise UserError(problem)
                 continue
-            readable.append(place)
+            readable.append(index)
             batch.append(image)
             if len(batch) == batch_size:
                 blocks.append(self._encoders.embed_images(batch))

@@ -70,10 +70,10 @@ class Fingerprint:
 
     def describe(self) -> str:
         """Returns where the model was, for messages."""
-        place = self.path or "(in memory)"
+        source = self.path or "(in memory)"
         if self.step is not None:
-            place += f" at step {self.step}"
-        return f"{place} [{self}]"
+            source += f" at step {self.step}"
+        return f"{source} [{self}]"
 
 
 def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:

@@ -128,14 +128,14 @@ def _fetch_file(text: str, name: Name) -> pathlib.Path:
 
 
 def _holds_weights(folder: pathlib.Path, patterns: Sequence[str]) -> bool:
-    """Whether a folder has a file that fits one of the patterns from `_weights` that stand for weights.
+    """Whether a folder has a file of weights, by the patterns from `_weights`.
 
-    These end in ".safetensors", or in "*" for all files of a folder of weights. The others are modules' descriptions,
-    such as "1_Pooling/config.json": without weights they are no model.
+    Patterns of weights end in ".safetensors", or in "*" for all files of a folder of weights. The others are modules'
+    descriptions, such as "1_Pooling/config.json", which make a model only together with weights.
     """
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    of_weights = [pattern for pattern in patterns if pattern.endswith((".safetensors", "*"))]
-    return any(fnmatch.filter(files, pattern) for pattern in of_weights)
+    weight_patterns = [pattern for pattern in patterns if pattern.endswith((".safetensors", "*"))]
+    return any(fnmatch.filter(files, pattern) for pattern in weight_patterns)
 
 
 def _weights(folder: pathlib.Path) -> list[str]:

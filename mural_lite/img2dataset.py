@@ -196,7 +196,7 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                     if images or ending not in ENDINGS:
                         content = tar.extractfile(member).read()
                     yield member.name, content, (member.offset_data, member.size)
-                elif member.isreg():  # a folder is no member that is passed over
+                elif member.isreg():  # folders are not reported
                     yield member.name, None, (0, 0)
             _check_header(file, end, -1, shard, on_problem)
     except DAMAGE as error:

@@ -49,7 +49,7 @@ CAPTIONS = "captions.npy"
 
 
 def _as_filters(where: Where) -> list[Filter]:
-    """Returns the filters of `Index.search`, of which texts are parsed; raises `UserError` for a text that is none."""
+    """Returns the filters of `Index.search`, of which texts are parsed; raises `UserError` for other texts."""
     conditions = (where,) if isinstance(where, str) else where
     filters = []
     for condition in conditions:

@@ -293,9 +293,9 @@ def find(
 
 
 def _asks_whole_index(texts: Sequence[str], page: Page, filters: Sequence[Filter]) -> bool:
-    """Whether queries are sentences whose answers come from the whole index, as those by which noise was measured.
+    """Whether queries are sentences whose answers come from the whole index, so that they compare with its noise.
 
-    Filters, -words and sorting leave a part of it.
+    Filters, -words and sorting leave a part of the index.
     """
     if filters or page.sort or not all(texts):
         return False

@@ -293,7 +293,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
             weight = float(value)
         except ValueError:
             weight = math.nan
-        if way not in WAYS or not 0.0 <= weight < math.inf:  # NaN is no weight, either
+        if way not in WAYS or not 0.0 <= weight < math.inf:  # NaN is refused, too
             defaults = ",".join(f"{name}={default}" for name, default in DEFAULT_WEIGHTS.items())
             raise UserError(f"--weights={text}: expected weights from 0 on, such as the defaults {defaults}.")
         weights[way] = weight

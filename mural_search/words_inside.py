@@ -120,15 +120,15 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
     `problems`: (problem, file) is added for everything that cannot be read.
     """
     edited: Texts = {}  # by programs that leave the picture itself as it is
-    beside: list[Texts] = []
+    from_json: list[Texts] = []
     for path in sidecars:
         content = _attempt(_read_sidecar, path, f"{path.suffix} file", path, problems)
         if path.suffix.lower() == ".xmp":
             edited = content
         else:
-            beside.append(content)
+            from_json.append(content)
     texts: Texts = {}
-    for source in [*_read_inside(picture, problems), *beside]:
+    for source in [*_read_inside(picture, problems), *from_json]:
         for name, values in source.items():
             texts[name] = [*texts.get(name, ()), *values]
     return texts | edited
@@ -137,7 +137,7 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
 def _read_inside(picture: pathlib.Path, problems: list[tuple[str, str]]) -> list[Texts]:
     """Returns the texts of each standard in a picture; [] for a picture that Pillow cannot open.
 
-    An unreadable picture is no problem here: it is reported where it is encoded. For `problems` see `read_texts`.
+    An unreadable picture is not reported here, but where it is encoded. For `problems` see `read_texts`.
     """
     try:
         if not picture.is_file():  # a pipe would wait
@@ -210,15 +210,15 @@ def read_xmp(data: bytes | None) -> Texts:
             name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
             texts.setdefault(name, []).extend(values)
     keywords = texts.get("keywords", [])
-    of_programs: set[str] = set()
+    program_notes: set[str] = set()
     for mark in "/|":
         for _, text in texts.pop(mark, ()):
-            path = text.split(mark)  # "Places/Paris": the keyword behind those that it belongs to
+            path = text.split(mark)  # "Places/Paris": Paris, behind the keyword that it belongs to
             keywords = keywords + [("", word) for word in reversed(path)]
             if path[0] in _OF_PROGRAMS:
-                of_programs.update(path)
+                program_notes.update(path)
     if keywords:
-        texts["keywords"] = [(language, word) for language, word in keywords if word not in of_programs]
+        texts["keywords"] = [(language, word) for language, word in keywords if word not in program_notes]
     return texts
 
 

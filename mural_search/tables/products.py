@@ -312,7 +312,7 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
 
 
 def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives each picture of a product the fields that it lacks, and all captions of the product if it has none.
+    """Gives each picture of a product the fields that it lacks, and, if it lacks captions, all the product's captions.
 
     Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
     """

@@ -401,7 +401,7 @@ def _wordiness(values: Sequence[Value]) -> float:
         return 0.0
     distinct_share = len(set(written)) / len(written)
     mean_length = sum(map(len, written)) / len(written)
-    # From 20 characters on a text is as long as a name of a product: a description is no better.
+    # From 20 characters on a text is as long as the name of a product, and a description shall not count as better.
     return distinct_share * min(20.0, mean_length)
 
 

@@ -141,7 +141,7 @@ class Pictures:
     def _find_by_name(self, names: Sequence[str]) -> tuple[pathlib.Path | None, BadImage | None]:
         """Returns (the first of several names that is a file, or `None`, the first refusal of a name, or `None`).
 
-        A refused name, such as "/home/me/hat.jpg", is no failure yet: the next name, "hat.jpg", may be the file.
+        After a refused name, such as "/home/me/hat.jpg", the search goes on: the next name, "hat.jpg", may be the file.
         """
         refusal = None
         for name in names:
