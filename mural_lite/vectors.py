@@ -87,7 +87,8 @@ def _files_of(model: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
-def _pyarrow():
+def _import_pyarrow():
+    """Returns the module pyarrow; raises `UserError`, which says how it is installed, if it is missing."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -108,7 +109,7 @@ class VectorFile:
     """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, metadata) as file: file.add(…)`."""
 
     def __init__(self, path: str | os.PathLike, width: int, dtype: str, metadata: Mapping):
-        arrow = _pyarrow()
+        arrow = _import_pyarrow()
         self._arrow = arrow
         self._width = width
         self._dtype = np.dtype(dtype)
@@ -148,7 +149,7 @@ def metadata_of(path: str | os.PathLike) -> dict:
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike) -> Iterator:
     """Gives a Parquet file as pyarrow sees it; raises `UserError` if it is damaged."""
-    arrow = _pyarrow()
+    arrow = _import_pyarrow()
     try:
         with as_path(path).open("rb") as content:
             yield arrow.parquet.ParquetFile(content, page_checksum_verification=True)
