@@ -23,6 +23,7 @@ import reprlib
 import secrets
 import shutil
 import tempfile
+import time
 import typing
 from collections.abc import Iterator, Mapping
 from typing import IO
@@ -111,7 +112,31 @@ def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
     """Returns the sorted files and folders that match a name, which may hold wildcards: `**`, `*`, `?`, `[…]`."""
     if isinstance(as_path(pattern), RemotePath):
         return remote.find(str(pattern))
-    return sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    return sorted({pathlib.Path(name) for name in _matches(os.path.expanduser(pattern))})
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yields the names that match a pattern, some repeatedly.
+
+    `**` follows no links to folders: a picture would be found by several names, and two links in a circle without end.
+    """
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        yield from glob.iglob(pattern)
+        return
+    place = parts.index("**")
+    rest = os.sep.join(parts[place + 1 :])
+    begin = os.sep.join(parts[:place]) or os.sep * place
+    for base in glob.glob(begin) if begin else [os.curdir]:
+        for folder, folders, files in os.walk(base):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            if rest:
+                yield from _matches(os.path.join(glob.escape(folder), rest))
+                continue
+            yield folder
+            for name in (*folders, *files):
+                if not name.startswith("."):
+                    yield os.path.join(folder, name)
 
 
 def sync(path: str | pathlib.Path) -> None:
@@ -220,12 +245,16 @@ def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
         copy_file(folder / name, store / name)
 
 
-def remove_partial(folder: pathlib.Path, below: bool = True) -> None:
-    """Removes the files that killed processes left in `folder` and `below` it, where no other process may write."""
+def remove_partial(folder: pathlib.Path, below: bool = True, min_age: float = 0.0) -> None:
+    """Removes the files that killed processes left in `folder` and `below` it, where no other process may write.
+
+    `min_age`: seconds since a file was written, below which it stays, because another process may be writing it.
+    """
     find_in = folder.rglob if below else folder.glob
-    for path in find_in(f"*{PARTIAL}"):
-        if path.is_file():
-            path.unlink()
+    for path in find_in(f".*{PARTIAL}"):
+        with contextlib.suppress(FileNotFoundError):  # another process has given it its name
+            if path.is_file() and time.time() - path.stat().st_mtime >= min_age:
+                path.unlink()
 
 
 def remove_tree(folder: str | pathlib.Path) -> None:

@@ -34,7 +34,6 @@ from mural_lite.files import (
     exclusive_lock,
     read_json,
     remove_partial,
-    remove_tree,
     storage_errors,
     write_whole,
 )
@@ -133,7 +132,7 @@ def catalogue(
     _check_fields(table, fields or ())
     if dry_run:
         return None
-    _check_source(source, train)
+    _check_source(source, train or trainer.trained() is not None)
     description = _description(source)
     _check_has_images(description, source)
     if not train and trainer.needs_captions:
@@ -176,11 +175,16 @@ def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry],
     return entries, tally
 
 
-def _check_source(source: str, train: bool) -> None:
-    """Raises `UserError` for a model to start from that is not named, or is not there."""
+def _check_source(source: str, has_model: bool) -> None:
+    """Raises `UserError` for a model to start from that is not named, or is not there.
+
+    Args:
+      source: the model's name.
+      has_model: whether "nothing" will do: a model is trained, or was.
+    """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
-    if source == NOTHING and train:
+    if source == NOTHING and has_model:
         return
     if source == NOTHING:
         raise UserError(
@@ -258,11 +262,11 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
 
 
 def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
-    """Writes problem[TAB]place of each skipped row; without skipped rows removes the file."""
+    """Writes problem[TAB]place of each skipped row; without skipped rows removes the file of an earlier run."""
     if tally.places:
         lines = [f"{problem}\t{location}\n" for problem, location in tally.places]
         write_whole(path, "".join(lines))
-    else:
+    elif (path.parent / INDEX).exists():  # otherwise the folder may be somebody's own, with a file of this name
         path.unlink(missing_ok=True)
 
 
@@ -277,7 +281,7 @@ def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, t
     reason = "--train=no"
     if train:
         reason = f"{caption_count} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
-        if trainer.needs_captions or source == NOTHING:
+        if (trainer.needs_captions or source == NOTHING) and not trainer.trained():
             raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
     print(f"Nothing is trained: {reason}. {trainer.trained() or source} searches as it is.", flush=True)
     return True
@@ -390,6 +394,7 @@ def _index(
             sources=[str(table.request.table)],
             model=model.fingerprint,
             stamp=model.stamp,
+            of_catalogue=True,
             progress=True,
         )
         report(index, str(folder / INDEX))
@@ -442,7 +447,7 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
-    """Whether a folder holds an index of these encoders; an index of others, such as before training, is removed."""
+    """Whether a folder holds an index of these encoders; an index of others, such as before training, is emptied."""
     fingerprint = model.fingerprint
     recorded = model_of(folder)
     if recorded is None:
@@ -452,9 +457,9 @@ def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
     if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder and has_head:
         return True
     print(f"{folder} is of another model than {fingerprint.describe()}: it is made anew.")
-    for name in (VECTORS, CAPTIONS, SKIPPED):  # before the database, without which they would be somebody's own files
+    for name in (VECTORS, CAPTIONS, SKIPPED):
         (folder / name).unlink(missing_ok=True)
-    remove_tree(folder)
+    changes.clear(folder)
     return False
 
 

@@ -56,8 +56,8 @@ LOCK = ".lock"
 BLOCK = {"images": 1024, "texts": 4096}  # items in a transaction; the encoder sorts texts by length
 MANY = 1_000  # captions that take seconds
 BLOCK_BYTES = 2**26  # about how many bytes of encoded images are in a block
-TOGETHER = 64  # images that are read at a time
-READERS = 8  # threads that read them
+TOGETHER = 8  # images that are read at a time, each by a thread; more of large ones would fill the memory
+ABANDONED = 3600.0  # seconds; a younger partial file may be a matrix that a process which only asks is writing
 
 
 @dataclasses.dataclass
@@ -182,8 +182,9 @@ class _Changes:
         """Yields the entries in blocks, each key once, with the bytes of images."""
         entries = iter(entries)
         block: list[Entry] = []
+        size = 0  # bytes of its images
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
-        with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+        with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
             read_all = map
             if self.kind == IMAGES and self.embedder is not None:
                 read_all = pool.map
@@ -193,10 +194,12 @@ class _Changes:
                         self._skip(entry)
                     else:
                         block.append(entry)
-                size = sum(len(entry.content) for entry in block if isinstance(entry.content, bytes))
+                        if isinstance(entry.content, bytes):
+                            size += len(entry.content)
                 if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
                     yield block
                     block = []
+                    size = 0
         if block:
             yield block
 
@@ -310,12 +313,16 @@ class _Changes:
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
 
     def publish(self, prune: bool) -> None:
-        """Removes items that were not met, counts for searches, and publishes the new state."""
+        """Removes items that were not met, counts for searches, and publishes the new state.
+
+        If no item was met, all stay, and `sync` raises: a folder that cannot be read for a while empties no index.
+        """
         self._encode_missing_captions()
         query = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
         gone_ids = [number for (number,) in self.database.execute(query)]
         counts = self.counts
-        if prune:
+        (total_before,) = self.database.execute("SELECT count(*) FROM items").fetchone()
+        if prune and len(gone_ids) < total_before:
             counts.pruned = len(gone_ids)
         else:
             counts.gone = len(gone_ids)
@@ -325,7 +332,7 @@ class _Changes:
         if not (self.has_changed or counts.pruned or was_killed or meta.get("skipped") != counts.skipped):
             return
         with files.transaction(self.database, published=True):
-            if prune:
+            if counts.pruned:
                 files.take_out(self.database, gone_ids)
             (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
             if was_killed or changed > files.RECOUNTED * total:
@@ -477,7 +484,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
     else:
         files.check_place(folder)
     with _locked(folder):
-        remove_partial(folder)
+        remove_partial(folder, min_age=ABANDONED)
         try:
             database = files.make(path) if new else connect(path)
             with contextlib.closing(database) as opened:
@@ -529,6 +536,24 @@ def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> N
         )
 
 
+def check_not_of_catalogue(folder: str | os.PathLike, stored: dict) -> None:
+    """Raises `UserError` for an index that `catalogue` made, whose table only that command can read."""
+    if stored.get("of_catalogue"):
+        raise UserError(
+            f"The index {display_name(folder)} follows a table: bring it up to date with the command `catalogue` that "
+            "made it, or choose another folder."
+        )
+
+
+def clear(folder: str | os.PathLike) -> None:
+    """Empties the index in a folder, as for another model; items that were taken out by hand stay out."""
+    emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "meta", "sqlite_sequence")
+    with changing(folder) as opened, files.transaction(opened):
+        opened.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        for table in emptied:
+            opened.execute(f"DELETE FROM {table}")
+
+
 def sync(
     folder: str | os.PathLike,
     embedder,
@@ -540,6 +565,7 @@ def sync(
     sources: Sequence[str] = (),
     split: str = "",
     product: str = "",
+    of_catalogue: bool = False,
     fields: Sequence[str] | None = None,
     model: Fingerprint | None = None,
     stamp: str = "",
@@ -549,7 +575,8 @@ def sync(
     """Makes the index `folder`, or updates it by `items`; encodes only new and changed items.
 
     Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
-    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes.
+    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes, which for a row
+    of a table is not a digest of the picture.
 
     Args:
       embedder: the model that made the index; None if every item comes with its vector, of the model `model`.
@@ -557,32 +584,40 @@ def sync(
       prune: take out other items.
       kind, dtype, sources, split: see `Index.build`.
       product: the field whose value the pictures of one product share.
+      of_catalogue: whether `catalogue` reads the sources, a table; others would take its rows for pictures.
       fields: names of the fields to show; None: as before.
       stamp: of the model's files, by which it is known without being opened: `vectors.model_stamp`.
 
     Raises:
-      UserError: another model, another kind or dtype than the index has, nothing that can be read, another process that
-        changes the index, a folder that is something else, a full disk, or a name in `fields` that no item has.
+      UserError: another model, another kind or dtype than the index has, an index that `catalogue` made, nothing that
+        can be read, another process that changes the index, a folder that is something else, a full disk, or a name in
+        `fields` that no item has.
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
         about = {"kind": kind, "dtype": dtype, "split": split}
         stored = meta_of(opened)
         check_settings(folder, stored, about)
+        if not of_catalogue:
+            check_not_of_catalogue(folder, stored)
         keep_model(opened, model, f"The index {folder}")
         if stamp and stored.get("stamp") != stamp:
             files.keep(opened, stamp=stamp)
         about |= {"sources": list(sources), "product": product}
+        if of_catalogue:
+            about["of_catalogue"] = True
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
                 options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
                 counts = bring(opened, embedder, items, skipped=skipped, **options)
-        if not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+        would_be_empty = prune and counts.gone
+        if would_be_empty or not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+            kept = "; the index keeps its items" if would_be_empty else ""
             if counts.skipped:
-                raise UserError(f"None of the {counts.skipped:,} {kind} can be read.")
-            raise UserError(f"No {kind}.")
+                raise UserError(f"None of the {counts.skipped:,} {kind} can be read{kept}.")
+            raise UserError(f"No {kind}{kept}.")
         if fields is not None:
             _keep_fields(opened, list(fields))
     return counts

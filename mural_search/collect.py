@@ -245,6 +245,9 @@ def _read_table(unit: Unit) -> Iterator[Found]:
         if cells == columns:  # the first line
             continue
         name, caption, language, *_ = [*cells, "", ""]  # a line may end with the path, or with the caption
+        if not name.strip():
+            yield Unreadable(caption or unit.path, "Row without a path.", (unit.path, line))
+            continue
         try:
             path_below(folder, name)  # a foreign table's names will be shown
         except BadImage as error:

@@ -137,7 +137,8 @@ def search_delete(names, index, filter, dry_run):
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
     python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
 
-    A name may be a product's: all of its pictures go. Deleted items stay out until their row or picture changes.
+    A name may be a product's: all of its pictures go. A deleted item stays out until its row in a table
+    changes, or without a table its picture.
     """
     from mural_search import runs
     from mural_search.items import parse_filters

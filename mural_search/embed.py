@@ -76,6 +76,7 @@ class Settings:
       workers: processes of this machine; 0 works in the calling process.
       beam: flags of Apache Beam, to work on other machines; see `work.Engine`.
       max_skipped_fraction: the share of the items read that may be skipped; above it the work stops.
+      product: the field whose value the pictures of one product share; `embed` finds it in the sources.
     """
 
     kind: str = IMAGES
@@ -86,6 +87,7 @@ class Settings:
     workers: int = 1
     beam: str = ""
     max_skipped_fraction: float = 0.01
+    product: str = ""
 
     def __post_init__(self):
         check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
@@ -137,6 +139,7 @@ def embed(
     groups = collect.cut_files(settings.kind, files, settings.shard_items)
     output = as_path(output)
     identity = _identity(model_folder, sources, groups, settings)
+    settings = dataclasses.replace(settings, product=collect.product_field(sources))
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
@@ -237,7 +240,7 @@ def make_shard(
     entries = collect.read(settings.kind, pieces)
     seen: set[bytes] = set()
     path = folder / "parts" / f"{number:06d}{ENDING}"
-    metadata = vectors_metadata(model, settings.kind, settings.split, settings.dtype)
+    metadata = vectors_metadata(model, settings.kind, settings.split, settings.dtype, settings.product)
     with atomic_file(path) as partial:
         with VectorFile(partial, model.probes.shape[1], settings.dtype, metadata) as file:
             while block := list(itertools.islice(entries, BLOCK)):
@@ -326,8 +329,8 @@ def describe(output: pathlib.Path) -> str:
 # Rows of Parquet, and items of an index.
 
 
-def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str) -> dict:
-    """Returns the metadata that a file of vectors stores: {"kind", "split", "dtype", "model"}, JSON values.
+def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str, product: str = "") -> dict:
+    """Returns the metadata that a file of vectors stores: {"kind", "split", "dtype", "product", "model"}, JSON values.
 
     "model" is the fingerprint of the model that made the vectors, from which `fingerprint_of` restores it.
     """
@@ -338,7 +341,7 @@ def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str) -> d
         "shape": probes.shape,
         "probes": base64.b64encode(probes.tobytes()).decode(),
     }
-    return {"kind": kind, "split": split, "dtype": dtype, "model": fingerprint}
+    return {"kind": kind, "split": split, "dtype": dtype, "product": product, "model": fingerprint}
 
 
 def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
@@ -383,7 +386,7 @@ def to_item(row: dict[str, object]) -> Item:
 
 def export(index: Index, path: str | os.PathLike) -> None:
     """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
-    metadata = vectors_metadata(index.model, index.kind, index.split, index.dtype)
+    metadata = vectors_metadata(index.model, index.kind, index.split, index.dtype, index.product)
     with storage_errors(as_path(path)), atomic_file(path) as partial:
         with VectorFile(partial, index.embeddings.shape[1], index.dtype, metadata) as file:
             for items, vectors in index.blocks():
@@ -399,8 +402,8 @@ def is_embeddings(folder: str | os.PathLike) -> bool:
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
     """Returns (model, settings, items with their vectors) of a folder of vectors, which `index.sync` takes.
 
-    The settings are {"kind", "split", "dtype", "sources"}. Raises `UserError` if there are no files, or, when its items
-    are read, for a file that is damaged.
+    The settings are {"kind", "split", "dtype", "product", "sources"}. Raises `UserError` if there are no files, or,
+    when its items are read, for a file that is damaged.
     """
     files = vector_files(folder)
     if not files:
@@ -410,6 +413,7 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
     for path in files[1:]:
         fingerprint_of(path).check(model, str(path))
     settings = {name: metadata[name] for name in ("kind", "split", "dtype")}
+    settings["product"] = metadata.get("product", "")  # earlier files lack it
     return model, {**settings, "sources": [collect.absolute(folder)]}, _items(files)
 
 

@@ -97,14 +97,23 @@ def _read(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.nda
 
 
 def _similar(index: Index, folder: pathlib.Path) -> list[Result]:
-    """Returns the answers to pictures of the index, evenly spread, which are written into `folder`."""
+    """Returns the answers to pictures of the index, evenly spread, which are written into `folder`.
+
+    Pictures that became unreadable are left out.
+    """
     rows = np.setdiff1d(np.arange(len(index)), index.bare)
     step = max(1, math.ceil(len(rows) / EXAMPLES))
     rows = rows[::step]
     queries = []
+    readable_rows = []
     for row in rows.tolist():
-        (folder / str(row)).write_bytes(index.read_image(row))
+        try:
+            picture = index.read_image(row)
+        except (OSError, ValueError):
+            continue
+        (folder / str(row)).write_bytes(picture)
         queries.append(Query(f"Pictures like {index.items[row]}", image=str(folder / str(row))))
+        readable_rows.append(row)
     if not queries:
         return []
-    return find(index, index.vectors_of(rows), queries, Page(TOP))
+    return find(index, index.vectors_of(np.array(readable_rows)), queries, Page(TOP))

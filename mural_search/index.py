@@ -395,7 +395,7 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
 
 NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
 FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
-           "noise": dict, "stamp": str, "examples": bytes}  # fmt: skip
+           "noise": dict, "stamp": str, "examples": bytes, "of_catalogue": bool}  # fmt: skip
 
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
@@ -454,9 +454,12 @@ def _matrix(
             return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
-        with storage_errors(path), atomic_file(path) as partial:
-            if not _write_matrix(partial, blocks, len(ids), state):
-                return None
+        try:
+            with storage_errors(path), atomic_file(path) as partial:
+                if not _write_matrix(partial, blocks, len(ids), state):
+                    raise _LacksVectors  # so that the file does not appear
+        except _LacksVectors:
+            return None
         return np.load(path, mmap_mode="r")
     parts = list(blocks)
     if sum(map(len, parts)) != len(ids):
@@ -480,6 +483,10 @@ def _read_matrix(path: pathlib.Path, state: bytes, count: int, dtype: np.dtype, 
     except Exception:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
         return None
     return matrix
+
+
+class _LacksVectors(Exception):
+    """A caption has no vector."""
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:

@@ -27,7 +27,8 @@ def report(made: Index, folder: str) -> None:
             line += ": name a table of captions before the folder of its images"
         print(f"{line}.")
     if counts.deleted:
-        print(f"{counts.deleted:,} that were deleted by hand stay out until their row or picture is another one.")
+        until = "until their row changes, or without a table their picture"
+        print(f"{counts.deleted:,} that were deleted by hand stay out {until}.")
     if counts.gone:
         print(f"{counts.gone:,} of them are no longer in the sources; --prune removes them.")
 

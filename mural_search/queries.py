@@ -358,10 +358,7 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
     if index.kind != IMAGES or len(rows) < 2:
         return _single(rows)
     if fold:
-        vectors = index.vectors_of(rows)
-        are_alike = vectors @ vectors.T >= ALIKE  # [K, K]
-        np.fill_diagonal(are_alike, True)  # a row without a vector is like itself only
-        firsts = np.argmax(are_alike, axis=1).tolist()  # [K], the first place that looks like each
+        firsts = _first_alike(index.vectors_of(rows))
     else:
         firsts = list(range(len(rows)))
     groups: dict[int, list[int]] = {}  # position of the first row -> rows
@@ -380,6 +377,18 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
     return list(groups.values())
 
 
+def _first_alike(vectors: np.ndarray) -> list[int]:
+    """Returns for each vector, [N, D], the place of the first vector that looks the same; a block at a time."""
+    firsts = []
+    for begin in range(0, len(vectors), COMPARED):
+        are_alike = vectors[begin : begin + COMPARED] @ vectors.T >= ALIKE  # [B, N]
+        own = np.arange(len(are_alike))
+        are_alike[own, begin + own] = True  # a row without a vector is like itself only
+        firsts += np.argmax(are_alike, axis=1).tolist()
+    return firsts
+
+
+COMPARED = 2**10  # vectors that are compared with all at a time
 ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
 
 

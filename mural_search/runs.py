@@ -49,6 +49,7 @@ def index(
         recorded = {}
         if not names:
             recorded = described(folder)
+            changes.check_not_of_catalogue(folder, recorded)
             names = recorded["sources"]
         embeddings = list(filter(embed.is_embeddings, names))
         if embeddings and len(names) > 1:

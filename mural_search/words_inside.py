@@ -100,7 +100,7 @@ def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> lis
     """
     folder, name = os.path.split(str(picture).lower())
     stem, ending = os.path.splitext(name)
-    original, number = re.fullmatch(r"(.+?)(?:-edited)?(\(\d+\))?", stem).groups("")
+    original, number = re.fullmatch(r"(.+?)(?:-edited)?(\(\d+\))?", stem, re.S).groups("")
     whole = f"{original}{ending}.supplemental-metadata"
     shortest = min(len(original + ending), TAKEOUT_LENGTH)
     takeout_names = [f"{whole[:length]}{number}.json" for length in range(len(whole), shortest - 1, -1)]

@@ -12,6 +12,7 @@ from absl import logging
 from mural_lite import pictures
 from mural_lite.errors import UserError
 from mural_lite.files import as_path
+from mural_lite.progress import announce
 from mural_search import fields
 from mural_search.codes import quicken
 from mural_search.index import Index, load_index
@@ -54,7 +55,7 @@ class ServedIndex:
       index: the first state; its table is closed some time after another state is there.
       embedder: the model that made it.
       settings: the settings of the page.
-      folder: the index's folder on this machine; "": it is never opened again.
+      folder: the index's folder; "", or in a store: it is never opened again.
 
     Raises `UserError` for another model, a field that is not there, or a logo that cannot be used.
     """
@@ -67,8 +68,10 @@ class ServedIndex:
         self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
         index.check_model(embedder, self._by_pictures)
         self._folder = None
-        if folder and isinstance(as_path(folder), pathlib.Path):  # not in a store
+        if folder and isinstance(as_path(folder), pathlib.Path):
             self._folder = pathlib.Path(folder)
+        elif folder:
+            announce(f"{folder} is read from its store once: start the server again when it has changed.")
         self._former: ItemTable | None = None
         self._hide_fields(index)
         self._use(index)

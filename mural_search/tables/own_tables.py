@@ -151,7 +151,7 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
-        table = _open_folder(as_path(name), captions)
+        table = _open_folder(as_path(name), captions, encoding)
     else:
         table = _open_files(name, encoding)
     if captions and table.file_type != PICTURES:
@@ -195,8 +195,11 @@ def _file_type_of(path: pathlib.Path) -> str:
     return file_type
 
 
-def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
-    """Returns the table that a folder is: img2dataset's output, Parquet files, or pictures."""
+def _open_folder(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable:
+    """Returns the table that a folder is: img2dataset's output, Parquet files, or pictures.
+
+    `encoding`: of the texts next to pictures; "": it is found for each.
+    """
     downloads = []
     if is_download(folder):
         downloads = find_shards(folder)
@@ -221,7 +224,8 @@ def _open_folder(folder: pathlib.Path, captions: str) -> OwnTable:
             if no_sidecars:
                 unread[reason] = no_sidecars
         others = unread
-    return OwnTable(files, PICTURES, folder, names=captions == "names", others=others, inside=inside)
+    names = captions == "names"
+    return OwnTable(files, PICTURES, folder, Form(encoding), names=names, others=others, inside=inside)
 
 
 # Text: encodings and separators.
@@ -413,7 +417,8 @@ def _rows_of_csv(
             cells, end = _read_row(lines, begin, form)
             problem = ""
             if header:
-                problem = _problem_with_cells(cells, header, form)
+                further_lines = map(lines.__getitem__, range(begin + 1, end))
+                problem = _problem_with_cells(cells, header, form, further_lines)
         except csv.Error as error:
             cells = []
             problem = f"row that is no CSV ({error})"
@@ -441,22 +446,28 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     return cells, begin + max(1, reader.line_num)
 
 
-def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
-    """Returns why the cells of a row do not fit this table, or ""."""
+def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form, further_lines: Iterable[str]) -> str:
+    """Returns why the cells of a row do not fit this table, or "".
+
+    `further_lines`: the lines of the row behind its first.
+    """
     if any(map(str.strip, cells[len(header) :])):
         return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
-    with_line_breaks = [cell for cell in cells if "\n" in cell or "\r" in cell]
+    has_line_breaks = any("\n" in cell or "\r" in cell for cell in cells)
     is_short = len(cells) < len(header)
-    if with_line_breaks and (is_short or any(_holds_rows(cell, form) for cell in with_line_breaks)):
+    if has_line_breaks and (is_short or _hold_rows(further_lines, form, len(header))):
         return "row with a quote that nothing closes"
     return ""
 
 
-def _holds_rows(cell: str, form: Form) -> bool:
-    """Whether a cell with line breaks holds rows or parts of them: a line with several columns and a picture."""
+def _hold_rows(lines: Iterable[str], form: Form, columns: int) -> bool:
+    """Whether lines hold a whole row of the table by themselves: a line with all columns and a picture.
+
+    A line with fewer columns may belong to a cell: a list of pictures, or a description with commas and an address.
+    """
     try:
-        rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
-        return any(len(row) > 1 and any(map(names_picture, row)) for row in rows)
+        rows = csv.reader(lines, delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
+        return any(len(row) >= columns and any(map(names_picture, row)) for row in rows)
     except csv.Error:
         return True
 
@@ -669,7 +680,8 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
     for path in pictures:
         captions: dict[str, tuple[str, ...]] = {}
         for language, text_file in text_files.get(_stem(path), ()):
-            for column, captions_of_file in _captions_of(text_file, language).items():
+            captions_in_file = _captions_of(text_file, language, table.form.encoding, on_problem)
+            for column, captions_of_file in captions_in_file.items():
                 captions[column] = (*captions.get(column, ()), *captions_of_file)
         captions_inside, fields = table.inside.read(path)
         for caption in captions_inside:
@@ -753,13 +765,20 @@ def language_of(code: str) -> str:
     return tag if len(code) == 2 else ""
 
 
-def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
-    """Returns {column: captions} of a file: one caption per line, or lines `de=…`, which one caption may precede."""
+def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Returns {column: captions} of a file: one caption per line, or lines `de=…`, which one caption may precede.
+
+    `encoding`: "": it is found.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
-        text = _text(data, _find_encoding(data, path)).lstrip("\ufeff")
-    except (OSError, UserError):
+        text = _text(data, encoding or _find_encoding(data, path)).lstrip("\ufeff")
+    except OSError:
+        on_problem("text that cannot be read", str(path))
+        return {}
+    except UserError:  # neither Unicode nor Western
+        on_problem("text next to a picture in an unknown encoding, see --encoding", str(path))
         return {}
     stripped = map(str.strip, text.splitlines())
     lines = list(filter(None, stripped))

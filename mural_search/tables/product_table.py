@@ -88,7 +88,8 @@ class RowContent(NamedTuple):
     Attributes:
       place: where the row is, for messages.
       pictures: names, addresses or bytes of pictures, as `Pictures.file` takes them.
-      captions: (language, text, whether the language is guessed) of each caption.
+      captions: (language, text, whether the language is guessed) of each caption; of a language that is guessed its
+        column, until `ProductTable.with_languages` has seen all rows.
       product: the id of the product, "" in a row that names no product.
       names: the names by which other rows may call this row's product: "id:10" for its id, "W0" for its article number;
         the first is the name of the column with the product's id.
@@ -225,7 +226,7 @@ class ProductTable:
         return names
 
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
-        """Returns (language, text, whether the language is guessed) of each caption of a row; raises `Unusable`."""
+        """Returns the captions of a row, see `RowContent`; raises `Unusable`."""
         captions = []
         row_language = _text_in(values, self.columns.language)
         for name, value in values.items():
@@ -237,20 +238,44 @@ class ProductTable:
                     captions.append((column_language, text, False))
                 elif row_language or self.request.language:
                     captions.append((_tag(row_language or self.request.language), text, False))
+                elif self.guesses or self.table.file_type == PICTURES:
+                    captions.append((name, text, True))
                 else:
-                    captions.append((self._guessed_language(name, text), text, True))
+                    raise Unusable("caption without a language")
         return captions
 
+    def with_languages(self, contents: Sequence[RowContent], has_further_rows: bool) -> list[RowContent]:
+        """Returns the contents of all rows with the languages that are guessed.
+
+        `has_further_rows`: whether there are more rows than the first, by which languages were estimated. Then they are
+        estimated again by captions of all rows: the end of a table may have another language than its beginning.
+        """
+        if has_further_rows and self.guesses:
+            texts: dict[str, list[str]] = collections.defaultdict(list)
+            for content in contents:
+                for column, text, is_guessed in content.captions:
+                    if is_guessed:
+                        texts[column].append(text)
+            earlier = _earlier_guesses(self.request.guesses)
+            self.guesses = {name: Guess(captions, earlier) for name, captions in texts.items()}
+        with_languages = []
+        for content in contents:
+            captions = []
+            for language, text, is_guessed in content.captions:
+                if is_guessed:
+                    language = self._guessed_language(language, text)
+                captions.append((language, text, is_guessed))
+            with_languages.append(content._replace(captions=captions))
+        return with_languages
+
     def _guessed_language(self, name: str, text: str) -> str:
-        """Returns the language of a caption in a column; raises `Unusable` where none is guessed."""
+        """Returns the language of a caption in a column."""
         guess = self.guesses.get(name)
         if guess is None:  # only later rows have this column: it is guessed like the first column
             guess = next(iter(self.guesses.values()), None)
-        if guess is not None:
-            return guess(text)
-        if self.table.file_type == PICTURES:
+        if guess is None:
             return "und"  # the first pictures had no words inside
-        raise Unusable("caption without a language")
+        return guess(text)
 
     def reason_against(self, values: Mapping[str, Value]) -> str:
         """Returns why a row is not wanted, or ""."""

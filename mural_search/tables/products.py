@@ -20,7 +20,7 @@ from mural_lite.pictures import BadImage
 from mural_lite.skipped import Tally
 from mural_search.items import SEVERAL
 from mural_search.tables.product_table import ID, ProductTable, RowContent, Unusable
-from mural_search.tables.table_columns import GROUPS, Columns, plain
+from mural_search.tables.table_columns import GROUPS, SAMPLE, Columns, plain
 from mural_search.tables.table_pictures import Pictures
 from mural_search.tables.table_rows import Row
 
@@ -105,8 +105,10 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
         for path in paths:
             tally.leave_out(reason, str(path))
     rows = list(_wanted_rows(table, tally, keep, bar))
+    has_further_rows = len(rows) + tally.read > SAMPLE  # `tally` has the rows that are not wanted
+    contents = table.with_languages([content for content, _ in rows], has_further_rows)
     tally.places += table.table.inside.problems
-    entries = _entries_of(rows, table.columns, tally)
+    entries = _entries_of(contents, [files for _, files in rows], table.columns, tally)
     _share_within_products(entries.by_product)
     for entry in entries.by_key.values():
         entry.fields = {name: _without_lists(values) for name, values in entry.fields.items()}
@@ -117,18 +119,28 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
 
 
 def _entries_of(
-    rows: Sequence[tuple[RowContent, Mapping[pathlib.Path, str]]], columns: Columns, tally: RowTally
+    contents: Sequence[RowContent],
+    files_of_rows: Sequence[Mapping[pathlib.Path, str]],
+    columns: Columns,
+    tally: RowTally,
 ) -> _Entries:
-    """Returns the entries of rows, as `_wanted_rows` yields them, and counts each row as used or not."""
-    products = _products_of([content for content, _ in rows], columns)
+    """Returns the entries of rows, and counts each row as used or not.
+
+    Args:
+      contents: of each row.
+      files_of_rows: {picture's file: its name} of each row.
+      columns: the table's columns.
+      tally: counts rows.
+    """
+    products = _products_of(contents, columns)
     entries = _Entries()
     # Rows with pictures come first, because rows without, of translations or sizes, add to all pictures of a product.
-    with_pictures = [number for number, (_, files) in enumerate(rows) if files]
-    without_pictures = [number for number, (_, files) in enumerate(rows) if not files]
+    with_pictures = [number for number, files in enumerate(files_of_rows) if files]
+    without_pictures = [number for number, files in enumerate(files_of_rows) if not files]
     for number in with_pictures + without_pictures:
-        content, files = rows[number]
+        files = files_of_rows[number]
         product = products[number]
-        content = _of_product(content, product, entries.by_product[product], columns)
+        content = _of_product(contents[number], product, entries.by_product[product], columns)
         if not (files or product or content.captions):
             tally.skip("row without a picture, an id or words", content.place)
         elif entries.add(number, content, product, files):

@@ -266,7 +266,7 @@ def value_of(value: Any) -> Value:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, dict):
-        return _deep_json(value)
+        return _deep_json(value) if value else ""
     return str(value)
 
 

@@ -190,7 +190,7 @@ def make_data_set(
     def write(folder: pathlib.Path) -> dict:
         """Writes the records and the list of skipped rows into a folder, and returns their part of dataset.json."""
         pictures = pictures_of(entries, tally, progress)
-        _write_records(pictures, folder, image_size, trained_on())
+        _write_records(pictures, folder, image_size, trained_on(), tally)
         if tally.places:
             write_whole(folder / SKIPPED, "".join(f"{problem}\t{location}\n" for problem, location in tally.places))
         paths = [*sorted(folder.glob(f"{IMAGE_TEXT}/*")), *sorted(folder.glob(f"{TEXT_PAIRS}/*"))]
@@ -219,18 +219,24 @@ def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns
 
 
-def _write_records(pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str]) -> None:
+def _write_records(
+    pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str], tally: RowTally
+) -> None:
     """Writes all records.
 
     Args:
+      pictures: the pictures with their captions.
+      folder: the data set's folder.
+      image_size: as `make_data_set` takes it.
       seen: the ids of pictures that a model was trained on.
+      tally: notes pictures that are gone.
     """
     from mural_tf.data.records import write_records  # with TensorFlow
 
     by_split = _split(pictures, seen)
     for split, split_pictures in by_split.items():
         shards = 1 + len(split_pictures) // 1000  # a thousand pictures are some 64 MB
-        write_records(folder, IMAGE_TEXT, split, _records(split_pictures, image_size), shards)
+        write_records(folder, IMAGE_TEXT, split, _records(split_pictures, image_size, tally), shards)
     train = by_split.get("train", [])
     if any(True for _ in _pairs(train, pictures)):
         write_records(folder, TEXT_PAIRS, "train", _pairs(train, pictures))
@@ -270,11 +276,18 @@ def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
     return any(entry.name in seen for entry in picture.entries)
 
 
-def _records(pictures: Iterable[Picture], image_size: int) -> Iterator[ImageTextRecord]:
-    """Yields the record of each picture; `image_size` as in `make_data_set`."""
+def _records(pictures: Iterable[Picture], image_size: int, tally: RowTally) -> Iterator[ImageTextRecord]:
+    """Yields the record of each picture; `image_size` as in `make_data_set`.
+
+    `tally` gets the pictures that went away, or were damaged, since `pictures_of` read them.
+    """
     for picture in pictures:
-        data = read_file(picture.file)
-        image = usable_bytes(data, open_image(data, MAX_SCAN), image_size)
+        try:
+            data = read_file(picture.file)
+            image = usable_bytes(data, open_image(data, MAX_SCAN), image_size)
+        except (OSError, ValueError, Image.DecompressionBombError):
+            tally.places.append(("picture that cannot be read", str(picture.file)))
+            continue
         captions = picture.captions()
         texts = [caption.text for caption in captions]
         languages = [caption.language for caption in captions]

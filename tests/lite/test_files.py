@@ -8,7 +8,7 @@ import pytest
 
 from mural_lite import files
 from mural_lite.errors import UserError
-from mural_lite.files import atomic_file, read_json, remove_partial, sync, whole_folder
+from mural_lite.files import atomic_file, find, read_json, remove_partial, sync, whole_folder
 
 
 def contents(folder):
@@ -55,10 +55,28 @@ def test_what_a_killed_writer_left_of_a_folder_is_removed(tmp_path):
 
 def test_what_killed_writers_left_of_files_is_removed(tmp_path):
     (tmp_path / "below").mkdir()
-    for name in (".a.7.partial", "below/.b.8.partial", "below/kept"):
+    for name in (".a.7.partial", "below/.b.8.partial", "below/kept", "somebody's.partial"):
         (tmp_path / name).write_text("x")
+    remove_partial(tmp_path, min_age=60)
+    assert len(contents(tmp_path)) == 4
     remove_partial(tmp_path)
-    assert contents(tmp_path) == {"below/kept": "x"}
+    assert contents(tmp_path) == {"below/kept": "x", "somebody's.partial": "x"}
+
+
+def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
+    for name in ("a/b/1.jpg", "a/2.jpg", "3.jpg", ".hidden/4.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for link in ("latest", "a/first", "a/second"):
+        (tmp_path / link).symlink_to(tmp_path)
+    pictures = [tmp_path / name for name in ("3.jpg", "a/2.jpg", "a/b/1.jpg")]
+    assert find(tmp_path / "**/*.jpg") == find(f"{tmp_path}/**/**/*.jpg") == pictures
+    assert find(tmp_path / "a/**/b/*") == [tmp_path / "a/b/1.jpg"]
+    assert find(tmp_path / "latest/a/**/1.jpg") == [tmp_path / "latest/a/b/1.jpg"]
+    everything = ("", "3.jpg", "a", "a/2.jpg", "a/b", "a/b/1.jpg", "a/first", "a/second", "latest")
+    assert find(tmp_path / "**") == [tmp_path / name for name in everything]
+    monkeypatch.chdir(tmp_path)
+    assert find("**/*.jpg") == [path.relative_to(tmp_path) for path in pictures]
 
 
 @pytest.fixture

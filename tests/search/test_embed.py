@@ -230,6 +230,16 @@ def test_an_index_follows_embeddings(tmp_path):
     assert len(second) == 4 and len(index_of(again, tmp_path / "index", prune=True)) == 3
 
 
+def test_vectors_keep_the_field_of_their_products(tmp_path):
+    write_records(tmp_path / "data", "test", image_records(lambda name: {"en": name}))
+    (tmp_path / "data/dataset.json").write_text('{"product": "sku"}')
+    made = index_of(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
+    assert made.product == "sku"
+    (tmp_path / "exported").mkdir()
+    embed.export(made, tmp_path / "exported/a.parquet")
+    assert index_of(tmp_path / "exported", tmp_path / "again").product == "sku"
+
+
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     (tmp_path / "colors").mkdir()  # the place of the model
     monkeypatch.chdir(tmp_path)

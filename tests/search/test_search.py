@@ -85,6 +85,8 @@ SOURCES = {  # files, the kind, sources and a split
         ({"a.tsv": "language\ttext\tbrand\t\nde\trot\t acme\tx\nen\tred\n\t \tx\n"}, TEXTS, ["a.tsv"]),
     "columns": ({"images/a.tsv": "path\tcaption\tlanguage\tbrand\nred.png\ta\ten\tacme\nblue.png\n"}, IMAGES,
         ["images/a.tsv"]),
+    "rows without a path": ({"images/a.tsv": "path\tcaption\tlanguage\n\ta hat\ten\n \t\ten\nred.png\ta\ten\n"},
+        IMAGES, ["images/a.tsv"]),
     "two columns": ({"images/a.tsv": "path\tcaption\nred.png\ta\nblue.png\n"}, IMAGES, ["images/a.tsv"]),
     "other columns": ({"images/a.tsv": "red.png\tcaption\ten\tacme\nblue.png\n"}, IMAGES, ["images/a.tsv"]),
     "a long line": ({"a.txt": f"one\n{LONG}\nthree\n"}, TEXTS, ["a.txt"]),

@@ -152,7 +152,7 @@ def test_killed_between_any_two_steps(tmp_path):
 
 def kill_between_any_two_steps(folder, begin):
     """The same command again gives what a whole run gives, and leaves nothing."""
-    changes.BLOCK, changes.TOGETHER = {"images": 2, "texts": 2}, 2
+    changes.BLOCK, changes.TOGETHER, changes.ABANDONED = {"images": 2, "texts": 2}, 2, 0.0
     whole = vectors_of(sync(folder / "whole", ColorEmbedder(), items_of(7, begin)))
     for steps in itertools.count():
         place = folder / f"{steps}"
@@ -207,6 +207,42 @@ def test_a_product_goes_with_all_of_its_pictures(tmp_path):
     assert changes.remove(tmp_path / "index", ["4005"]) == (3, 6)
     assert list(sync(tmp_path / "index", ColorEmbedder(), items("1")).items) == ["40051", "4005#a", "4006"]
     assert sorted(sync(tmp_path / "index", ColorEmbedder(), items("2")).items) == sorted(name for name, _ in rows)
+
+
+def test_a_folder_that_cannot_be_read_for_a_while_empties_no_index(tmp_path):
+    folder = tmp_path / "images"
+    Index.build(tmp_path / "index", ColorEmbedder(), [write_folder(folder)])
+    for path in folder.rglob("*.*"):
+        path.unlink()
+    (folder / "new.png").write_bytes(b"broken")
+    words = ["None of the 1 images can be read; the index keeps its items."]
+    assert_refused(Index.build, words, tmp_path / "index", ColorEmbedder(), prune=True)
+    assert len(load_index(tmp_path / "index")) == 4
+
+
+def test_a_matrix_that_a_reader_is_writing_stays(made):
+    partial = made / ".vectors.npy.1-a.partial"
+    partial.touch()
+    changes.remove(made, ["red.png"])
+    assert partial.exists()
+    os.utime(partial, (0, 0))  # of a process that was killed
+    changes.remove(made, ["blue.png"])
+    assert not partial.exists()
+
+
+def test_large_pictures_are_read_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "BLOCK_BYTES", 1)
+    sizes = []
+    encode = changes.encode
+
+    def noted(embedder, kind, contents, batch_size):
+        contents = list(contents)
+        sizes.append(len(contents))
+        return encode(embedder, kind, contents, batch_size)
+
+    monkeypatch.setattr(changes, "encode", noted)
+    assert len(sync(tmp_path / "index", ColorEmbedder(), items_of(20))) == 20
+    assert sizes == [8, 8, 4]
 
 
 def test_readers_go_on_while_the_index_changes(table, made):

@@ -135,6 +135,14 @@ def test_vectors_of_another_length_are_never_ranked(index, value, monkeypatch):
     assert_refused(load_index, ["index.sqlite): delete it and make it again: the vector of row 2 ", ", not 1"], index)
 
 
+def test_captions_without_vectors_make_no_file(index):
+    (index / "captions.npy").unlink()
+    with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:
+        other.execute("DELETE FROM caption_vectors WHERE text = 1")
+    assert load_index(index).captions is None
+    assert not (index / "captions.npy").exists()
+
+
 def test_busy_and_forbidden_and_of_another_version_is_not_damaged(index, monkeypatch):
     monkeypatch.setattr(item_table, "PATIENCE", 0.1)
     for statements, words in (

@@ -95,6 +95,16 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
+def test_pictures_are_compared_by_blocks(monkeypatch):
+    vectors = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[[5, 40]] = 0
+    monkeypatch.setattr(queries, "COMPARED", 7)
+    firsts = queries._first_alike(vectors)
+    assert firsts == [min(r for r in range(60) if r == row or vectors[r] @ vectors[row] >= 0.99) for row in range(60)]
+    assert len(set(firsts)) < 60 and firsts[40] == 40
+
+
 def test_spaces_and_composed_accents_are_no_other_question():
     (wanted,) = queries.encode_queries(ColorEmbedder(), [Query("青い 風船 é")])
     for text in (" 青い 風船 é", "青い  風船\u3000é\n", "青い 風船 -rot e\u0301"):

@@ -23,6 +23,7 @@ from search_data import ColorEmbedder, png, shop, unit, with_captions, write_fol
 from snapshots import assert_snapshot
 
 from mural_lite.errors import UserError
+from mural_lite.progress import announcing
 from mural_search import changes, collect, queries
 from mural_search.index import Index, index_in_memory, load_index, take_fingerprint
 from mural_search.items import IMAGES, TEXTS, Item, parse_filters
@@ -326,6 +327,16 @@ def test_a_changed_index_is_served(tmp_path, monkeypatch):
         (tmp_path / "index/index.sqlite").unlink()
         (tmp_path / "index/index.sqlite").write_bytes(b"damaged" * 1000)
         assert names(ask(question)) == ["green.png", "orange.PNG"]  # of the former one
+
+
+def test_an_index_in_a_store_is_read_once_and_says_so(index, tmp_path, capsys):
+    words = "memory://shop/index is read from its store once: start the server again when it has changed."
+    with announcing():
+        ServedIndex(index, ColorEmbedder(), folder="memory://shop/index")
+    assert words in capsys.readouterr().err
+    with announcing():
+        ServedIndex(index, ColorEmbedder(), folder=tmp_path)
+    assert "is read" not in capsys.readouterr().err
 
 
 def test_nothing_is_like_an_item_without_a_picture(shop_index):

@@ -38,7 +38,7 @@ from table_data import (
 from benchmarks import damage
 from mural_lite.errors import UserError
 from mural_search.catalogue import items_of
-from mural_search.tables import own_tables, table_columns
+from mural_search.tables import own_tables, product_table, products, table_columns
 from mural_search.tables.product_table import TableRequest, inspect_table, keep_guesses
 from mural_search.tables.products import RowTally, read
 
@@ -161,6 +161,7 @@ TABLES = {
     "an object": text(json.dumps(OBJECTS[2]), "t.json"),
     "another entry": text(json.dumps([*OBJECTS, 5]), "t.json"),
     "a number": text("5", "t.json"),
+    "an empty object": table_data.lines({"id": "a", "image": "p0.jpg", "title": "hat", "size": {}}),
     "deep objects": table_data.lines({"id": "a", "image": "p0.jpg", "title": "hat",
         "a": {"b": {"c": {"d": {"e": "far"}}}}}),
     "no JSON": text("[oh", "t.json"),
@@ -442,6 +443,27 @@ def test_names_of_files_are_captions_where_they_are_words(tmp_path):
     assert [text for entry in entries for _, text in entry.captions] == ["a lion", "red hat", "犬"]
 
 
+def test_texts_next_to_pictures_may_have_another_encoding(tmp_path):
+    folder = folder_of("p0.jpg", "p1.jpg")(tmp_path)
+    (folder / "p1.txt").write_text("a hat")
+    (folder / "p0.txt").write_text("красная шляпа", encoding="cp1251")
+    entries, skipped = found(inspect_table(TableRequest(str(folder), language="ru")), tmp_path)
+    assert len(entries) == 2
+    assert "1 x text next to a picture in an unknown encoding, see --encoding" in skipped
+    named = inspect_table(TableRequest(str(folder), language="ru", encoding="cp1251"))
+    entries, skipped = found(named, tmp_path)
+    assert [text for entry in entries for _, text in entry.captions] == ["красная шляпа", "a hat"]
+    assert not skipped
+
+
+def test_cells_of_several_lines_are_cells(tmp_path):
+    lines = ["sku,title,images,info", 'S0,hat,"p0.jpg,\np1.jpg",new', "S1,coat,p2.jpg,old"]
+    lines.append('S2,bag,p3.jpg,"Made of felt.\nPictures: front, https://x.example/2.jpg\nWash it cold."')
+    entries, skipped = found(inspect_table(TableRequest(str(text("\n".join(lines))(tmp_path)))), tmp_path)
+    assert [entry.name for entry in entries] == ["S0", "S0#2", "S1", "S2"]
+    assert not skipped
+
+
 @pytest.mark.parametrize("form", ["folder", "table"])
 def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, form):
     """Names that old cameras and zips of other systems leave."""
@@ -506,6 +528,18 @@ def test_equal_captions_are_guessed_once(tmp_path, detector, monkeypatch):
     keep_guesses(inspected)
     columns(["image", "caption"], NAMES, ["ein Hut", "a coat"] * 2)(tmp_path)
     assert found(inspect_table(request), tmp_path)[0] != before and detected
+
+
+def test_languages_are_guessed_from_the_whole_table(tmp_path, detector, monkeypatch):
+    for module in (product_table, products):
+        monkeypatch.setattr(module, "SAMPLE", 20)
+    captions = [f"a hat {n}" for n in range(30)] + [f"ein Hut {n}" for n in range(10)]
+    made = columns(["id", "image", "caption"], range(40), NAMES * 10, captions)(tmp_path)
+    inspected = inspect_table(TableRequest(str(made)))
+    assert "guessed: en 100%" in inspected.describe()
+    entries, _ = found(inspected, tmp_path)
+    languages = [language for entry in entries for language, _ in entry.captions]
+    assert languages == ["en"] * 30 + ["de"] * 10
 
 
 def test_languages_by_their_names(tmp_path, monkeypatch):

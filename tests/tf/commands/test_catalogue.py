@@ -90,6 +90,22 @@ def test_one_record_for_each_picture_and_pairs_of_its_captions(tmp_path):
     assert described["captions"]["en"] == {"captions": 32, "guessed": 0, "pictures": 32}
 
 
+def test_a_picture_that_goes_away_while_data_are_made_is_skipped(tmp_path, monkeypatch):
+    table = wide(tmp_path, *range(12))
+    pictures_of = training_data.pictures_of
+
+    def pictures_before_one_goes(*arguments):
+        pictures = pictures_of(*arguments)
+        (tmp_path / "p3.jpg").unlink()
+        return pictures
+
+    monkeypatch.setattr(training_data, "pictures_of", pictures_before_one_goes)
+    made = make(table, tmp_path / "data")
+    kept = set().union(*(ids(made, split) for split in ("train", "dev", "test")))
+    assert kept == {f"S{i}" for i in range(12) if i != 3}
+    assert "picture that cannot be read" in (made / "skipped.tsv").read_text()
+
+
 @pytest.mark.parametrize("captions, groups", [
     ({("en", "hat"): 1, ("de", "Hut"): 1}, [0, 0]),
     ({("en", "hat"): 1, ("de", "Hut"): 2}, [0, 0]),  # a caption for each language: all of them mean the same
@@ -277,9 +293,6 @@ def test_the_index_follows_its_table(tmp_path, searching, monkeypatch, capsys):
     searching(wide(tmp_path, *range(4)), capsys)
     assert set(indexed(tmp_path)) == {"S0", "S1", "S2", "S3"} and load_index(tmp_path / "out/index").product == "sku"
     monkeypatch.setattr(models, "open_model", lambda *_: ColorEmbedder(seed=1))
-    monkeypatch.setattr(
-        catalogue, "remove_tree", lambda folder: (folder / "index.sqlite").unlink()
-    )  # and is killed then
     assert "is of another model than colors" in searching(table, capsys) and len(indexed(tmp_path)) == 4  # made anew
 
 

@@ -399,7 +399,7 @@ def test_another_configuration_before_training_replaces_the_first(tmp_path, has_
 def test_what_a_killed_run_left_half_written_goes(tmp_path):
     config = toy_data.toy_config("")
     open_workdir(tmp_path, config)
-    left = tmp_path / f"summary.json{PARTIAL}"
+    left = tmp_path / f".summary.json.1-a{PARTIAL}"
     for writes in (False, True):
         left.touch()
         open_workdir(tmp_path, config, writes)
