@@ -261,6 +261,11 @@ class Index:
         return self.table.first_rows(self.product)
 
     @functools.cached_property
+    def key_hashes(self) -> np.ndarray:
+        """For each row a hash of its item's key, uint64 [N], by which an item is found whose row is another one now."""
+        return self.table.key_hashes(slice(None))
+
+    @functools.cached_property
     def embedder(self) -> Embedder:
         """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
         path = self.model.path

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -321,6 +322,17 @@ class ItemTable:
         if len(entries) != len(ids):
             raise problem(self._path, Damaged(f"{len(entries)} of {len(ids)} items are there"))
         return [item for _, _, item in entries]
+
+    def key_hashes(self, rows: slice | Sequence[int]) -> np.ndarray:
+        """Returns a hash of the key of the item in each of these rows, uint64 [K]; rows must rise."""
+        query = f"SELECT key FROM main.items WHERE id {AMONG} ORDER BY id"
+        hashes = []
+        ids = self.ids[rows]
+        for begin in range(0, len(ids), TOGETHER):
+            for (key,) in self._ask(query, [json.dumps(ids[begin : begin + TOGETHER].tolist())]):
+                digest = hashlib.blake2b(key, digest_size=8).digest()
+                hashes.append(int.from_bytes(digest, "big"))
+        return np.array(hashes, np.uint64)
 
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""

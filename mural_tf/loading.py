@@ -176,7 +176,7 @@ def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
 
 
 def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:
-    """Returns the signature that takes `name` and gives `embedding`; raises `UserError` if there is none."""
+    """Returns the signature that takes `name` and gives `embedding`; raises `UserError` if it is missing."""
     for signature in saved_model.signatures.values():
         _, named_inputs = signature.structured_input_signature
         if name in named_inputs and "embedding" in signature.structured_outputs:

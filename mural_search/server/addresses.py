@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from urllib.parse import urlencode
 
 import numpy as np
@@ -26,12 +26,18 @@ LANGUAGE = re.compile(r"([A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*)?")
 RANGE_ENDS = {"from.": ">=", "to.": "<="}  # how the form of a range names its ends
 
 
-def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str] = PARAMETERS) -> Question:
+def read_question(
+    query: Mapping[str, str],
+    size: int,
+    row_of: Callable[[str, str], int],
+    parameters: Sequence[str] = PARAMETERS,
+) -> Question:
     """Returns the question in an address; raises `BadRequest`, which names the mistake.
 
     Args:
       query: the parameters of the address, each perhaps several times, as `aiohttp` gives them.
       size: numbers per vector of the index.
+      row_of: returns the row that a parameter, (its name, its value), holds, see `lasting_rows.row_of`.
       parameters: the names that are known.
     """
     _check_names(query, parameters)
@@ -42,7 +48,7 @@ def read_question(query: Mapping[str, str], size: int, parameters: Sequence[str]
     k = to_number("k", query.get("k") or str(DEFAULT_RESULTS))
     like = None
     if query.get("like"):
-        like = to_number("like", query["like"])
+        like = row_of("like", query["like"])
     picture = None
     if query.get("picture"):
         picture = vector_of(query["picture"], size)

@@ -27,6 +27,7 @@ from mural_search.ranking import CannotBeAsked
 from mural_search.results import SIDE
 from mural_search.server.addresses import address, ranges_as_filters, read_question, to_number, vector_code
 from mural_search.server.answers import answer
+from mural_search.server.lasting_rows import row_of
 from mural_search.server.limits import BadRequest, check_picture
 from mural_search.server.search_page import page_html
 from mural_search.server.served_index import ServedIndex, thumbnail
@@ -83,7 +84,8 @@ class _Search:
     def _answer(self, request: web.Request, picture: np.ndarray | None) -> str:
         served = self._served
         served.refresh()
-        question = read_question(request.query, served.index.embeddings.shape[1])
+        find_row = functools.partial(row_of, served.index)
+        question = read_question(request.query, served.index.embeddings.shape[1], find_row)
         answered = answer(served.index, served.embedder, dataclasses.replace(question, picture=picture))
         return json.dumps(answered.to_json(served.shop))
 

@@ -19,9 +19,10 @@ from mural_lite.printable import visible
 from mural_search import TEMPLATES
 from mural_search.items import TEXTS, Filter
 from mural_search.results import ADDRESS
-from mural_search.server.addresses import PAGE_PARAMETERS, RANGE_ENDS, Links, address, read_question, to_number
+from mural_search.server.addresses import PAGE_PARAMETERS, RANGE_ENDS, Links, address, read_question
 from mural_search.server.answers import DEFAULT_RESULTS, answer, item_of
 from mural_search.server.labels import LANGUAGES, Labels, preferred
+from mural_search.server.lasting_rows import lasting_row, row_of
 from mural_search.server.marks import mark
 from mural_search.server.served_index import ServedIndex
 
@@ -46,7 +47,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
     wished = f"{settings.language},{accepted}" if settings.language else accepted
     language = preferred(wished, served.languages)
     if "item" in query:
-        values = _item_values(served, to_number("item", query["item"]), language)
+        values = _item_values(served, row_of(served.index, "item", query["item"]), language)
         template = "item.html"
     else:
         values = _answer_values(served, query, language, links, labels)
@@ -59,6 +60,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
         t=labels,
         index=served.index,
         links=links,
+        lasting_row=functools.partial(lasting_row, served.index),
         is_address=ADDRESS.fullmatch,
         product_of=served.shop.product_of,
         number_field=served.shop.number,
@@ -80,7 +82,8 @@ def _answer_values(
 ) -> dict[str, object]:
     """Returns {name: value} for the template search.html."""
     index = served.index
-    question = read_question(query, index.embeddings.shape[1], PAGE_PARAMETERS)
+    find_row = functools.partial(row_of, index)
+    question = read_question(query, index.embeddings.shape[1], find_row, PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
     counted_filters = ()

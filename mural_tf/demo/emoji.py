@@ -250,7 +250,7 @@ class _Sources:
       emoji: the keys of the emoji that every training style draws.
       languages: the languages of the variant.
       names: {language: {emoji key: name}}, of these languages and emoji.
-      locale_names: names of languages, territories, scripts and variants, by language; none where the variant has none.
+      locale_names: names of languages, territories, scripts and variants, by language; a variant may leave them out.
       training_styles: the styles of the training's drawings.
       drawings: {style: {emoji key: drawing}}, also of the test's style.
     """

@@ -99,7 +99,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 def dropout_rate(config: ConfigDict) -> float:
-    """Returns the dropout of a tower's layers; a frozen tower has none, so that its states are always the same."""
+    """Returns the dropout of a tower's layers; 0 for a frozen tower, whose states must always be the same."""
     if config.frozen:
         return 0.0
     return config.dropout

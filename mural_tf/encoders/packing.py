@@ -128,7 +128,7 @@ def _gather_with_gather_gradient(
 ) -> list[tf.Tensor]:
     """Returns, for each of `forward_indices`, the inputs' vectors of `size` at these indices.
 
-    Indices count the vectors of all inputs in turn; the index after the last one stands for a vector of zeros. No
+    Indices count the vectors of all inputs in turn; the index after the last one is of a vector of zeros. No
     vector is taken twice, so that a gather by `backward_indices`, one for each input, undoes it. The gradient is that
     gather, because the scatter-add of `tf.gather`'s own gradient takes several times as long.
     """

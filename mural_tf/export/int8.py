@@ -246,7 +246,10 @@ def without_copies(content: bytes) -> bytes:
 
 
 def _constant_factor(first: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> float | None:
-    """Returns the number by which the weights and bias of one product are those of another; `None` if none is."""
+    """Returns the number that `first` must be multiplied by to give `others`; `None` if no number does it.
+
+    Both are the weights and, if it has one, the bias of a product.
+    """
     first_weights = first[0]
     square = np.vdot(first_weights, first_weights) or 1.0
     factor = np.vdot(first_weights, others[0]) / square  # of the least squares

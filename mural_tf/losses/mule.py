@@ -225,7 +225,7 @@ def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
 def _farthest_of_each_language(to_partners: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """Returns bool [S, P]: whether a partner is the anchor's farthest in a language that is not the anchor's.
 
-    Of partners that are equally far the first is the farthest, so that every language has one.
+    Where partners are equally far the first counts as the farthest, so that every language has exactly one.
 
     Args:
       to_partners: float32 [S, P], distance of each anchor to its P = slots - 1 partners.

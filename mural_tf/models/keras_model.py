@@ -148,7 +148,7 @@ class KerasModel(keras.Model):
         self.check_batch(x)
         spec = getattr(x, "element_spec", None)
         self._batch_spec = None
-        # Keras forgets the shapes that x announces. Of a data set that it divides itself they are not a replica's.
+        # Keras forgets the shapes that x announces; but if it divides x itself, they are not a replica's shapes.
         is_divided = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
         if isinstance(spec, Mapping) and not is_divided:
             self._batch_spec = tf.nest.map_structure(_spec_of_one_replica, spec)

@@ -197,7 +197,7 @@ def _configure(
 
     Args:
       config: the configuration before.
-      parts_from: the weights to load: the source's, then those of the text tower `text`, if it is given.
+      parts_from: the weights to load: the source's, then the weights of the text tower `text`, if it is given.
       loaded: the names of all parts that are loaded.
       weights, onto, text: the folders, as the user named them, for messages.
       as_trained: whether pixels and casing are read as the source's trainers read them.

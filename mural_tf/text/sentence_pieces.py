@@ -225,7 +225,7 @@ class SentencePieceTokenizer(Tokenizer):
         begins_word = tf.gather(self._marks_word, ids.flat_values)  # [all pieces]
         if self.layout.marks_ends:
             begins_word = tf.roll(begins_word, shift=1, axis=0)  # the next piece begins a word
-        # A text's first piece begins a word, whatever it is.
+        # A text's first piece always begins a word.
         has_pieces = ids.row_lengths() > 0  # [B]
         first = tf.boolean_mask(ids.row_starts(), has_pieces)
         begins_word |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)

@@ -80,7 +80,7 @@ async def use_the_page(url, tmp_path):
         assert "193" not in "".join(await page.text(".caption")) and await page.look(SEEN) == 12
         await go(page, LINKS.format("Brand=Bolt ×"))
         await go(page, LINKS.format("Regular price>=200 ×"))
-        assert await page.look("location.search") == "?like=193" and await page.look(SEEN) == 20
+        assert (await page.look("location.search")).startswith("?like=193-") and await page.look(SEEN) == 20
         await go(page, LINKS.format("More →"))
         assert "offset=20" in await page.look("location.search") and await page.look(SEEN) == 20
         # Answers while somebody types, on the same page.

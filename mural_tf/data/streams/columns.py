@@ -174,7 +174,7 @@ class ColumnFolder:
         Args:
           texts: blocks of (the texts' keys, int64 [B], the texts); a text may come again.
           embed: returns the vectors of texts.
-          block: how many texts are embedded and stored at a time; 0 stands for `BLOCK`.
+          block: how many texts are embedded and stored at a time; 0: `BLOCK`.
         """
         max_waiting = block or BLOCK
         self._trim()

@@ -368,7 +368,7 @@ def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tenso
     def parse_many(many):
         return {**parse(many), "number": tf.range(tf.size(serialized))}
 
-    # If the one call fails, its data set is empty, and the first element is that of the other data set.
+    # If the one call fails, its data set is empty, and the first element comes from the other data set.
     at_once = tf.data.Dataset.from_tensors(serialized).map(parse_many).ignore_errors()
     one_by_one = tf.data.Dataset.from_tensors(0).map(lambda _: _parse_one_by_one(serialized, parse))
     return at_once.concatenate(one_by_one).take(1).get_single_element()

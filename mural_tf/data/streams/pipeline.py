@@ -201,7 +201,7 @@ def _read_stream(
         sources.append(_open_source(source, files, stream))
     if places is None:
         places = np.stack([start_of(0)] * len(sources))  # [sources, PLACE]
-    # The last source's stream stands for all: they differ only in their folders, and in the draws for single items.
+    # Any source's stream would do here: they differ only in their folders, and in the draws for single items.
     seed = 2 * config.seed + stream.order
     if not any(opened.has_items for opened in sources):
         raise UserError(stream.without)
@@ -241,9 +241,9 @@ def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenS
 
 
 def _usable_of_source(
-    opened: _OpenSource, part: str, order_seed: int, place: np.ndarray, share: Share
+    opened: _OpenSource, part: str, order_seed: int, last_place: np.ndarray, share: Share
 ) -> tf.data.Dataset:
-    """Returns a source's usable items after a place, int64 [PLACE], in blocks; `part` names the source in errors."""
+    """Returns a source's usable items after its last place, int64 [PLACE], in blocks; `part` is its name in errors."""
     stream = opened.stream
     data = stream.settings.data
     items = endless_items(
@@ -251,13 +251,13 @@ def _usable_of_source(
         opened.parse,
         data,
         seed=order_seed,
-        after=place,
+        after=last_place,
         languages=stream.languages,
         language_key=stream.language_key,
         share=share,
         counts=opened.counts,
     )
-    items_used = int(place[2])
+    items_used = int(last_place[2])
     return usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used)
 
 

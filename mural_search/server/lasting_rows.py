@@ -1,0 +1,39 @@
+"""Rows in addresses that people keep and send to others: a row's number and a hash of its item's key.
+
+Rows get other numbers when an item changes or goes. Then the hash finds the item, and no other item is shown in its
+place. A number alone is taken, too, as the JSON of an answer has it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from aiohttp import web
+
+from mural_search.index import Index
+from mural_search.server.addresses import to_number
+
+
+def lasting_row(index: Index, row: int) -> str:
+    """Returns a row as a text for an address: "5-1a2b3c4d5e6f7081"."""
+    (key_hash,) = index.table.key_hashes([row]).tolist()
+    return f"{row}-{key_hash:016x}"
+
+
+def row_of(index: Index, name: str, text: str) -> int:
+    """Returns the row that a parameter of this name holds, of `lasting_row` or a number alone.
+
+    Raises `BadRequest` for another text, and `HTTPNotFound` for an item that is no longer there.
+    """
+    match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)
+    if not match:
+        return to_number(name, text)
+    row = int(match[1])
+    wanted = np.uint64(int(match[2], 16))
+    if row < len(index) and index.table.key_hashes([row])[0] == wanted:
+        return row
+    rows = np.flatnonzero(index.key_hashes == wanted)
+    if not rows.size:
+        raise web.HTTPNotFound(text="This item is no longer here.")
+    return int(rows[0])
