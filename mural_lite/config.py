@@ -251,7 +251,7 @@ def in_sentence_pieces(config: ConfigDict) -> bool:
 def training_folders(data: ConfigDict) -> list[str]:
     """Returns the folders of the training data: of each source of a mixture, else `directory`; [] if none is named.
 
-    Beside sources `directory` is only the folder to evaluate on.
+    With sources `directory` is only the folder to evaluate on.
     """
     if not data.sources:
         return [data.directory] if data.directory else []

@@ -124,9 +124,9 @@ def _matches(pattern: str) -> Iterator[str]:
     if "**" not in parts:
         yield from glob.iglob(pattern)
         return
-    place = parts.index("**")
-    rest = os.sep.join(parts[place + 1 :])
-    begin = os.sep.join(parts[:place]) or os.sep * place
+    position = parts.index("**")
+    rest = os.sep.join(parts[position + 1 :])
+    begin = os.sep.join(parts[:position]) or os.sep * position
     for base in glob.glob(begin) if begin else [os.curdir]:
         for folder, folders, files in os.walk(base):
             folders[:] = [name for name in folders if not name.startswith(".")]

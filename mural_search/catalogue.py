@@ -394,7 +394,7 @@ def _index(
             sources=[str(table.request.table)],
             model=model.fingerprint,
             stamp=model.stamp,
-            of_catalogue=True,
+            by_catalogue=True,
             progress=True,
         )
         report(index, str(folder / INDEX))

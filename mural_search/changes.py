@@ -538,7 +538,7 @@ def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> N
 
 def check_not_of_catalogue(folder: str | os.PathLike, stored: dict) -> None:
     """Raises `UserError` for an index that `catalogue` made, whose table only that command can read."""
-    if stored.get("of_catalogue"):
+    if stored.get("by_catalogue"):
         raise UserError(
             f"The index {display_name(folder)} follows a table: bring it up to date with the command `catalogue` that "
             "made it, or choose another folder."
@@ -565,7 +565,7 @@ def sync(
     sources: Sequence[str] = (),
     split: str = "",
     product: str = "",
-    of_catalogue: bool = False,
+    by_catalogue: bool = False,
     fields: Sequence[str] | None = None,
     model: Fingerprint | None = None,
     stamp: str = "",
@@ -584,7 +584,7 @@ def sync(
       prune: take out other items.
       kind, dtype, sources, split: see `Index.build`.
       product: the field whose value the pictures of one product share.
-      of_catalogue: whether `catalogue` reads the sources, a table; others would take its rows for pictures.
+      by_catalogue: whether `catalogue` reads the sources, a table; others would take its rows for pictures.
       fields: names of the fields to show; None: as before.
       stamp: of the model's files, by which it is known without being opened: `vectors.model_stamp`.
 
@@ -598,14 +598,14 @@ def sync(
         about = {"kind": kind, "dtype": dtype, "split": split}
         stored = meta_of(opened)
         check_settings(folder, stored, about)
-        if not of_catalogue:
+        if not by_catalogue:
             check_not_of_catalogue(folder, stored)
         keep_model(opened, model, f"The index {folder}")
         if stamp and stored.get("stamp") != stamp:
             files.keep(opened, stamp=stamp)
         about |= {"sources": list(sources), "product": product}
-        if of_catalogue:
-            about["of_catalogue"] = True
+        if by_catalogue:
+            about["by_catalogue"] = True
         if any(stored.get(name) != value for name, value in about.items()):
             files.publish(opened, **about)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 from mural_lite.config import has_images, prompts_of
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, json_field, read_json
-from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.towers import preparation
 from mural_tf.export.hub_modules import numbers_of
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
@@ -86,11 +85,11 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     data_sets = {}
     original_sources = []
     languages = set()
-    for source in training_sources(data):
-        description = _description_of(source.directory)
+    for name, source in sorted(data.sources.items()):
+        description = _description_of(source["directory"])
         original_sources += description.get("sources", [])
         languages.update(description.get("languages", []))
-        data_sets[source.name] = {**description, "weight": source.weight}
+        data_sets[name] = {**description, "weight": source.get("weight", 1.0)}
     return {
         "source": data.source,
         "name": "mixture of " + ", ".join(sorted(data_sets)),

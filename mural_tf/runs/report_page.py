@@ -294,7 +294,7 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
 
 
 def _described(description: Mapping) -> list[tuple[str, str]]:
-    """Returns (name, value) of what a dataset.json says."""
+    """Returns (name, value) of the entries of a dataset.json."""
     lines = [(key, str(description[key])) for key in ("name", "license") if key in description]
     for part, splits in _items(description.get("counts")):
         for split, counts in _items(splits):
