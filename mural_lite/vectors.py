@@ -170,7 +170,9 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
         columns = [name for name in stored_names if name != "vector" and (not names or name in names)]
         if not {"name", "vector"} <= set(stored_names):
             raise UserError(f"{path} has the columns {', '.join(stored_names)}: expected name and vector.")
+        row_count = 0
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
+            row_count += len(batch)
             vectors = batch.column(batch.schema.get_field_index("vector"))
             if vectors.null_count:
                 raise UserError(f"{path} holds rows without a vector: leave them out.")
@@ -182,3 +184,7 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
                 raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
             rows = batch.drop_columns(["vector"]).to_pylist()
             yield rows, flat.reshape(len(batch), -1)
+        if row_count != file.metadata.num_rows:  # pyarrow passes over a page whose header is damaged
+            raise UserError(
+                f"{path} is damaged: {row_count} of its {file.metadata.num_rows} rows can be read. Make it again."
+            )

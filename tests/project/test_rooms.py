@@ -41,7 +41,7 @@ CLOSURES = {
     "mural_tf.losses.contrastive": 300,  # the equation
     "mural_tf.models.mural": 3_500,  # a method and its step
     "mural_tf.training.fit": 8_900,  # the loop
-    "mural_tf.export.saved_model": 8_800,  # from an image to a SavedModel
+    "mural_tf.export.saved_model": 8_900,  # from an image to a SavedModel
     "mural_tf.runs.pretrain": 19_300,  # a whole run, without its method, towers and families of weights, found by name
     "mural_search.queries": 2_500,  # from a question to an answer
     "mural_search.server.app": 12_000,  # a shop's settings, words in eleven languages
