@@ -222,7 +222,14 @@ class Side:
 
 
 def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dict[str, str], arguments) -> None:
-    """Prints the sides' times, utilisation and ratios over interleaved rounds; `settings`: {side: setting}."""
+    """Prints the sides' times, utilisation and ratios over interleaved rounds.
+
+    Args:
+      case: the name of a case, whose texts have so many tokens each, `lengths`.
+      sides: {name: process that answers}.
+      settings: {name of a side: its setting}.
+      arguments: of the command line.
+    """
     rounds = []  # of each the answers, {side: answer}
     for _ in range(arguments.rounds + 1):
         rounds.append({name: side.ask(case=case, setting=settings[name]) for name, side in sides.items()})

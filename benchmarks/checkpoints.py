@@ -82,9 +82,10 @@ class Ours:
 
         config = base_config()
         precision = setting  # bfloat16: the weights too, as PyTorch has them
+        # Each tower is built from the fields as they are then, and leaves its own to the next.
         config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
-        siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
         image = build_image_encoder(config.image_tower)
+        siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
         config.text_tower.update(dict(dropout=0.0, precision=precision, **siglip))
         text = build_text_encoder(config.text_tower, ROWS)
         config.text_tower.update(dict(norm="after", activation="gelu", epsilon=1e-5, attention="masked"))
@@ -207,29 +208,42 @@ def main() -> None:
     if arguments.side:
         answer_as(*arguments.side)
         return
-    program = ["-m", "benchmarks.checkpoints", "--side"]
     pythons = {"ours": sys.executable, "PyTorch": arguments.pytorch}
     sides = {}
     for name, setting in itertools.product(pythons, SETTINGS):
-        sides[name, setting] = Side([pythons[name], *program, name, setting])
-    pairs = list(itertools.product(SETTINGS, SETTINGS))  # our setting and PyTorch's
-    head = ["case", *(f"{name}, {setting}" for name, setting in sides)]
+        sides[name, setting] = Side([pythons[name], "-m", "benchmarks.checkpoints", "--side", name, setting])
+    titles = ["case", *(f"{name}, {setting}" for name, setting in sides)]
+    titles += [f"{ours} ÷ PyTorch's {theirs}" for ours, theirs in PAIRS]
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow([*head, *(f"{ours} ÷ PyTorch's {theirs}" for ours, theirs in pairs)])
+    table.writerow(titles)
     for case in arguments.cases:
-        elapsed = {key: [] for key in sides}  # seconds of each round
-        for _ in range(arguments.rounds):
-            for key, side in sides.items():
-                elapsed[key].append(side.ask(case=case)["elapsed"])
-        ratios = []
-        for ours, theirs in pairs:
-            ratios.append([b / a for a, b in zip(elapsed["ours", ours], elapsed["PyTorch", theirs])])
-        count = BATCH * (8 if case == "captions_sorted" else 1)
-        speeds = [f"{count / statistics.median(values):.1f}" for values in elapsed.values()]
-        table.writerow([case, *speeds, *map(spread, ratios)])
+        table.writerow([case, *cells_of(case, sides, arguments.rounds)])
         sys.stdout.flush()
     for side in sides.values():
         side.close()
+
+
+PAIRS = list(itertools.product(SETTINGS, SETTINGS))  # our setting and PyTorch's, which are compared
+
+
+def cells_of(case: str, sides: dict[tuple[str, str], Side], rounds: int) -> list[str]:
+    """Returns the cells of a case: items per second of each side, then the ratios of `PAIRS`.
+
+    `sides`: {("ours" or "PyTorch", setting): the process that answers}; each has its turn in each round.
+    """
+    elapsed: dict[tuple[str, str], list[float]] = {key: [] for key in sides}  # seconds of each round
+    for _ in range(rounds):
+        for key, side in sides.items():
+            elapsed[key].append(side.ask(case=case)["elapsed"])
+    count = BATCH
+    if case == "captions_sorted":
+        count *= 8  # batches
+    speeds = [f"{count / statistics.median(seconds_of_side):.1f}" for seconds_of_side in elapsed.values()]
+    ratios = []
+    for ours, theirs in PAIRS:
+        both = zip(elapsed["ours", ours], elapsed["PyTorch", theirs])
+        ratios.append(spread([their_seconds / our_seconds for our_seconds, their_seconds in both]))
+    return [*speeds, *ratios]
 
 
 if __name__ == "__main__":

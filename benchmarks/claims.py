@@ -150,24 +150,11 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
     if "text_text" in embedder.text_heads:
         head = embedder.with_text_head("text_text")
     matrix = translation_matrix([encode_captions(head, names, language) for language, names in texts.items()])
-    families = np.array([family_of(language) for language in languages])
-    is_same_family = families[:, None] == families
-    is_other_language = ~np.eye(len(languages), dtype=bool)
-    advantages = (matrix.sum(axis=1) - matrix.sum(axis=0)) / (len(languages) - 1)  # as source over as target
-    advantage_of = dict(zip(languages, advantages))
-    ordered = sorted(languages, key=advantage_of.get, reverse=True)
-    row = {
-        "names": f"{len(texts[languages[0]])}",
-        "R@1": f"{matrix[is_other_language].mean():.1f}",
-        "within families": f"{matrix[is_same_family & is_other_language].mean():.1f}",
-        "between families": f"{matrix[~is_same_family].mean():.1f}",
-        "asymmetry": f"{np.abs(matrix - matrix.T)[is_other_language].mean():.1f}",
-        "better as source": " ".join(f"{language} {advantage_of[language]:+.1f}" for language in ordered[:3]),
-        "better as target": " ".join(f"{language} {-advantage_of[language]:+.1f}" for language in ordered[:-4:-1]),
-    }
+    row = {"names": f"{len(texts[languages[0]])}", **_cells_of_matrix(matrix, languages)}
     request = Request(embedder, pathlib.Path(data_dir), "test", default_protocol())
-    metrics = globetrotter(request)[0].metrics
-    suffix = list(request.text_heads())[-1]
+    evaluation, *_ = globetrotter(request)
+    metrics = evaluation.metrics
+    *_, suffix = request.text_heads()  # of the last head, the text-text head if there is one
     for name in ("raw", "rotated", "raw_without_identical", "rotated_without_identical"):
         row[f"words, {name.replace('_', ' ')}"] = f"{metrics[f'globetrotter/word_translation/{name}{suffix}']:.1f}"
     matrix_rows = []
@@ -175,6 +162,27 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
         cells = {target: f"{recall:.1f}" for target, recall in zip(languages, recalls)}
         matrix_rows.append({"from": source, **cells})
     return row, matrix_rows
+
+
+def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]:
+    """Returns the entries of the table that come from the matrix of `translation_matrix`, [L, L], {column: cell}."""
+    families = np.array([family_of(language) for language in languages])  # [L]
+    is_same_family = families[:, None] == families  # [L, L], from [L, 1] and [L]
+    is_other_language = ~np.eye(len(languages), dtype=bool)  # [L, L]
+    as_source = matrix.sum(axis=1)  # [L]
+    as_target = matrix.sum(axis=0)
+    advantages = (as_source - as_target) / (len(languages) - 1)
+    advantage_of = dict(zip(languages, advantages))
+    ordered = sorted(languages, key=advantage_of.get, reverse=True)
+    worst_first = ordered[::-1]
+    return {
+        "R@1": f"{matrix[is_other_language].mean():.1f}",
+        "within families": f"{matrix[is_same_family & is_other_language].mean():.1f}",
+        "between families": f"{matrix[~is_same_family].mean():.1f}",
+        "asymmetry": f"{np.abs(matrix - matrix.T)[is_other_language].mean():.1f}",
+        "better as source": " ".join(f"{language} {advantage_of[language]:+.1f}" for language in ordered[:3]),
+        "better as target": " ".join(f"{language} {-advantage_of[language]:+.1f}" for language in worst_first[:3]),
+    }
 
 
 def main(argv: Sequence[str]) -> None:

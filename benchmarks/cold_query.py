@@ -18,6 +18,7 @@ with all vectors in NumPy as float32, and only SQLite's FTS5, two words of capti
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -120,41 +121,58 @@ def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Ca
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", f"--index={index}", f"--port={PORT}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/healthz", timeout=5).read()
-                break
-            except OSError:
-                if process.poll() is not None:
-                    raise SystemExit("The server ended before it answered.") from None
-                time.sleep(0.02)
-        start = time.perf_counter() - start_time
-
-        def ask(number: int) -> bytes:
-            text = urllib.parse.quote(f"a {COLOURS[number % 8]} {THINGS[number % 10]} {number}")
-            return urllib.request.urlopen(f"{address}/search/answer?sentence={text}", timeout=60).read()
-
-        def used_until_now(engine: str) -> float:
-            if engine == "server":
-                return processor_milliseconds(process.pid)
-            return 1e3 * time.process_time()
-
-        engines = {"server": ask, **rivals}
-        spent = {engine: [] for engine in engines}
-        used = dict.fromkeys(engines, 0.0)
-        ask(0)  # which waits until the index is in memory
-        for number in range(questions):
-            for engine, answer in engines.items():
-                used_before = used_until_now(engine)
-                question_time = time.perf_counter()
-                answer(number)
-                spent[engine].append(1000 * (time.perf_counter() - question_time))
-                used[engine] += used_until_now(engine) - used_before
-        used_per_question = {engine: total / questions for engine, total in used.items()}
-        return {"start": start, "spent": spent, "used": used_per_question, **memory_of(process.pid)}
+        wait_for_answer(process, address)
+        start_seconds = time.perf_counter() - start_time
+        ask(address, 0)  # which waits until the index is in memory
+        engines = {"server": functools.partial(ask, address), **rivals}
+        spent, used = ask_in_turns(engines, questions, process.pid)
+        return {"start": start_seconds, "spent": spent, "used": used, **memory_of(process.pid)}
     finally:
         process.terminate()
         process.wait()
+
+
+def wait_for_answer(process: subprocess.Popen, address: str) -> None:
+    """Waits until a server answers; raises `SystemExit` if its process ends before."""
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/healthz", timeout=5).read()
+            return
+        except OSError:
+            if process.poll() is not None:
+                raise SystemExit("The server ended before it answered.") from None
+            time.sleep(0.02)
+
+
+def ask(address: str, number: int) -> bytes:
+    """Returns a server's answer to the question with a number."""
+    text = urllib.parse.quote(f"a {COLOURS[number % 8]} {THINGS[number % 10]} {number}")
+    return urllib.request.urlopen(f"{address}/search/answer?sentence={text}", timeout=60).read()
+
+
+def ask_in_turns(
+    engines: dict[str, Callable[[int], object]], questions: int, server_process: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns ({engine: milliseconds of each question}, {engine: processor milliseconds per question}).
+
+    The engine "server" works in the process `server_process`, the others in this one.
+    """
+
+    def used_until_now(engine: str) -> float:
+        if engine == "server":
+            return processor_milliseconds(server_process)
+        return 1e3 * time.process_time()
+
+    spent: dict[str, list[float]] = {engine: [] for engine in engines}
+    used = dict.fromkeys(engines, 0.0)
+    for number in range(questions):
+        for engine, answer in engines.items():
+            used_before = used_until_now(engine)
+            question_time = time.perf_counter()
+            answer(number)
+            spent[engine].append(1000 * (time.perf_counter() - question_time))
+            used[engine] += used_until_now(engine) - used_before
+    return spent, {engine: total / questions for engine, total in used.items()}
 
 
 def main(_) -> None:

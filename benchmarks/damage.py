@@ -91,9 +91,10 @@ JSON = (*LINES, *[other_value] * len(LINES))
 
 
 def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
-    """Returns (the bytes after one or, seldom, two kinds of damage, the names of these kinds); `ways`: their functions.
+    """Returns (the bytes after one or, seldom, two kinds of damage, the names of these kinds).
 
-    Only the first damage can be `other_value`, which needs valid JSON, and empty data are damaged no further.
+    `ways` are the functions of the kinds, of which a repeated one is likelier. Only the first damage can be
+    `other_value`, because it needs valid JSON; empty data are damaged no further.
     """
     data = bytearray(good)
     names = []

@@ -99,17 +99,7 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
     config = toy_data.toy_config(folder)
     config.data.max_skipped_fraction = 1.0
     config.train.image_text_batch = config.train.text_text_batch = 1
-    used = 0
-    tally = None
-    for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
-        tally = batch[f"{stream}_tally"].numpy()[0, 0]
-        epoch = int(batch[f"{stream}_place"][0, 0, 0])
-        if epoch:
-            break
-        used += 1
-    read, skipped = tally[0, :2].tolist()
-    assert read == used + 1 + skipped, f"{read} read, {used} + 1 used, {skipped} skipped"
-    assert skipped == tally[1:, 0].sum(), "the kinds do not add up"
+    used, skipped = first_epoch(config, stream)
     data = (folder / name).read_bytes()
     originals = frames(good / name)
     whole = sum(frame in data for frame in originals)
@@ -117,6 +107,25 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
     missing = (whole + in_others) * items_of_record - used
     assert missing <= skipped, f"{whole} records are whole, {missing} items of them are missing, {skipped} skipped"
     assert whole == len(originals) or skipped > 0 or not data, f"{len(originals) - whole} records lost in silence"
+    return used, skipped
+
+
+def first_epoch(config, stream: str) -> tuple[int, int]:
+    """Returns how many items the first epoch of a stream has, in batches of 1, and how many it skipped.
+
+    Asserts that the stream's own tally says the same.
+    """
+    used = 0
+    tally = None
+    for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
+        tally = batch[f"{stream}_tally"].numpy()[0, 0]
+        epoch = int(batch[f"{stream}_place"][0, 0, 0])
+        if epoch:  # the first item of the second epoch, which the tally counts, too
+            break
+        used += 1
+    read, skipped = tally[0, :2].tolist()
+    assert read == used + 1 + skipped, f"{read} read, {used} + 1 used, {skipped} skipped"
+    assert skipped == tally[1:, 0].sum(), "the kinds do not add up"
     return used, skipped
 
 
@@ -188,17 +197,19 @@ def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
 
     Returns 0 for a file that does not hold captions as plain text.
     """
-    if caption(0).encode() not in unpacked(good):
+    if caption(0).encode() not in read_unpacked(good):
         return 0
-    content = unpacked(copy)
+    content = read_unpacked(copy)
     return sum(caption(i).encode() not in content for i in range(COUNT))
 
 
-def unpacked(path: pathlib.Path) -> bytes:
+def read_unpacked(path: pathlib.Path) -> bytes:
     """Returns a file's content, decompressed if it is a .gz; b"" if it cannot be decompressed."""
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return content
     except (OSError, EOFError, ValueError, zlib.error):
         return b""
 
@@ -210,9 +221,6 @@ def caption(index: int) -> str:
 
 def make_sources(folder: pathlib.Path) -> None:
     """Writes the files of `SOURCES`, all with the same pictures and captions."""
-    import pyarrow
-    import pyarrow.parquet
-
     for name in ("images", "tars", "shards"):
         (folder / name).mkdir(parents=True)
     images = [smooth_pictures.image_bytes(i, 24, 20) for i in range(COUNT)]
@@ -220,27 +228,53 @@ def make_sources(folder: pathlib.Path) -> None:
     sentences = [f"ein Satz {i:03d}" for i in range(COUNT)]
     for i, image in enumerate(images):
         (folder / f"images/{i}.jpg").write_bytes(image)
-    with tarfile.open(folder / "tars/00000.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+    write_tar(folder / "tars/00000.tar", images, captions)
+    write_shard(folder / "shards/00000.tfrecord", images, captions)
+    (folder / "captions.tsv").write_text("".join(f"{i}.jpg\t{captions[i]}\n" for i in range(COUNT)))
+    (folder / "pairs.tsv").write_text("".join(f"{sentences[i]}\t{captions[i]}\n" for i in range(COUNT)))
+    write_wit(folder, captions)
+    write_json(folder, captions)
+    write_parquet(folder / "part.parquet", sentences, captions)
+    members = {}
+    for language, texts in {"de": sentences, "en": captions}.items():
+        members[f"X.de-en.{language}"] = "".join(f"{text}\n" for text in texts).encode()
+    convert_data.write_moses(folder / "de-en.txt.zip", members)
+
+
+def write_tar(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
+    """Writes a tar file of img2dataset."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for i in range(COUNT):
             metadata = json.dumps({"url": f"http://x/{i}.jpg", "caption": captions[i]}).encode()
             for ending, content in {"jpg": images[i], "txt": captions[i].encode(), "json": metadata}.items():
                 member = tarfile.TarInfo(f"{i:09d}.{ending}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    with tf.io.TFRecordWriter(str(folder / "shards/00000.tfrecord")) as writer:
+
+
+def write_shard(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
+    """Writes a TFRecord file of img2dataset."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
         for i in range(COUNT):
             values = {"key": str(i).encode(), "jpg": images[i], "txt": captions[i].encode()}
             feature = {}
             for key, value in values.items():
                 feature[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    (folder / "captions.tsv").write_text("".join(f"{i}.jpg\t{captions[i]}\n" for i in range(COUNT)))
-    (folder / "pairs.tsv").write_text("".join(f"{sentences[i]}\t{captions[i]}\n" for i in range(COUNT)))
-    titles = ('"a\nb"' if i == 5 else "x" for i in range(COUNT))  # WIT's files are quoted as CSV files are
-    wit = "language\tpage_title\timage_url\tcaption_reference_description\n"
-    wit += "".join(f"en\t{title}\t{i}.jpg\t{captions[i]}\n" for i, title in enumerate(titles))
-    (folder / "wit.tsv").write_text(wit)
-    (folder / "wit.tsv.gz").write_bytes(gzip.compress(wit.encode()))
+
+
+def write_wit(folder: pathlib.Path, captions: Sequence[str]) -> None:
+    """Writes a table of WIT's, plain and compressed."""
+    text = "language\tpage_title\timage_url\tcaption_reference_description\n"
+    for i in range(COUNT):
+        title = '"a\nb"' if i == 5 else "x"  # WIT's files are quoted as CSV files are
+        text += f"en\t{title}\t{i}.jpg\t{captions[i]}\n"
+    (folder / "wit.tsv").write_text(text)
+    (folder / "wit.tsv.gz").write_bytes(gzip.compress(text.encode()))
+
+
+def write_json(folder: pathlib.Path, captions: Sequence[str]) -> None:
+    """Writes COCO's captions in its own form and in Karpathy's."""
     pictures = [{"id": i, "file_name": f"{i}.jpg"} for i in range(COUNT)]
     annotations = [{"id": 100 + i, "image_id": i, "caption": captions[i]} for i in range(COUNT)]
     (folder / "coco.json").write_text(json.dumps({"images": pictures, "annotations": annotations}))
@@ -249,12 +283,15 @@ def make_sources(folder: pathlib.Path) -> None:
         image_sentences = [{"raw": captions[i], "sentid": i}]
         entries.append({"filename": f"{i}.jpg", "cocoid": i, "split": "train", "sentences": image_sentences})
     (folder / "karpathy.json").write_text(json.dumps({"dataset": "coco", "images": entries}))
+
+
+def write_parquet(path: pathlib.Path, sentences: Sequence[str], captions: Sequence[str]) -> None:
+    """Writes text pairs as Parquet, in several row groups."""
+    import pyarrow
+    import pyarrow.parquet
+
     rows = pyarrow.Table.from_pylist([{"sentence": sentences[i], "text": captions[i]} for i in range(COUNT)])
-    pyarrow.parquet.write_table(rows, folder / "part.parquet", row_group_size=4)
-    members = {}
-    for language, texts in {"de": sentences, "en": captions}.items():
-        members[f"X.de-en.{language}"] = "".join(f"{text}\n" for text in texts).encode()
-    convert_data.write_moses(folder / "de-en.txt.zip", members)
+    pyarrow.parquet.write_table(rows, path, row_group_size=4)
 
 
 KINDS = {

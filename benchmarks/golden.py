@@ -99,30 +99,52 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
 def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns the texts' and the pictures' part of `golden_vectors`."""
     import torch
-    from PIL import Image
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+    from transformers import AutoModel
 
     model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     model_type = model.config.model_type
     if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
         raise ValueError(f"{folder} holds a {model_type!r}: expected a model of images and texts, or modules.json.")
-    length = model.config.text_config.max_position_embeddings
-    if model_type == "align":
+    text_inputs, mask = _text_inputs(folder, model.config)
+    pictures = draw_pictures()
+    image_inputs, pixels = _image_inputs(folder, pictures)
+    with torch.no_grad():
+        texts = model.get_text_features(**text_inputs)
+        images = model.get_image_features(**image_inputs)
+    return {
+        **_ids(text_inputs["input_ids"], mask),
+        "text_vectors": _normalised(texts),
+        **{f"picture_{i}": np.frombuffer(picture, np.uint8) for i, picture in enumerate(pictures)},
+        "pixels": pixels,
+        "image_vectors": _normalised(images),
+    }
+
+
+def _text_inputs(folder: pathlib.Path, config) -> tuple[dict, object]:
+    """Returns (the text tower's arguments for `SENTENCES`, the mask of their tokens, int64 [N, T])."""
+    import torch
+    from transformers import AutoTokenizer
+
+    length = config.text_config.max_position_embeddings
+    if config.model_type == "align":
         length = min(length, 64)  # AlignProcessor's
-    is_siglip = model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    is_siglip = config.model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
     padding = "max_length" if is_siglip else True
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     tokens = tokenizer(SENTENCES, padding=padding, truncation=True, max_length=length, return_tensors="pt")
     ids = tokens["input_ids"]
     if is_siglip:
-        mask = torch.ones_like(ids)
-        text_inputs = {"input_ids": ids}
-    else:
-        mask = tokens["attention_mask"]
-        text_inputs = {"input_ids": ids, "attention_mask": mask}
-    pictures = draw_pictures()
+        return {"input_ids": ids}, torch.ones_like(ids)
+    return {"input_ids": ids, "attention_mask": tokens["attention_mask"]}, tokens["attention_mask"]
+
+
+def _image_inputs(folder: pathlib.Path, pictures: list[bytes]) -> tuple[dict, np.ndarray]:
+    """Returns (the image tower's arguments for M pictures, their pixels, float32 [M, S, S, 3] in [0, 255])."""
+    from PIL import Image
+    from transformers import AutoImageProcessor
+
     processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-    # The values of black and white tell how pixels are normalised.
+    # Black and white come first, because their values tell how pixels are normalised.
     opened = [Image.new("RGB", (64, 64), color) for color in ("black", "white")]
     opened += [Image.open(io.BytesIO(picture)) for picture in pictures]
     prepared = processor(images=opened, return_tensors="pt")
@@ -130,21 +152,11 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if "spatial_shapes" in prepared:
         pixels = _squares(values, prepared["spatial_shapes"].tolist())
     else:
-        black = values[:1]
+        black = values[:1]  # [1, 3, S, S]
         white = values[1:2]
-        pixels = 255 * (values[2:] - black) / (white - black)
+        pixels = 255 * (values[2:] - black) / (white - black)  # [M, 3, S, S]
         pixels = pixels.permute(0, 2, 3, 1).numpy().astype(np.float32)
-    image_inputs = {name: value[2:] for name, value in prepared.items()}
-    with torch.no_grad():
-        texts = model.get_text_features(**text_inputs)
-        images = model.get_image_features(**image_inputs)
-    return {
-        **_ids(ids, mask),
-        "text_vectors": _normalised(texts),
-        **{f"picture_{i}": np.frombuffer(picture, np.uint8) for i, picture in enumerate(pictures)},
-        "pixels": pixels,
-        "image_vectors": _normalised(images),
-    }
+    return {name: value[2:] for name, value in prepared.items()}, pixels
 
 
 def _squares(values, shapes: list[list[int]]) -> np.ndarray:

@@ -117,10 +117,7 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     if ids.max() >= len(pieces):
         raise _other(f"has ids up to {ids.max()}, and the vocabulary {len(pieces)} pieces")
     if ids.shape[1] > length:
-        raise UserError(
-            f"The golden file has rows of {ids.shape[1]} ids, and the model takes {length}: it is of another "
-            "checkpoint."
-        )
+        raise _other(f"has rows of {ids.shape[1]} ids, and the model takes {length}")
     texts = [config.vocabulary.prompt + sentence for sentence in sentences]
     tokenizer = tokenizer_of(config, pieces).with_prompt("")
     tokens = tokenizer(texts, pad="longest")
@@ -128,21 +125,27 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     here = _rows(_as_hugging_face(tokenizer, texts))
     different = [row for row, (ours, theirs) in enumerate(zip(here, there)) if ours != theirs]
     if not different:
+        line = f"equal for {len(texts)} sentences"
         explained = sum(ours != theirs for ours, theirs in zip(_rows(tokens), there))
-        note = f", {explained} of them but for the tokens that docs/checkpoints.md names" if explained else ""
-        return tokens, (True, f"equal for {len(texts)} sentences{note}")
+        if explained:
+            line += f", {explained} of them but for the tokens that docs/checkpoints.md names"
+        return tokens, (True, line)
     first = different[0]
-    ours = here[first]
-    theirs = there[first]
-    begin = min(len(ours), len(theirs))  # if the longer ids begin with the shorter
+    difference = _difference(here[first], there[first])
+    line = f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {difference}"
+    return tokens, (False, line)
+
+
+def _difference(ours: list[int], theirs: list[int]) -> str:
+    """Returns in words how two lists of ids differ, with five ids of each from the first difference on."""
+    begin = min(len(ours), len(theirs))  # if the longer list begins with the shorter
     for position, (our_id, their_id) in enumerate(zip(ours, theirs)):
         if our_id != their_id:
             begin = position
             break
-    return tokens, (
-        False,
-        f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {len(ours)} ids here, "
-        f"{len(theirs)} there; from place {begin} {ours[begin : begin + 5]} here, {theirs[begin : begin + 5]} there",
+    return (
+        f"{len(ours)} ids here, {len(theirs)} there; from place {begin} {ours[begin : begin + 5]} here, "
+        f"{theirs[begin : begin + 5]} there"
     )
 
 

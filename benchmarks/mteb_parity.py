@@ -29,7 +29,7 @@ SCORES = ("f1", "accuracy", "ndcg_at_10", "recall_at_1")
 
 
 def metadata(name: str, task_type: str, score: str, languages) -> TaskMetadata:
-    """Returns a task's description; `score`: the name of its main score, `languages` as mteb lists them."""
+    """Returns a task's description with the name of its main score; `languages` are as mteb lists them."""
     return TaskMetadata(
         name=name, description="-", dataset={"path": "local", "revision": "1"}, type=task_type, category="t2t",
         modalities=["text"], eval_splits=["test"], eval_langs=languages, main_score=score, reference=None, date=None,
@@ -59,7 +59,7 @@ class Retrieval(AbsTaskRetrieval):
         split = RetrievalSplitData(
             queries=Dataset.from_dict({"id": ids, "text": german}),
             corpus=Dataset.from_dict({"id": ids, "title": [""] * len(ids), "text": english}),
-            relevant_docs={number: {number: 1} for number in ids},
+            relevant_docs={sentence_id: {sentence_id: 1} for sentence_id in ids},
             top_ranked=None,
         )
         self.dataset = {"default": {"test": split}}

@@ -20,6 +20,7 @@ import collections
 import contextlib
 import copy
 import csv
+import functools
 import json
 import math
 import os
@@ -90,8 +91,11 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr)
 
 
-def _changes_of_expression(node: ast.AST) -> Changes:
-    """Yields (operator, the node that takes the place) of an expression, except changes of calls."""
+def _changes_of_expression(node: ast.AST, is_condition: bool) -> Changes:
+    """Yields (operator, the node that takes the place) of an expression, except changes of calls.
+
+    `is_condition`: whether it is what an `if` or a `while` asks.
+    """
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield "comparison", _changed(node, ops=[_other_operation(node.ops[0])])
     elif isinstance(node, ast.BinOp) and _other_operation(node.op):
@@ -109,7 +113,7 @@ def _changes_of_expression(node: ast.AST) -> Changes:
         for part in ("lower", "upper", "step"):
             if getattr(node.slice, part) is not None:
                 yield "slice", _changed(node, slice=_changed(node.slice, **{part: None}))
-    if getattr(node, "is_condition", False):  # `mistakes_in` sets it
+    if is_condition:
         yield "condition negated", ast.UnaryOp(ast.Not(), node)
 
 
@@ -158,12 +162,12 @@ def _changes_of_statement(node: ast.stmt) -> Changes:
         yield "return changed", _changed(node, value=other)
 
 
-def _changes(node: ast.AST) -> Changes:
-    """Yields all changes of a node, not of the nodes within it."""
+def _changes(node: ast.AST, is_condition: bool) -> Changes:
+    """Yields all changes of a node, not of the nodes within it; for `is_condition` see `_changes_of_expression`."""
     if isinstance(node, ast.stmt):
         yield from _changes_of_statement(node)
     elif isinstance(node, ast.expr):
-        yield from _changes_of_expression(node)
+        yield from _changes_of_expression(node, is_condition)
     if isinstance(node, ast.Call):
         yield from _changes_of_call(node)
 
@@ -213,34 +217,58 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
 
 def mistakes_in(file: str, text: str) -> list[Mistake]:
     """Returns all mistakes that may be put into a file."""
-    content = text.encode()
-    starts = [0]
-    for line in content.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    mistakes = []
-    left_out = set()
+    finder = _Finder(file, text.encode())
+    finder.visit(ast.parse(text), function="")
+    return finder.mistakes
 
-    def visit(node: ast.AST, function: str) -> None:
-        left_out.update(map(id, _left_out(node)))
-        if id(node) in left_out:
+
+class _Finder:
+    """Collects the mistakes of a file in `mistakes`, from the top of its syntax tree down."""
+
+    def __init__(self, file: str, content: bytes):
+        self.mistakes: list[Mistake] = []
+        self._file = file
+        self._content = content
+        self._line_begins = [0]  # in bytes, as the columns of nodes are
+        for line in content.splitlines(keepends=True):
+            self._line_begins.append(self._line_begins[-1] + len(line))
+        self._excluded: set[int] = set()  # `id` of the nodes in which no mistake is put
+
+    def visit(self, node: ast.AST, function: str, is_condition: bool = False) -> None:
+        """Adds the mistakes of a node in a function, and of all nodes within it."""
+        # `_left_out` names the node itself or parts of it, which are visited after it.
+        self._excluded.update(map(id, _left_out(node)))
+        if id(node) in self._excluded:
             return
+        for operator, changed in _changes(node, is_condition):
+            mistake = self._mistake(node, function, operator, changed)
+            if not mistake.before.startswith("elif"):  # which cannot be left out
+                self.mistakes.append(mistake)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            function = node.name
+        condition = None
         if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-            node.test.is_condition = True
-        for operator, changed in _changes(node):
-            begin = starts[node.lineno - 1] + node.col_offset
-            end = starts[node.end_lineno - 1] + node.end_col_offset
-            before = content[begin:end].decode()
-            after = ast.unparse(ast.fix_missing_locations(changed))
-            if isinstance(node, ast.expr):
-                after = f"({after})"
-            if not before.startswith("elif"):  # which cannot be left out
-                mistakes.append(Mistake(file, node.lineno, function, operator, begin, end, before, after))
-        name = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else function
+            condition = node.test
         for child in ast.iter_child_nodes(node):
-            visit(child, name)
+            self.visit(child, function, is_condition=child is condition)
 
-    visit(ast.parse(text), "")
-    return mistakes
+    def _mistake(self, node: ast.AST, function: str, operator: str, changed: ast.AST) -> Mistake:
+        """Returns the mistake that puts a changed node in the place of a node."""
+        begin = self._line_begins[node.lineno - 1] + node.col_offset
+        end = self._line_begins[node.end_lineno - 1] + node.end_col_offset
+        after = ast.unparse(ast.fix_missing_locations(changed))
+        if isinstance(node, ast.expr):
+            after = f"({after})"  # its neighbours may bind more strongly than its own operators
+        return Mistake(
+            file=self._file,
+            line=node.lineno,
+            function=function,
+            operator=operator,
+            begin=begin,
+            end=end,
+            before=self._content[begin:end].decode(),
+            after=after,
+        )
 
 
 def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
@@ -474,12 +502,9 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
     unknown = sorted(set(names) - set(rooms))
     if unknown:
         parser.error(f"unknown rooms {', '.join(unknown)}; known: {', '.join(rooms)}")
-    tests = read_words(root, "tests/**/test_*.py")
-    package = read_words(root, "mural_*/**/*.py")
-
-    def near(mistake):
-        return nearest(mistake, tests, package)
-
+    near = functools.partial(
+        nearest, tests=read_words(root, "tests/**/test_*.py"), package=read_words(root, "mural_*/**/*.py")
+    )
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(root, pathlib.Path(folder), options.seconds, options.output.with_suffix(".seconds.json"))
@@ -488,15 +513,20 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
             for path in rooms[name]:
                 mistakes += mistakes_in(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
             chosen = drawn(mistakes, options.each, random.Random(f"{options.seed} {name}"))
-            outcomes = collections.Counter(try_room(trial, chosen, near, options.seed, options.output))
-            noticed = outcomes["noticed"]
-            low, high = wilson(noticed, noticed + outcomes["survived"])
-            share = f"{noticed} of {noticed + outcomes['survived']} noticed"
-            lines.append(
-                f"{name:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {outcomes['untested']} untested"
-            )
+            outcomes = try_room(trial, chosen, near, options.seed, options.output)
+            lines.append(share_line(name, outcomes))
             print(lines[-1], flush=True)
     print("\n".join(["", f"seed {options.seed}, 95% by Wilson:", *lines]))
+
+
+def share_line(room: str, outcomes: list[str]) -> str:
+    """Returns the line of a room: the share of mistakes that tests noticed, if they had tests that ended."""
+    counts = collections.Counter(outcomes)
+    noticed = counts["noticed"]
+    tried = noticed + counts["survived"]
+    low, high = wilson(noticed, tried)
+    share = f"{noticed} of {tried} noticed"
+    return f"{room:12} {share:22} {100 * low:3.0f} to {100 * high:3.0f}%, {counts['untested']} untested"
 
 
 if __name__ == "__main__":

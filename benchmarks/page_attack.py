@@ -86,7 +86,7 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
     wrong = []
     sizes = []
     for number in range(count):
-        is_good = number % 2
+        is_good = number % 2 == 1
         raw = good_request(draw, items) if is_good else bad_request(draw)
         patience = 30.0 if is_good else 0.3  # seconds; a request that is cut off is never answered
         status = status_of(port, raw, patience)

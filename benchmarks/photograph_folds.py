@@ -58,7 +58,15 @@ STAGE_STEPS = 600
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A method and its fields; `after`: the name of the row whose model it starts from."""
+    """A method and its fields.
+
+    Attributes:
+      name: the row's name in the table.
+      method: the name of the method, or "translated" for the stage of translations.
+      fields: {field of the configuration: value}.
+      after: the name of the row whose model it starts from, "" for a row that starts from the towers.
+      shares: the names of `SHARES` with which it is trained.
+    """
 
     name: str
     method: str
@@ -140,7 +148,8 @@ def _captions_by_number(captions: Iterable[caption_files.Caption]) -> dict[str, 
 
 def _number(file_name: str) -> str:
     """Returns Flickr's number of a file: 1000268201_693b08cb0e.jpg in Flickr8k, 1000268201.jpg in Multi30K."""
-    return re.split("[_.]", file_name)[0]
+    number, *_ = re.split("[_.]", file_name)
+    return number
 
 
 def fold_of(number: str) -> int:
@@ -226,11 +235,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
         config.optimizer.warmup_steps = 30
         config.train.image_text_batch = config.train.text_text_batch = 256
         if row.method == "etcl":
-            config.train.steps = 60
-            config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
-            config.optimizer.warmup_steps = 0
-            config.loss.text_text_weight = 1 / 3
-            config.loss.image_text_weight = 1 / 3
+            _set_etcl_stage(config)
         if tower == "bert":
             _begin_from_nothing(config)
     config.seed = seed
@@ -242,6 +247,15 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
     config.evaluation.groups = ConfigDict({"others": OTHERS})
     config.update_from_flattened_dict(row.fields)
     return config
+
+
+def _set_etcl_stage(config: ConfigDict) -> None:
+    """Sets the steps, rates and weights of [ETCL]'s stage, which tunes the heads of another row."""
+    config.train.steps = 60
+    config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
+    config.optimizer.warmup_steps = 0
+    config.loss.text_text_weight = 1 / 3
+    config.loss.image_text_weight = 1 / 3
 
 
 def _begin_from_nothing(config: ConfigDict) -> None:

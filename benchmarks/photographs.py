@@ -113,14 +113,27 @@ def commit() -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
-    """Adds the lines that the tables in `output` lack; `models`: NAME=MODEL of each; `only`: names of data sets."""
+def _named_models(entries: list[str]) -> list[tuple[str, str]]:
+    """Returns (name, path) of each NAME=MODEL; raises `UserError` for another text, or none."""
     named_models = []
-    for entry in models:
+    for entry in entries:
         name, _, path = entry.partition("=")
         named_models.append((name, path))
     if not named_models or not all(name and path for name, path in named_models):
-        raise UserError(f"--models={','.join(models)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
+        raise UserError(f"--models={','.join(entries)}: expected NAME=MODEL, such as emoji=workdirs/emoji.")
+    return named_models
+
+
+def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
+    """Measures models on data sets, and adds the lines that the tables lack.
+
+    Args:
+      models: NAME=MODEL of each.
+      data: the folder of the data sets' clones.
+      output: the folder of the tables.
+      only: the names of the data sets.
+    """
+    named_models = _named_models(models)
     revision = commit()
     output.mkdir(parents=True, exist_ok=True)  # before the minutes of the first table
     for name, path in named_models:

@@ -20,6 +20,7 @@ import time
 import numpy as np
 
 from benchmarks.against_transformers import spread
+from benchmarks.text_engines import limit_litert, limit_tensorflow
 
 ENGINES = ("tensorflow", "litert")
 BATCH = 32
@@ -30,21 +31,7 @@ def work(options) -> None:
 
     These are processor seconds for all pictures. The first line that it prints is the number of pictures.
     """
-    if options.worker == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-    else:
-        from mural_lite.litert.runtime import set_threads
-
-        set_threads(1)
-    import mural_tf
-
-    folder = pathlib.Path(options.export)
-    if options.worker == "litert":
-        folder = folder / "lite"
-    embedder = mural_tf.load(folder)
+    embedder = load_engine(options.worker, pathlib.Path(options.export))
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
     pictures = pictures[: options.count]
 
@@ -59,6 +46,19 @@ def work(options) -> None:
         start = time.process_time()
         embed(int(line))
         print(json.dumps(time.process_time() - start), flush=True)
+
+
+def load_engine(name: str, export: pathlib.Path):
+    """Returns an export's `Embedder` in TensorFlow or LiteRT, with one thread."""
+    if name == "tensorflow":
+        limit_tensorflow()
+        folder = export
+    else:
+        limit_litert()
+        folder = export / "lite"
+    import mural_tf
+
+    return mural_tf.load(folder)
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
 
 
 def title_of(row: int, texts: dict[str, str]) -> tuple[str, str]:
-    """Returns (language, text) of the one title that the stamp in a row keeps; `texts`: {language: title}."""
+    """Returns (language, text) of the one title that the stamp in a row keeps, of its titles {language: title}."""
     turns = [*TITLES[row % len(TITLES) :], *TITLES]  # from the row's own language on
     language = next(language for language in turns if texts.get(language))
     return language, texts[language]

@@ -152,7 +152,7 @@ def _title(path: pathlib.Path) -> str:
 
 
 def _questions(words: dict[str, dict[str, str]], rows: dict[str, list[int]]) -> Questions:
-    """Returns the words of all languages as questions; `rows`: {name of a word: rows of its drawings}."""
+    """Returns the words of all languages as questions, with the rows of their drawings, {name of a word: rows}."""
     questions = {}
     for language, texts in words.items():
         questions[language] = [(texts[name], right_rows) for name, right_rows in rows.items() if texts.get(name)]

@@ -9,8 +9,8 @@ A page names its table by a comment on a line of its own, and the table follows 
 
 is of docs/results/methods.csv, whose first line names the columns. `rows` lists the first cells of the rows to
 show, and `columns` the columns, counted from 0; without them everything is shown. For a file with a line per seed, as
-`benchmarks.table` writes it, the means ± standard deviations are shown, with a digit less, without the columns seed and
-commit. A column `held_out_names:4` is column 4 of that file, of the lines with the same first cell.
+`benchmarks.table` writes it, the means ± standard deviations are shown, with one decimal less, without the columns seed
+and commit. A column `held_out_names:4` is column 4 of that file, of the lines with the same first cell.
 """
 
 from __future__ import annotations
@@ -73,20 +73,25 @@ def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
     by_name: dict[str, list[list[str]]] = {}
     for name, _, _, *cells in lines:
         by_name.setdefault(name, []).append(cells)
-    return [[name, *map(_mean, zip(*seeds))] for name, seeds in by_name.items()]
+    return [[name, *map(_mean_and_deviation, zip(*seeds))] for name, seeds in by_name.items()]
 
 
-def _mean(cells: tuple[str, ...]) -> str:
-    """Returns "mean ± standard deviation" of a column's cells, with a digit less; "–" if a cell is empty."""
+def _mean_and_deviation(cells: tuple[str, ...]) -> str:
+    """Returns "mean ± standard deviation" of a column's cells, one for each seed; "–" if a cell is empty.
+
+    The deviation is left out for a single seed, and for whole numbers, such as counts of pairs.
+    """
     if "" in cells:
         return "–"
     numbers = list(map(float, cells))
+    # All cells of a column have as many decimals as its first cell. The last one is left out, because it says less than
+    # the seeds differ by.
     _, _, decimals = cells[0].partition(".")
-    digits = max(0, len(decimals) - 1)
-    mean = f"{statistics.mean(numbers):,.{digits}f}"
-    if digits == 0 or len(numbers) == 1:
+    shown_decimals = max(0, len(decimals) - 1)
+    mean = f"{statistics.mean(numbers):,.{shown_decimals}f}"
+    if shown_decimals == 0 or len(numbers) == 1:
         return mean
-    return f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(numbers):.{shown_decimals}f}"
 
 
 def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:

@@ -50,19 +50,28 @@ def places(languages: list[str]) -> np.ndarray:
             if code in available:
                 code_of[tag] = code
     features = uriel.get_features(list(code_of.values()), "geo", header=True)
-    names = features.pop("CODE")  # such as "GEOLOC_12_-34"
-    latitudes, longitudes = np.radians([list(map(float, name.split("_")[1:])) for name in names]).T
-    points = np.stack(
-        [np.cos(latitudes) * np.cos(longitudes), np.cos(latitudes) * np.sin(longitudes), np.sin(latitudes)], axis=1
-    )
+    points = _points(features.pop("CODE"))  # [P, 3]
     positions = np.full((len(languages), 3), np.nan)
     for row, tag in enumerate(languages):
         distances = features.get(code_of.get(tag), ["--"])
         if "--" not in distances:
-            cosines = np.cos(np.pi * np.array(distances, float))
-            vector = np.linalg.lstsq(points, cosines, rcond=None)[0]
+            cosines = np.cos(np.pi * np.array(distances, float))  # [P]
+            vector, *_ = np.linalg.lstsq(points, cosines, rcond=None)  # [3]
             positions[row] = vector / np.linalg.norm(vector)
     return positions
+
+
+def _points(names: list[str]) -> np.ndarray:
+    """Returns the points that URIEL's names say, such as "GEOLOC_12_-34", float64 [P, 3] on the unit sphere."""
+    latitudes = []
+    longitudes = []
+    for name in names:
+        _, latitude, longitude = name.split("_")
+        latitudes.append(float(latitude))
+        longitudes.append(float(longitude))
+    phi = np.radians(latitudes)
+    theta = np.radians(longitudes)
+    return np.stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)], axis=1)
 
 
 def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
@@ -94,12 +103,12 @@ def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
     """
     same = np.array(families)[:, None] == np.array(families)  # [L, L]
     np.fill_diagonal(same, False)
-    has_relative = same.any(axis=1)  # [L]
+    with_relative = same.any(axis=1)  # [L]
     to_others = similarity.copy()
     np.fill_diagonal(to_others, -np.inf)
     hits = same[np.arange(len(same)), np.argmax(to_others, axis=1)]
-    by_chance = same[has_relative].sum(axis=1).mean() / (len(same) - 1)
-    return 100 * float(hits[has_relative].mean()), 100 * float(by_chance)
+    by_chance = same[with_relative].sum(axis=1).mean() / (len(same) - 1)
+    return 100 * float(hits[with_relative].mean()), 100 * float(by_chance)
 
 
 def rank(similarity: np.ndarray, language: int, partner: int) -> int:
@@ -112,29 +121,19 @@ def measure(path: str) -> dict[str, str]:
     """Returns the table's entries, {column: cell}, for one similarity.csv."""
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
-    tags = head[1:]
-    matrix = np.array([line[1:] for line in lines], float)
-    located = places(tags)
-    compared_rows = []
-    without_place = []
-    for row, tag in enumerate(tags):
-        if "-" in tag:
-            continue
-        if np.isnan(located[row]).any():
-            without_place.append(tag)
-        elif family_of(tag) not in ("Constructed", "Creoles"):
-            compared_rows.append(row)
-    count = len(compared_rows)
-    if count < 4:
-        raise UserError(f"{path}: {count} languages have a family and a place; at least four are needed.")
-    print(f"{path}: {count} of {len(tags)} languages; without a place: {', '.join(without_place) or 'none'}")
-    tags = [tags[row] for row in compared_rows]
-    matrix = matrix[np.ix_(compared_rows, compared_rows)]
-    located = located[compared_rows]
+    all_tags = head[1:]
+    located = places(all_tags)
+    rows, without_place = _compared(all_tags, located)
+    if len(rows) < 4:
+        raise UserError(f"{path}: {len(rows)} languages have a family and a place; at least four are needed.")
+    print(f"{path}: {len(rows)} of {len(all_tags)} languages; without a place: {', '.join(without_place) or 'none'}")
+    tags = [all_tags[row] for row in rows]
+    matrix = np.array([line[1:] for line in lines], float)[np.ix_(rows, rows)]  # [L, L]
+    located = located[rows]  # [L, 3]
     families = list(map(family_of, tags))
-    same = (np.array(families)[:, None] == np.array(families)).astype(float)
-    near = -np.arccos(np.clip(located @ located.T, -1, 1))
-    cells = {"languages": f"{count}"}
+    same = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
+    near = -np.arccos(np.clip(located @ located.T, -1, 1))  # [L, L]
+    cells = {"languages": f"{len(rows)}"}
     correlations = {
         "family": mantel(matrix, same),
         "nearness": mantel(matrix, near),
@@ -147,6 +146,32 @@ def measure(path: str) -> dict[str, str]:
     share, by_chance = purity(matrix, families)
     cells["nearest of the same family, %"] = f"{share:.1f}"
     cells["by chance, %"] = f"{by_chance:.1f}"
+    return cells | _ranks_of_named(tags, matrix)
+
+
+def _compared(tags: list[str], located: np.ndarray) -> tuple[list[int], list[str]]:
+    """Returns (the rows of languages that are compared, the tags of others that have no place).
+
+    `located`: what `places` returns for the tags. A variant such as "pt-BR" counts by its language's plain tag only.
+    """
+    rows = []
+    without_place = []
+    for row, tag in enumerate(tags):
+        if "-" in tag:
+            continue
+        if np.isnan(located[row]).any():
+            without_place.append(tag)
+        elif family_of(tag) not in ("Constructed", "Creoles"):
+            rows.append(row)
+    return rows, without_place
+
+
+def _ranks_of_named(tags: list[str], matrix: np.ndarray) -> dict[str, str]:
+    """Returns {column: cell} with the ranks of the pairs in `NAMED`; a pair without both languages has an empty cell.
+
+    `matrix`: the similarities [L, L] of the languages `tags`.
+    """
+    cells = {}
     for pair in NAMED:
         first, second = pair.split("-")
         column = f"rank, {first}–{second}"

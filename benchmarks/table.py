@@ -82,9 +82,11 @@ COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One stage of a method with one seed, in a folder of its own; `source` is the folder of the stage before.
+    """One stage of a method with one seed, in a folder of its own.
 
-    `models`: the folders of what `Stage.models` names.
+    Attributes:
+      source: the folder of the stage before, from which this one starts; `None` for a first stage.
+      models: {field: folder} of the models that `Stage.models` names.
     """
 
     stage: Stage
@@ -206,6 +208,24 @@ def log_of(run: Run) -> pathlib.Path:
 def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> list[str]:
     """Returns the command line of a run."""
     stage = run.stage
+    file, *arguments = stage.config.split(":", 1)
+    if stage.words:
+        arguments.append(f"words={folder_of(run, 'words')}")
+    config = f"configs/{file}.py"
+    if arguments:
+        config += f":{','.join(arguments)}"
+    if run.source is None:
+        script = ["run_pretrain.py"]
+    else:
+        script = ["run_finetune.py", f"--from={run.source}"]
+    fields = config_fields(run, scale, data, held_out_names)
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    return [sys.executable, *script, f"--config={config}", f"--workdir={run.workdir}", *overrides]
+
+
+def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> dict[str, object]:
+    """Returns {field: value} of the configuration's fields that a run sets on its command line."""
+    stage = run.stage
     steps = step_count(stage, scale)
     fields = {
         "seed": run.seed,
@@ -230,16 +250,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         fields["method.student"] = str(folder_of(run, stage.student))
     if table_rows.load(stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
-    file, *arguments = stage.config.split(":", 1)
-    if stage.words:
-        arguments.append(f"words={folder_of(run, 'words')}")
-    config = f"configs/{file}.py"
-    if arguments:
-        config += f":{','.join(arguments)}"
-    script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
-    flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
-    return [sys.executable, *script, f"--config={config}", f"--workdir={run.workdir}",
-            *flags_of_config]  # fmt: skip
+    return fields
 
 
 def folder_of(run: Run, name: str) -> pathlib.Path:
@@ -363,62 +374,83 @@ def collect(
 def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     """Returns one seed's numbers from the workdirs of its stages.
 
-    Translation is measured with each head, the text-text head only if the last stage trains it.
-
     Returns:
       {column of `COLUMNS`: number or `None`}, "commit", and "languages": {language: mean recall or `None`}.
     """
     workdir = workdirs[-1]
-    last_stage = method.stages[-1]
-    summary = read_json(workdir / "summary.json")
-    translation = {"default": {}}
-    if translation_file(workdir).exists():
-        translation = read_json(translation_file(workdir))
-    under = tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)
-    groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
-
-    def mean(languages, value_of):
-        values = [value_of(language) for language in languages]
-        return statistics.mean(values) if None not in values else None
-
-    if method.asked_in_english:
-        benchmark = "emoji"
-        metrics = read_json(english_report(workdir))["metrics"]
-    else:
-        benchmark = "retrieval" if last_stage.data else "emoji"
-        metrics = summary["metrics"]
-
-    def recall(language, metric="mean_recall"):
-        if not method.images or language not in method.languages:
-            return None
-        return metrics.get(f"{benchmark}/{language}/{metric}")
-
-    row = {name: mean(languages, recall) for name, languages in groups.items()}
-    row["languages"] = {language: recall(language) for language in CORE}
-    row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
-    translations = {"translation": translation["default"], "text_head_translation": {}}
-    if table_rows.trains_text_head(last_stage):
-        translations["text_head_translation"] = translation.get("text_text", {})
-    for column, recalls in translations.items():
-        own_recalls = {language: value for language, value in recalls.items() if language in method.languages}
-        for name in ("well", "under", "none"):
-            languages = [language for language in groups[name] if language != "en"]
-            row[f"{column}_{name}"] = mean(languages, own_recalls.get)
-    held_out_translation = translation.get("default_held_out", {})
-    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], held_out_translation.get)  # without English
-    row["held_out_translation_under"] = mean(UNDER_RESOURCED, held_out_translation.get)
-    mixed_pool = translation.get("mixed_pool", {})
-    row["english_share"] = mixed_pool.get("english_share")
-    row["precision"] = mixed_pool.get("precision")
-    row["styles"] = translation.get("styles")
+    row = _image_columns(method, workdir)
+    row |= _translation_columns(method, workdir)
     row["commit"] = read_json(workdir / "environment.json")["revision"]
-    row["parameters"] = summary["parameters"]
+    row["parameters"] = read_json(workdir / "summary.json")["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    if last_stage.config.startswith("bridge"):  # no steps, or few: the whole run, with start and evaluation
+    if method.stages[-1].config.startswith("bridge"):  # no steps, or few: the whole run, with start and evaluation
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
     else:
         row["processor_seconds"] = processor_seconds_of_steps(workdirs)
     return row
+
+
+GROUPS = {  # of languages, by the beginnings of their columns
+    "well": WELL_RESOURCED,
+    "under": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT),
+    "none": HELD_OUT,
+    "en": ("en",),
+}
+
+
+def _mean(languages: Iterable[str], value_of: Callable[[str], float | None]) -> float | None:
+    """Returns the mean of a value of each language; `None` if a language has no value."""
+    values = [value_of(language) for language in languages]
+    if None in values:
+        return None
+    return statistics.mean(values)
+
+
+def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
+    """Returns the columns of `measure` on the retrieval of images, from the evaluation of the last stage."""
+    if method.asked_in_english:
+        benchmark = "emoji"
+        metrics = read_json(english_report(workdir))["metrics"]
+    else:
+        benchmark = "retrieval" if method.stages[-1].data else "emoji"
+        metrics = read_json(workdir / "summary.json")["metrics"]
+
+    def recall(language: str, metric: str = "mean_recall") -> float | None:
+        if not method.images or language not in method.languages:
+            return None
+        return metrics.get(f"{benchmark}/{language}/{metric}")
+
+    columns = {name: _mean(languages, recall) for name, languages in GROUPS.items()}
+    columns["languages"] = {language: recall(language) for language in CORE}
+    columns["held_out"] = _mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
+    return columns
+
+
+def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
+    """Returns the columns of `measure` that `benchmarks.translation` measured, `None` where it did not.
+
+    Translation is measured with each head, the text-text head only if the last stage trains it.
+    """
+    measured = {"default": {}}
+    if translation_file(workdir).exists():
+        measured = read_json(translation_file(workdir))
+    recalls_by_head = {"translation": measured["default"], "text_head_translation": {}}
+    if table_rows.trains_text_head(method.stages[-1]):
+        recalls_by_head["text_head_translation"] = measured.get("text_text", {})
+    columns = {}
+    for head, recalls in recalls_by_head.items():
+        own_recalls = {language: recall for language, recall in recalls.items() if language in method.languages}
+        for name in ("well", "under", "none"):
+            languages = [language for language in GROUPS[name] if language != "en"]
+            columns[f"{head}_{name}"] = _mean(languages, own_recalls.get)
+    held_out_recalls = measured.get("default_held_out", {})
+    columns["held_out_translation_well"] = _mean(WELL_RESOURCED[1:], held_out_recalls.get)  # without English
+    columns["held_out_translation_under"] = _mean(UNDER_RESOURCED, held_out_recalls.get)
+    mixed_pool = measured.get("mixed_pool", {})
+    columns["english_share"] = mixed_pool.get("english_share")
+    columns["precision"] = mixed_pool.get("precision")
+    columns["styles"] = measured.get("styles")
+    return columns
 
 
 def read_json(path: pathlib.Path) -> dict:
@@ -498,7 +530,39 @@ def chosen_methods() -> tuple[Method, ...]:
     return chosen
 
 
-def main(_) -> None:
+@dataclasses.dataclass
+class Plan:
+    """The runs of a table.
+
+    Attributes:
+      runs: {workdir: run}, in the order in which they are started.
+      last_workdirs: the workdirs of the methods' last stages.
+      asked_in_english: the last workdirs of methods whose texts are translated into English.
+    """
+
+    runs: dict[pathlib.Path, Run] = dataclasses.field(default_factory=dict)
+    last_workdirs: set[pathlib.Path] = dataclasses.field(default_factory=set)
+    asked_in_english: set[pathlib.Path] = dataclasses.field(default_factory=set)
+
+
+def plan_of(methods: Sequence[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path) -> Plan:
+    """Returns the runs of methods, each with so many `seeds`, {method: count}, in a folder."""
+    plan = Plan()
+    for seed in range(max(seeds.values())):  # all methods of a seed first: a table that was cut off has whole seeds
+        for method in methods:
+            if seed >= seeds[method.name]:
+                continue
+            method_runs = runs_of(method.stages, seed, scale, folder)
+            last_workdir = method_runs[-1].workdir
+            plan.runs.update({run.workdir: run for run in method_runs})
+            plan.last_workdirs.add(last_workdir)
+            if method.asked_in_english:
+                plan.asked_in_english.add(last_workdir)
+    return plan
+
+
+def build_data(plan: Plan, data: str, scale: float) -> None:
+    """Builds the benchmark in the folder `data`, and what else the runs need, before two runs do it at once."""
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
     from mural_lite.files import PACKAGE, as_path
@@ -506,48 +570,41 @@ def main(_) -> None:
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint
 
+    has_locale_names = GROUP.value != "joint_or_staged"
+    build_emoji(data, DOWNLOADS, Variant(held_out_names=HELD_OUT_BUILD.value, locale_names=has_locale_names))
+    runs = plan.runs.values()
+    for words in {folder_of(run, "words") for run in runs if run.stage.words}:
+        build_word_by_word(data, words, UNDER_RESOURCED)
+    for student in {folder_of(run, run.stage.student) for run in runs if run.stage.student}:
+        if not has_checkpoint(student):  # once, and not by every run, because it is large
+            package = as_path(PACKAGE + student.name)
+            import_into_workdir(kind_of(package), package, student)
+    variant_folders = {run.stage.data: folder_of(run, run.stage.data) for run in runs if run.stage.data}
+    for name, variant_folder in sorted(variant_folders.items()):  # "features" before "features_translated", made of it
+        build_variant(name, data, variant_folder, scale)
+    for path in {folder_of(plan.runs[workdir], "in_english.tsv") for workdir in plan.asked_in_english}:
+        write_in_english(data, path)
+
+
+def main(_) -> None:
     chosen = chosen_methods()
     scale = BUDGET.value
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
     folder = pathlib.Path(OUTPUT.value).resolve()
     data = str(pathlib.Path(DATA.value).resolve())
     table = folder / f"{GROUP.value}.csv"
-    runs = {}  # {workdir: run}
-    last_workdirs = set()  # of methods
-    asked_in_english = set()  # workdirs
-    for seed in range(max(seeds.values())):  # all methods of a seed first: a table that was cut off has whole seeds
-        for method in chosen:
-            if seed >= seeds[method.name]:
-                continue
-            method_runs = runs_of(method.stages, seed, scale, folder / "runs")
-            runs.update({run.workdir: run for run in method_runs})
-            last_workdirs.add(method_runs[-1].workdir)
-            if method.asked_in_english:
-                asked_in_english.add(method_runs[-1].workdir)
-    names_alone = GROUP.value == "joint_or_staged"
-    variant = Variant(held_out_names=HELD_OUT_BUILD.value, locale_names=not names_alone)
-    build_emoji(data, DOWNLOADS, variant)  # before two runs do it at once
-    for words in {folder_of(run, "words") for run in runs.values() if run.stage.words}:
-        build_word_by_word(data, words, UNDER_RESOURCED)
-    for student in {folder_of(run, run.stage.student) for run in runs.values() if run.stage.student}:
-        if not has_checkpoint(student):  # once, and not by every run, because it is large
-            package = as_path(PACKAGE + student.name)
-            import_into_workdir(kind_of(package), package, student)
-    variant_folders = {run.stage.data: folder_of(run, run.stage.data) for run in runs.values() if run.stage.data}
-    for name, variant_folder in sorted(variant_folders.items()):  # "features" before "features_translated", made of it
-        build_variant(name, data, variant_folder, scale)
-    for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
-        write_in_english(data, path)
+    plan = plan_of(chosen, seeds, scale, folder / "runs")
+    build_data(plan, data, scale)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def train_and_translate(run: Run) -> None:
         train(run, scale, data, HELD_OUT_BUILD.value)
-        if run.workdir in last_workdirs and TRANSLATION.value:
+        if run.workdir in plan.last_workdirs and TRANSLATION.value:
             translate(run, data)
-        if run.workdir in asked_in_english:
+        if run.workdir in plan.asked_in_english:
             ask_in_english(run, data)
 
-    def write() -> None:
+    def write_tables() -> None:
         methods = ROWS[GROUP.value]  # measured now or before
         most_seeds = {method.name: max(3, *seeds.values()) for method in methods}
         results = collect(methods, most_seeds, scale, folder / "runs", TRANSLATION.value)
@@ -555,12 +612,13 @@ def main(_) -> None:
             write_table(table, results, {method.name: method.pairs(scale) for method in methods})
             write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
-    print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
-    failed = execute(runs.values(), JOBS.value, train_and_translate, write)
+    run_count = len(plan.runs)
+    print(f"{run_count} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
+    failed = execute(plan.runs.values(), JOBS.value, train_and_translate, write_tables)
     if table.exists():
         print(rendered_table(table))
     if failed:
-        raise UserError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
+        raise UserError(f"{len(failed)} of {run_count} runs failed, as said above; the same command goes on.")
 
 
 if __name__ == "__main__":

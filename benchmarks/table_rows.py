@@ -112,7 +112,7 @@ TRANSLATIONS = Stage("emoji_mural_translated", steps=2_000 / STEPS, captions=0, 
 
 
 def translated(name: str, *stages: Stage, **overrides) -> Method:
-    """Returns the stages of a method and then translations; `overrides`: `method` fields of this last stage."""
+    """Returns the stages of a method and then the stage of translations, whose `method` fields are `overrides`."""
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 
@@ -324,7 +324,8 @@ CO_CAPTIONS = (*TUNED.overrides, ("data.text_pairs", "co_captions"), ("loss.text
 
 def with_tuning(name: str, stages: tuple[Stage, ...], *overrides: tuple[str, object]) -> tuple[Method, ...]:
     """Returns a method untuned, tuned on captions, and tuned on captions and co-captions with further `overrides`."""
-    multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *overrides))
+    multi_task_overrides = (*CO_CAPTIONS, *overrides)
+    multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=multi_task_overrides)
     return (
         Method(name, stages),
         Method(f"{name}, single-task", (*stages, TUNED)),

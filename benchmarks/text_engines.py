@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -93,7 +94,8 @@ def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray
         padded = np.full([len(rows), max(lengths)], tokenizer.pad_token_id, np.int64)
         for position, row in enumerate(rows):
             padded[position, : lengths[position]] = ids[row]
-        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        is_token = np.arange(max(lengths)) < np.array(lengths)[:, None]  # [B, T], from [T] and [B, 1]
+        mask = is_token.astype(np.int64)
         blocks.append(embed(padded, mask))
     sorted_vectors = np.concatenate(blocks)
     vectors = np.empty(sorted_vectors.shape, np.float32)
@@ -154,55 +156,90 @@ def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -
 
 
 def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: list[str]):
-    """Returns an engine: a function (texts, size of a batch) -> vectors, float32 [N, D]."""
-    if name in OURS:
-        if name == "tensorflow":
-            import tensorflow as tf
+    """Returns an engine: a function (texts, size of a batch) -> vectors, float32 [N, D].
 
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
-        else:
-            from mural_lite.litert.runtime import set_threads
-
-            set_threads(1)
-        import mural_tf
-
-        path = folder if name == "tensorflow" else lite
-        embedder = mural_tf.load(path)
-        return lambda texts, batch: embedder.encode_text(texts, progress=False)
+    Args:
+      name: one of `ENGINES`.
+      folder: the checkpoint.
+      lite: the `lite/` of its export.
+      output: the folder of the files that `make_files` makes.
+      texts: texts to calibrate OpenVINO's file with.
+    """
+    if name == "tensorflow":
+        return our_engine(folder, limit_tensorflow)
+    if name == "litert":
+        return our_engine(lite, limit_litert)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if name == "torch":
-        torch, encoder = torch_encoder(folder)
-
-        def embed(ids, mask):
-            with torch.inference_mode():
-                return encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
-
+        embed = embed_by_torch(folder)
     else:
         make_files(folder, output, tokenizer, texts)
         if name == "openvino_int8":
-            import openvino
-
-            options = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
-            compiled = openvino.Core().compile_model(output / "int8.xml", "CPU", options)
-
-            def embed(ids, mask):
-                return compiled([ids, mask])[0]
-
+            embed = embed_by_openvino(output / "int8.xml")
+        elif name == "onnx_int8":
+            embed = embed_by_onnx(output / "int8.onnx")
         else:
-            import onnxruntime
-
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            file = output / ("int8.onnx" if name == "onnx_int8" else "float32.onnx")
-            session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-            def embed(ids, mask):
-                return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
-
+            embed = embed_by_onnx(output / "float32.onnx")
     return lambda texts, batch: sorted_batches(embed, tokenizer, texts, batch)
+
+
+def our_engine(path: str, limit_threads: Callable[[], None]):
+    """Returns this project's engine for a checkpoint or a `lite/`, as `engine_of`; it chooses its batches itself."""
+    limit_threads()  # before the model is loaded, after which the number of threads is fixed
+    import mural_tf
+
+    embedder = mural_tf.load(path)
+    return lambda texts, batch: embedder.encode_text(texts, progress=False)
+
+
+def limit_tensorflow() -> None:
+    """Gives TensorFlow one thread."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def limit_litert() -> None:
+    """Gives LiteRT one thread."""
+    from mural_lite.litert.runtime import set_threads
+
+    set_threads(1)
+
+
+# Functions of ids and mask, int64 [B, T], to vectors, float32 [B, D], for `sorted_batches`.
+
+
+def embed_by_torch(folder: str):
+    """Returns such a function of transformers, in float32."""
+    torch, encoder = torch_encoder(folder)
+
+    def embed(ids, mask):
+        with torch.inference_mode():
+            return encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+
+    return embed
+
+
+def embed_by_openvino(file: pathlib.Path):
+    """Returns such a function of OpenVINO with one thread."""
+    import openvino
+
+    options = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(file, "CPU", options)
+    return lambda ids, mask: compiled([ids, mask])[0]
+
+
+def embed_by_onnx(file: pathlib.Path):
+    """Returns such a function of ONNX Runtime with one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
 
 
 def work(options) -> None:
@@ -255,47 +292,66 @@ def main() -> None:
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     engines = options.engines.split(",")
-    arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    processes = {}
-    for name in engines:
-        if name in OURS:
-            command = [sys.executable, "-m", "benchmarks.text_engines"]
-        else:
-            command = [options.pytorch, __file__]
-        processes[name] = subprocess.Popen([*command, f"--worker={name}", *arguments], **pipes)
-        if not processes[name].stdout.readline():
-            sys.exit(f"{name} did not start.")
-
-    def ask(name: str, **request) -> dict:
-        print(json.dumps(request), file=processes[name].stdin, flush=True)
-        return json.loads(processes[name].stdout.readline())
-
-    rows = {name: [] for name in engines}  # cells: milliseconds and ratio in batches, then alone
-    for count, batch in ((options.count, options.batch), (options.count // 8, 1)):
-        seconds = {name: [] for name in engines}
-        for _ in range(options.rounds):
-            for name in engines:
-                seconds[name].append(ask(name, count=count, batch=batch)["processor"])
-        for name in engines:
-            ratios = [first / own for first, own in zip(seconds[engines[0]], seconds[name])]
-            least_ms = min(seconds[name]) / count * 1e3
-            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            rows[name] += [f"{least_ms:.2f}", ratio]
-    for name in engines:
-        ask(name, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
+    processes = {name: start_engine(name, options) for name in engines}
+    cells = time_engines(processes, options)
+    for name, process in processes.items():
+        ask(process, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
     first = engines[0]
     reference_engine = "torch" if "torch" in engines else first
-    reference = np.load(output / f"{reference_engine}.npy")
+    reference = np.load(output / f"{reference_engine}.npy")  # [N, D]
     print(f"| engine | ms per text, in batches | {first} / it | ms alone | {first} / it | cosine, least / mean |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in engines:
-        cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)
-        print(f"| {name} | {' | '.join(rows[name])} | {cosines.min():.4f} / {cosines.mean():.4f} |")
+        cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)  # [N]
+        print(f"| {name} | {' | '.join(cells[name])} | {cosines.min():.4f} / {cosines.mean():.4f} |")
     for process in processes.values():
         process.stdin.close()
         process.wait()
+
+
+def start_engine(name: str, options) -> subprocess.Popen:
+    """Returns the process of an engine, which waits for `ask`; ends this process if the engine does not start."""
+    if name in OURS:
+        command = [sys.executable, "-m", "benchmarks.text_engines"]
+    else:
+        command = [options.pytorch, __file__]
+    arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
+    process = subprocess.Popen(
+        [*command, f"--worker={name}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    if not process.stdout.readline():
+        sys.exit(f"{name} did not start.")
+    return process
+
+
+def ask(process: subprocess.Popen, **request) -> dict:
+    """Returns an engine's answer to a request, see `work`."""
+    print(json.dumps(request), file=process.stdin, flush=True)
+    return json.loads(process.stdout.readline())
+
+
+def time_engines(processes: dict[str, subprocess.Popen], options) -> dict[str, list[str]]:
+    """Returns {engine: cells of its row}: milliseconds and ratio in batches, then for texts alone.
+
+    The ratio is the first engine's processor time over the row's, by rounds in which each engine has its turn.
+    """
+    first = next(iter(processes))
+    cells: dict[str, list[str]] = {name: [] for name in processes}
+    for count, batch in ((options.count, options.batch), (options.count // 8, 1)):
+        seconds: dict[str, list[float]] = {name: [] for name in processes}  # of each round
+        for _ in range(options.rounds):
+            for name, process in processes.items():
+                seconds[name].append(ask(process, count=count, batch=batch)["processor"])
+        for name in processes:
+            ratios = [first_seconds / own for first_seconds, own in zip(seconds[first], seconds[name])]
+            least_ms = min(seconds[name]) / count * 1e3
+            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            cells[name] += [f"{least_ms:.2f}", ratio]
+    return cells
 
 
 if __name__ == "__main__":

@@ -183,7 +183,10 @@ def figures(steps: dict[str, CompiledStep]) -> dict[str, dict[str, float]]:
 
 
 def cycles_by(programs: dict[str, Program], key) -> dict[str, dict[str, float]]:
-    """Returns {name: {side: cycles}}, the largest cycles first; `key`: a function (operation, its program) -> name."""
+    """Returns {name: {side: cycles}}, the largest cycles first.
+
+    `key` is a function (operation, its program) -> the name to which the operation's cycles count.
+    """
     rows: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for side, program in programs.items():
 

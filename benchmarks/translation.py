@@ -23,40 +23,53 @@ PIVOT = "en"
 
 
 def translation_recall(embedder, data_dir: str, split: str, queried: Collection[str] | None = None) -> dict[str, float]:
-    """Returns {language: mean recall in percent}; raises `UserError` if no language has a pair.
+    """Returns {language: mean recall in percent} between a split's captions in a language and in the pivot.
 
-    `queried`: ids of the images whose captions are queries, while the others are only candidates; `None`: all.
+    Args:
+      embedder: the model, or one of its heads.
+      data_dir, split: the captions, of which the first of each image and language counts.
+      queried: ids of the images whose captions are queries, while the others are only candidates; `None`: all.
+
+    Raises:
+      UserError: no image has a caption in the pivot and in another language.
     """
     import numpy as np
 
-    from mural_tf.data import records
     from mural_tf.evaluation.retrieval import encode_captions
     from mural_tf.metrics import ranking
 
-    captions: dict[str, dict[str, str]] = {}  # {language: {image: caption}}
-    for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
-        for text, language in zip(record.captions, record.languages):
-            captions.setdefault(language, {}).setdefault(record.image_id, text)
+    captions = first_captions(data_dir, split)
     pivots = captions.pop(PIVOT, {})
     pivot_rows = {image: row for row, image in enumerate(pivots)}
-
     results = {}
-    pivot_embeddings = None
+    pivot_embeddings = None  # [N, D], of all pivots; computed only if it is compared
     for language, texts in sorted(captions.items()):
         shared = [image for image in texts if image in pivot_rows]
-        own = np.array([row for row, image in enumerate(shared) if queried is None or image in queried], int)
-        if not own.size:
+        queries = [row for row, image in enumerate(shared) if queried is None or image in queried]
+        if not queries:
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
-        from_language = encode_captions(embedder, [texts[image] for image in shared], language)
-        from_pivot = pivot_embeddings[[pivot_rows[image] for image in shared]]
-        to_pivot = ranking.ranks(from_language[own], from_pivot, own)
-        to_language = ranking.ranks(from_pivot[own], from_language, own)
+        own = np.array(queries, int)  # [Q], rows of the right answers
+        in_language = encode_captions(embedder, [texts[image] for image in shared], language)  # [S, D]
+        in_pivot = pivot_embeddings[[pivot_rows[image] for image in shared]]  # [S, D]
+        to_pivot = ranking.ranks(in_language[own], in_pivot, own)  # [Q]
+        to_language = ranking.ranks(in_pivot[own], in_language, own)
         results[language] = float(ranking.summarize(to_pivot, to_language)["mean_recall"])
     if not results:
         raise UserError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
     return results
+
+
+def first_captions(data_dir: str, split: str) -> dict[str, dict[str, str]]:
+    """Returns {language: {image: its first caption in the language}}."""
+    from mural_tf.data import records
+
+    captions: dict[str, dict[str, str]] = {}
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
+        for text, language in zip(record.captions, record.languages):
+            captions.setdefault(language, {}).setdefault(record.image_id, text)
+    return captions
 
 
 def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
@@ -112,13 +125,14 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
     def translated(text: str, language: str) -> str:
         dictionary = dictionaries[language]
-        translated_words = []
+        english = []
         for word in words_of(text):
             if word in dictionary:
                 translations, _ = dictionary[word]
-                word = translations[0]  # the likeliest
-            translated_words.append(word)
-        return " ".join(translated_words) or text
+                english.append(translations[0])  # the likeliest
+            else:
+                english.append(word)
+        return " ".join(english) or text
 
     lines: dict[str, None] = {}  # in order, each once
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):

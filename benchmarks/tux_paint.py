@@ -42,11 +42,11 @@ QUESTIONS = (  # language, question, how the names of the right files begin
 )
 
 
-def main(_) -> None:
-    stamps = read_stamps(pathlib.Path(FOLDER.value))
-    embedder = mural_tf.load(MODEL.value)
-    file_names = [name for name, _, _ in stamps]
-    images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
+def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
+    """Returns a row of the table for each language, R@10 of its captions only by pictures, and the row of their mean.
+
+    `images`: the vectors of the stamps, float32 [N, D].
+    """
     rows = []
     recalls = []
     for language in LANGUAGES:
@@ -56,37 +56,58 @@ def main(_) -> None:
             if captions.get(language):
                 texts.append(captions[language])
                 captioned.append(row)
-        cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T
-        better = (cosines > np.diag(cosines)[:, np.newaxis]).sum(axis=1)  # pictures before the right one
+        cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T  # [T, T]
+        right_cosines = np.diag(cosines)[:, np.newaxis]  # [T, 1]
+        better = (cosines > right_cosines).sum(axis=1)  # [T], pictures before the right one
         recalls.append(round(100 * float((better < 10).mean()), 1))
         rows.append(("R@10", language, len(captioned), recalls[-1], ""))
     mean = round(float(np.mean(recalls)), 1)
-    rows.append(("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, ""))
+    return [*rows, ("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, "")]
+
+
+def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tuple], dict[str, int]]:
+    """Returns (a row of the table for each question and way, {way: questions whose first answer is right}).
+
+    For the arguments see `recall_rows`.
+    """
+    file_names = [name for name, _, _ in stamps]
     entries = []
     for row, (name, picture, captions) in enumerate(stamps):  # stamps in several folders may have one name
         entries.append((Item(f"{row}/{name}", captions=(("en", captions["en"]),)), picture))
     index = index_in_memory(embedder, entries)
+    rows = []
     right_at_once = {"pictures alone": 0, "the one ranking": 0}
     for language, question, beginnings in QUESTIONS:
-        order = np.argsort(-(images @ embedder.encode_text(question)))
+        order = np.argsort(-(images @ embedder.encode_text(question)))  # [N]
         (result,) = search(index, embedder, [Query(question, language)], len(stamps))
         answers = {
             "pictures alone": [file_names[row] for row in order],
             "the one ranking": [hit.name.partition("/")[2] for hit in result.hits],
         }
         for way, names in answers.items():
-            ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
-            first_rank = ranks[0] if ranks else 0
-            right_at_once[way] += first_rank == 1
+            ranks = (rank for rank, name in enumerate(names, 1) if name.startswith(beginnings))
+            first_rank = next(ranks, 0)
+            if first_rank == 1:
+                right_at_once[way] += 1
             rows.append((f"{question}, {way}", language, len(stamps), first_rank, names[0]))
-    header = ("measure or question", "language", "pictures", "R@10 or rank", "first answer")
-    for row in (header, *rows):
+    return rows, right_at_once
+
+
+def main(_) -> None:
+    stamps = read_stamps(pathlib.Path(FOLDER.value))
+    embedder = mural_tf.load(MODEL.value)
+    images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
+    rows = [("measure or question", "language", "pictures", "R@10 or rank", "first answer")]
+    rows += recall_rows(embedder, stamps, images)
+    rows_of_questions, right_at_once = question_rows(embedder, stamps, images)
+    rows += rows_of_questions
+    for row in rows:
         print("  ".join(map(str, row)))
     for way, right in right_at_once.items():
         print(f"Right at once by {way}: {right} of {len(QUESTIONS)}")
     if OUTPUT.value:
         with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([header, *rows])
+            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":

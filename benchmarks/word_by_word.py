@@ -182,14 +182,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     from mural_tf.data import records
 
     pivot = settings["pivot"]
-    texts = Sample(settings["max_texts"])
-    pairs = collections.defaultdict(lambda: Sample(settings["max_pairs"]))
-    train_pairs = records.read_records(data_dir, records.TEXT_PAIRS, "train")
-    for text, group, language, translation in oriented_pairs(train_pairs, pivot):
-        texts.add((text, group))
-        pairs[language].add((text, translation))
-    if not pairs:
-        raise UserError(f"No text pair of {data_dir} has a side in {pivot!r}: name another language as `pivot`.")
+    texts, pairs = _sample(data_dir, settings)
     languages = settings["languages"] or sorted(pairs)
     missing = [language for language in languages if language not in pairs]
     if missing:
@@ -223,6 +216,27 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
         "dictionaries": dictionaries,
         "texts": {"translated": len(sampled_texts), "found": texts.distinct_count()},
     }
+
+
+def _sample(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
+    """Returns (sample of (the pivot's text, its group), {language: sample of (the pivot's text, its translation)}).
+
+    Raises `UserError` if no text pair has a side in the pivot language.
+    """
+    from mural_tf.data import records
+
+    pivot = settings["pivot"]
+    texts = Sample(settings["max_texts"])
+    pairs: dict[str, Sample] = {}
+    train_pairs = records.read_records(data_dir, records.TEXT_PAIRS, "train")
+    for text, group, language, translation in oriented_pairs(train_pairs, pivot):
+        texts.add((text, group))
+        if language not in pairs:
+            pairs[language] = Sample(settings["max_pairs"])
+        pairs[language].add((text, translation))
+    if not pairs:
+        raise UserError(f"No text pair of {data_dir} has a side in {pivot!r}: name another language as `pivot`.")
+    return texts, pairs
 
 
 def describe_word_by_word(folder: pathlib.Path) -> str:

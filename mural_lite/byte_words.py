@@ -60,7 +60,7 @@ def clip_words(text: str) -> str:
 
 
 def separated_words(text: str, name: str) -> str:
-    """Returns a text's words in bytes, each between two separators; `name`: a key of `EXPRESSIONS`."""
+    """Returns a text's words in bytes, each between two separators; `EXPRESSIONS[name]` divides the text."""
     separator = byte_characters()[SEPARATOR]
     words = [_in_bytes(match.group()) for match in _compiled(EXPRESSIONS[name]).finditer(text)]
     return "".join(f"{separator}{word}{separator}" for word in words)

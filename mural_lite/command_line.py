@@ -190,7 +190,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with announcing(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        is_trusted = "trust" in flags.FLAGS and flags.FLAGS["trust"].value
+        with announcing(), trusting(is_trusted):
             return main(argv)
 
     with _mistakes_in_one_line():
@@ -362,8 +363,10 @@ def _one_line(error: Exception) -> str | None:
     if isinstance(error, UserError):
         return " ".join(display_name(error).split())
     if isinstance(error, OSError) and error.strerror:
-        name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
-        return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."
+        failure = error.strerror
+        if error.filename is not None:
+            failure = f"{failure}: {os.fspath(error.filename)!r}"
+        return f"{failure}. Check the path, its permissions and the free space on its disk."
     tensorflow = sys.modules.get("tensorflow")  # TensorFlow reports failed file operations by classes of its own
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         if "No space left" in error.message or isinstance(error, tensorflow.errors.PermissionDeniedError):

@@ -248,6 +248,16 @@ def in_sentence_pieces(config: ConfigDict) -> bool:
     return config.vocabulary.builder == "sentence_pieces" and not takes_languages(config.text_tower)
 
 
+def training_folders(data: ConfigDict) -> list[str]:
+    """Returns the folders of the training data: of each source of a mixture, else `directory`; [] if none is named.
+
+    With sources `directory` is only the folder to evaluate on.
+    """
+    if not data.sources:
+        return [data.directory] if data.directory else []
+    return [source["directory"] for _, source in sorted(data.sources.items())]
+
+
 def prompts_of(config: ConfigDict) -> dict[str, str]:
     """Returns {name: prompt} of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
     prompts = {}

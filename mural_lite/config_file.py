@@ -80,7 +80,10 @@ def _without_former(values: dict, where: object) -> dict:
 
 
 def _join_fields(values: dict) -> dict:
-    """Returns a copy of the values in which two fields of earlier commits are the field that they became."""
+    """Returns a copy of the values in which fields of earlier commits are the fields that they became.
+
+    These are the pairs of `JOINED`, the two fields that became `data.emoji`, and `text_tower.pooler`.
+    """
     values = copy.deepcopy(values)
     for (branch, field), names in JOINED.items():
         fields = values.get(branch)
@@ -88,14 +91,33 @@ def _join_fields(values: dict) -> dict:
             fields[field] = [fields.pop(name) for name in names]
     data = values.get("data")
     if isinstance(data, dict) and "emoji_languages" in data:
-        data["emoji"] = data.pop("emoji_languages")
-        if not data.pop("emoji_locale_names", True):
-            data["emoji"] = f"{data['emoji']}_names"
+        _join_emoji(data)
     tower = values.get("text_tower")
     if isinstance(tower, dict) and "pooler" in tower:
-        size = tower.get("pooler_size") or tower.get("hidden_size")
-        tower["pooler_size"] = size if tower.pop("pooler") else 0
+        _join_pooler(tower)
     return values
+
+
+def _join_emoji(data: dict) -> None:
+    """Puts `emoji`, "core" or "core_names", in the place of `emoji_languages` and the bool `emoji_locale_names`.
+
+    The latter said whether names of languages and places belong to the data.
+    """
+    languages = data.pop("emoji_languages")
+    with_locale_names = data.pop("emoji_locale_names", True)
+    data["emoji"] = languages if with_locale_names else f"{languages}_names"
+
+
+def _join_pooler(tower: dict) -> None:
+    """Puts the pooler's width into `pooler_size`, 0 without a pooler, in the place of the bool `pooler`.
+
+    A former `pooler_size` of 0, or none, meant the width of the tower.
+    """
+    has_pooler = tower.pop("pooler")
+    if has_pooler:
+        tower["pooler_size"] = tower.get("pooler_size") or tower.get("hidden_size")
+    else:
+        tower["pooler_size"] = 0
 
 
 def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:

@@ -41,12 +41,16 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun
 def _difference(stored, wanted) -> str:
     """Returns "… instead of …" for two values.
 
-    Of dictionaries only the entries in which they differ are named, because a line with all entries would be cut off.
+    For dictionaries and lists it names only the entries that differ, because a line with all entries would be cut off.
     """
     if isinstance(stored, dict) and isinstance(wanted, dict):
         all_stored = stored
         stored = {name: value for name, value in stored.items() if value != wanted.get(name)}
         wanted = {name: value for name, value in wanted.items() if value != all_stored.get(name)}
+    elif isinstance(stored, list) and isinstance(wanted, list):
+        all_stored = stored
+        stored = [entry for entry in stored if entry not in wanted]
+        wanted = [entry for entry in wanted if entry not in all_stored]
     return f"{brief(stored)} instead of {brief(wanted)}"
 
 

@@ -250,26 +250,37 @@ class Embedder:
             return single
         if not isinstance(images, Iterable):
             raise TypeError(f"encode_image takes images or one image ({_IMAGES}), got {images!r}.")
-        readable: list[int] = []  # places in `images`
-        blocks: list[Embeddings] = []
-        batch: list[object] = []
         with _bar(images, "images", progress) as bar:
-            for index, image, problem in self._prepared(images, 2 * batch_size):
-                bar.update()
-                if problem and on_error == "raise":
-                    raise UserError(problem)
-                if not problem:
-                    readable.append(index)
-                    batch.append(image)
-                if len(batch) == batch_size:
-                    blocks.append(self._encoders.embed_images(batch))
-                    batch = []
-        if batch:
-            blocks.append(self._encoders.embed_images(batch))
+            blocks, readable = self._embed_readable(images, batch_size, bar, may_skip=on_error == "skip")
         embeddings = self._joined(blocks, "images")
         if on_error == "skip":
             return embeddings, np.array(readable, np.int64)
         return embeddings
+
+    def _embed_readable(
+        self, images: Iterable[Image], batch_size: int, bar: Any, may_skip: bool
+    ) -> tuple[list[Embeddings], list[int]]:
+        """Returns (blocks of vectors [B, D] of the readable images, in order, the places of these in `images`).
+
+        Raises `UserError` for an unreadable image, unless it may be skipped.
+        """
+        readable: list[int] = []
+        blocks: list[Embeddings] = []
+        batch: list[object] = []
+        for index, image, problem in self._prepared(images, 2 * batch_size):
+            bar.update()
+            if problem:
+                if not may_skip:
+                    raise UserError(problem)
+                continue
+            readable.append(index)
+            batch.append(image)
+            if len(batch) == batch_size:
+                blocks.append(self._encoders.embed_images(batch))
+                batch = []
+        if batch:
+            blocks.append(self._encoders.embed_images(batch))
+        return blocks, readable
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -320,16 +331,14 @@ class Embedder:
             raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
         _check_batch_size(batch_size)
         texts = list(texts)  # a generator can be read once
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(
-                    f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}."
-                )
-        tag = f"<{language}> " if language and self.takes_languages else ""
+        _check_strings(texts)
         embed_texts = self._embed_texts
+        prefix = ""
         if prompt is not None:
-            embed_texts, tag = self._with_prompt(prompt)
-        encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
+            embed_texts, prefix = self._with_prompt(prompt)
+        elif language and self.takes_languages:
+            prefix = f"<{language}> "
+        encoded = [(prefix + text).encode("utf-8", "replace") for text in texts]
         unique = sorted(set(encoded), key=lambda text: (len(text), text))  # equal texts are encoded once
         blocks = []
         with _bar(unique, "texts", progress) as bar:
@@ -489,8 +498,8 @@ class Embedder:
                 for index, image in enumerate(images):
                     waiting.append((index, pool.submit(self._prepare, image, index)))
                     if len(waiting) > ahead:
-                        index, future = waiting.popleft()
-                        yield index, *future.result()
+                        first_index, future = waiting.popleft()
+                        yield first_index, *future.result()
                 for index, future in waiting:
                     yield index, *future.result()
             finally:
@@ -616,6 +625,13 @@ def _check_batch_size(batch_size: int) -> None:
     """Raises `ValueError` for a batch size below 1."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: expected at least 1.")
+
+
+def _check_strings(texts: Sequence[object]) -> None:
+    """Raises `TypeError` for something that is not a string, which it names by its number."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}.")
 
 
 def _is_image(value: object) -> TypeIs[Image]:

@@ -95,8 +95,12 @@ def check_readable(name: str | os.PathLike) -> None:
 def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
     """Copies a file between stores and this machine, in pieces, because it may be larger than the memory."""
     elsewhere = source if isinstance(source, RemotePath) else target
-    with remote.failures_of(str(elsewhere)), source.open("rb") as content, target.open("wb") as file:
-        shutil.copyfileobj(content, file, 1 << 20)
+    with remote.failures_of(str(elsewhere)), source.open("rb") as content:
+        if isinstance(target, RemotePath):
+            target.write_all(content)
+            return
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file, remote.PIECE)
 
 
 def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
@@ -120,9 +124,9 @@ def _matches(pattern: str) -> Iterator[str]:
     if "**" not in parts:
         yield from glob.iglob(pattern)
         return
-    stars = parts.index("**")
-    rest = os.sep.join(parts[stars + 1 :])
-    begin = os.sep.join(parts[:stars]) or os.sep * stars
+    position = parts.index("**")
+    rest = os.sep.join(parts[position + 1 :])
+    begin = os.sep.join(parts[:position]) or os.sep * position
     for base in glob.glob(begin) if begin else [os.curdir]:
         for folder, folders, files in os.walk(base):
             folders[:] = [name for name in folders if not name.startswith(".")]

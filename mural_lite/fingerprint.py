@@ -23,8 +23,10 @@ class Fingerprint:
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.
 
-    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from. `encoder`: the
-    name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own.
+    Attributes:
+      probes: float32 [P, D], the vectors of the probes, of `TEXTS` first.
+      path, step: where the model was loaded from.
+      encoder: the name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own.
     """
 
     probes: np.ndarray
@@ -49,7 +51,7 @@ class Fingerprint:
             return 2.0
         ours = self.probes[first:]
         theirs = other.probes[first:]
-        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # [P]
         cosines = np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)
         return float(np.max(1.0 - cosines))
 
@@ -68,8 +70,10 @@ class Fingerprint:
 
     def describe(self) -> str:
         """Returns where the model was, for messages."""
-        step = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.path or '(in memory)'}{step} [{self}]"
+        source = self.path or "(in memory)"
+        if self.step is not None:
+            source += f" at step {self.step}"
+        return f"{source} [{self}]"
 
 
 def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
@@ -131,8 +135,8 @@ def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS)
 def _pictures() -> list[np.ndarray]:
     """Returns a colour gradient and a disc on white, uint8 [64, 64, 3] each."""
     line = np.arange(64)
-    x, y = np.meshgrid(line, line)
-    gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)
-    inside = ((x - 31.5) ** 2 + (y - 31.5) ** 2 < 24**2)[..., None]
-    disc = np.where(inside, [220, 30, 40], [255, 255, 255])
+    x, y = np.meshgrid(line, line)  # [64, 64]
+    gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)  # [64, 64, 3]
+    is_inside = (x - 31.5) ** 2 + (y - 31.5) ** 2 < 24**2  # [64, 64]
+    disc = np.where(is_inside[..., None], [220, 30, 40], [255, 255, 255])  # [64, 64, 3], red on white
     return [gradient.astype(np.uint8), disc.astype(np.uint8)]

@@ -103,23 +103,39 @@ def fetch(text: str) -> pathlib.Path:
 
 
 def _fetch(text: str, name: Name) -> pathlib.Path:
-    """Fetches what a name means; returns `fetch`'s path."""
-    import huggingface_hub
-
+    """Returns the path in the Hub's cache of what a name means, a folder or a file; fetches missing files first."""
     if name.file:
-        with _failures_as_user_errors(text, name):
-            path = huggingface_hub.hf_hub_download(
-                name.repository, name.file, revision=name.revision or None, **_LIBRARY
-            )
-            return pathlib.Path(path)
+        return _fetch_file(text, name)
+    # The small descriptions first, because they name the weights: otherwise every copy of the weights in a repository,
+    # one for each runtime, would be fetched.
     folder = _snapshot(text, name, DESCRIPTIONS)
     patterns = _weights(folder)
-    _snapshot(text, name._replace(revision=folder.name), [*DESCRIPTIONS, *patterns])
+    # The folder's name is the commit. Both calls take the same one, because a new version may name other weights.
+    pinned = name._replace(revision=folder.name)
+    _snapshot(text, pinned, [*DESCRIPTIONS, *patterns])
+    if not _holds_weights(folder, patterns):
+        raise UserError(_no_weights(text, name, folder.name))
+    return folder
+
+
+def _fetch_file(text: str, name: Name) -> pathlib.Path:
+    """Returns the path of a single file in the Hub's cache, which is fetched if it is missing."""
+    import huggingface_hub
+
+    with _failures_as_user_errors(text, name):
+        path = huggingface_hub.hf_hub_download(name.repository, name.file, revision=name.revision or None, **_LIBRARY)
+    return pathlib.Path(path)
+
+
+def _holds_weights(folder: pathlib.Path, patterns: Sequence[str]) -> bool:
+    """Whether a folder has a file of weights, by the patterns from `_weights`.
+
+    Patterns of weights end in ".safetensors", or in "*" for all files of a folder of weights. The others are modules'
+    descriptions, such as "1_Pooling/config.json", which make a model only together with weights.
+    """
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    for pattern in patterns:
-        if pattern.endswith((".safetensors", "*")) and fnmatch.filter(files, pattern):
-            return folder
-    raise UserError(_no_weights(text, name, folder.name))
+    weight_patterns = [pattern for pattern in patterns if pattern.endswith((".safetensors", "*"))]
+    return any(fnmatch.filter(files, pattern) for pattern in weight_patterns)
 
 
 def _weights(folder: pathlib.Path) -> list[str]:
@@ -182,8 +198,10 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
     except errors.LocalEntryNotFoundError as error:
         raise UserError(f"{text} {_not_cached(error)}") from None
     except errors.EntryNotFoundError:
-        revision = f" at {name.revision}" if name.revision else ""
-        raise UserError(f"{text}: {name.repository} has no file {name.file}{revision}.") from None
+        missing = name.file
+        if name.revision:
+            missing += f" at {name.revision}"
+        raise UserError(f"{text}: {name.repository} has no file {missing}.") from None
     except errors.HFValidationError as error:
         raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
     except Exception as error:  # noqa: BLE001 - the library, its HTTP client and the disk have no common class

@@ -44,14 +44,14 @@ class Sample(NamedTuple):
       image: the file's content, `None` if only the metadata are read.
       caption: the caption as downloaded; it may be something else than text if it comes from the metadata.
       metadata: the JSON or the row.
-      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats.
+      position: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats.
     """
 
     key: str
     image: bytes | None
     caption: Any
     metadata: dict[str, Any]
-    where: tuple[int, int] = (0, 0)
+    position: tuple[int, int] = (0, 0)
 
 
 def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
@@ -111,7 +111,7 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
     key = None
     members = {}
     others = []
-    for name, content, where in _members(shard, on_problem, images):
+    for name, content, position in _members(shard, on_problem, images):
         stem, ending = split_name(name)
         if not ending:
             others.append(name)
@@ -119,11 +119,12 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
         if stem != key:
             if members:
                 yield from _sample(key, members, shard, on_problem)
-            others = _report_others(others, (key, stem), shard, on_problem)
+            _report_others(others, (key, stem), shard, on_problem)
+            others = []
             key = stem
             members = {}
         if ending in ENDINGS:
-            members.update(image=content, where=where)
+            members.update(image=content, position=position)
         else:
             members[ending] = content
     if members:
@@ -146,15 +147,14 @@ def split_name(name: str) -> tuple[str, str]:
     return path, ""
 
 
-def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> list:
-    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's; returns []."""
+def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> None:
+    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
         plain = name.removeprefix("./")
         is_of_sample = any(key and plain.startswith(f"{key}.") for key in keys)
         if not is_hidden and not is_of_sample:
             on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
-    return []
 
 
 class _BoundedReads:
@@ -188,18 +188,16 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
                 _, ending = split_name(member.name)
-                if not ending:
-                    if member.isreg():
-                        yield member.name, None, (0, 0)
-                    continue
                 problem = _problem_with(member)
-                if problem:
+                if ending and problem:
                     on_problem(problem, f"{shard}, {member.name}")
-                    continue
-                content = None
-                if images or ending not in ENDINGS:
-                    content = tar.extractfile(member).read()
-                yield member.name, content, (member.offset_data, member.size)
+                elif ending:
+                    content = None
+                    if images or ending not in ENDINGS:
+                        content = tar.extractfile(member).read()
+                    yield member.name, content, (member.offset_data, member.size)
+                elif member.isreg():  # folders are not reported
+                    yield member.name, None, (0, 0)
             _check_header(file, end, -1, shard, on_problem)
     except DAMAGE as error:
         refuse_failure(error, shard)
@@ -240,7 +238,7 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
             image = None
             if images:
                 image = _read(shard, path.name)
-            members: dict[str, Any] = {"image": image, "where": (0, 0)}
+            members: dict[str, Any] = {"image": image, "position": (0, 0)}
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
                 if partner.exists():
@@ -271,7 +269,7 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
             continue
         if "image" in members and not images:
             members["image"] = None
-        members["where"] = (offset, len(record))
+        members["position"] = (offset, len(record))
         yield from _sample(key, members, shard, on_problem)
 
 
@@ -311,28 +309,40 @@ def _image_column(names: Sequence[str]) -> str | None:
 
 
 def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
-    """Yields the sample of a key's members; reports a sample that lacks an image or has unusable texts."""
+    """Yields the sample of a key's members; reports a sample that lacks an image or has unusable texts.
+
+    `members`: {"image": its bytes, or `None` if images are not read, "position": as in `Sample`, "txt", "json"}, of
+    which a damaged sample lacks some.
+    """
     location = f"{shard}, {key}"
-    if "where" not in members or "image" not in members:
+    if "image" not in members:
         on_problem("sample without an image", location)
         return
     try:
-        metadata = {}
-        if "json" in members:
-            metadata = parse_object(members["json"])
-        if "txt" in members:
-            caption = decode(members["txt"])
-        else:
-            caption = metadata.get("caption") or ""
+        caption, metadata = _texts_of(members)
     except UnicodeDecodeError:
         on_problem("text that is not UTF-8", location)
+        return
     except ValueError:
-        on_problem("metadata that are not a JSON object", location)
-    else:
-        if is_text(key):
-            yield Sample(key, members["image"], caption, metadata, members["where"])
-        else:
-            on_problem(NOT_TEXT, location)
+        on_problem("metadata that is not a JSON object", location)
+        return
+    if not is_text(key):
+        on_problem(NOT_TEXT, location)
+        return
+    yield Sample(key, members["image"], caption, metadata, members["position"])
+
+
+def _texts_of(members: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns (caption, metadata) of a sample's members; raises `ValueError` if one cannot be read.
+
+    The caption is the .txt file's, otherwise the metadata's, which may be something else than text.
+    """
+    metadata = {}
+    if "json" in members:
+        metadata = parse_object(members["json"])
+    if "txt" in members:
+        return decode(members["txt"]), metadata
+    return metadata.get("caption") or "", metadata
 
 
 class DownloadedImages:
@@ -364,7 +374,7 @@ class DownloadedImages:
             if is_folder:
                 yield address, file_numbers[sample.key], 0
             else:
-                yield address, *sample.where
+                yield address, *sample.position
 
     def get(self, name: str, decisions: Any) -> bytes | None:
         """Returns an image's content, `None` where it was not downloaded.

@@ -13,6 +13,7 @@ import errno
 import os
 import posixpath
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import IO, NamedTuple
@@ -21,6 +22,9 @@ from mural_lite.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
 BLOCK = 2**23  # bytes that are read ahead, and sent at a time
+# Entries of a client's details that change with a file: of S3, Google, Azure, others; not every client has each.
+VERSION_ENTRIES = ("size", "ETag", "etag", "md5Hash", "LastModified", "updated", "last_modified", "mtime", "created")
+PIECE = 2**20  # bytes that are copied at a time
 
 
 class Status(NamedTuple):
@@ -97,6 +101,19 @@ class RemotePath:
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
         self.write_bytes(text.encode(encoding))
 
+    def write_all(self, content: IO[bytes]) -> None:
+        """Writes the file in pieces; if reading or writing fails, the store keeps what it had under this name."""
+        file = self._call("open", "wb", block_size=BLOCK, autocommit=False)
+        try:
+            shutil.copyfileobj(content, file, PIECE)
+            file.close()
+        except BaseException:  # a keyboard interrupt, too
+            with contextlib.suppress(Exception):
+                file.discard()
+                file.closed = True  # otherwise a client's object would try to write when it is deleted
+            raise
+        file.commit()
+
     def stat(self) -> Status:
         return Status(self._call("info")["size"])
 
@@ -111,9 +128,22 @@ class RemotePath:
 
     def files(self) -> list[RemotePath]:
         """Returns all files below this folder, sorted, without folders."""
-        names = self._call("find")
-        paths = [RemotePath(f"{self._scheme}://{name.lstrip('/')}") for name in sorted(names)]
-        return [path for path in paths if str(path).startswith(f"{self.address}/")]  # a file is not below itself
+        return list(self.versions())
+
+    def versions(self) -> dict[RemotePath, str]:
+        """Returns {file below this folder: a text that changes with its content}, sorted, by one request.
+
+        A name that no `RemotePath` can have, such as "folder//file", is passed over.
+        """
+        details = self._call("find", detail=True)
+        versions = {}
+        for name in sorted(details):
+            address = f"{self._scheme}://{name.lstrip('/')}"
+            path = RemotePath(address)
+            if str(path) == address and address.startswith(f"{self.address}/"):  # a file is not below itself
+                entries = [str(details[name].get(entry, "")) for entry in VERSION_ENTRIES]
+                versions[path] = " ".join(entries)
+        return versions
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields the files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` in a name, `**` for folders.

@@ -40,7 +40,9 @@ EVERY = 15.0  # seconds between two uploads
 LEASE = 60.0  # seconds for which a folder belongs to the process that was last seen in it
 FAILURES = 4  # failed uploads in a row, before the run is stopped
 # Files that are uploaded after the others, because they say that these are complete. The first belongs to an export.
-COMPLETE = ("model_card.json", "index.sqlite", "best.json", "checkpoint", "summary.json")
+COMPLETE = ("model_card.json", "best.json", "checkpoint", "summary.json")
+# An index's database comes before its matrices, which are made of it again if they are of another state: matrices
+# alone would be a folder that is neither empty nor an index.
 _DATABASE = "index.sqlite"
 _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # files next to an open database
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
@@ -49,6 +51,7 @@ _EXPORT_CONFIG = "export/config.json"
 _EXPORT_VERSIONS = f"export/{VERSIONS}/"
 _mirrors: dict[str, Mirror] = {}  # folder of this machine -> its mirror
 _copies: list[tempfile.TemporaryDirectory] = []
+_copied: dict[str, tuple[dict[RemotePath, str], pathlib.Path]] = {}  # store's folder -> its files' versions, the copy
 _store_names: dict[str, str] = {}  # folder of this machine -> the store's folder that the user gave
 _hub_names: dict[str, str] = {}  # folder or file in the Hub's cache -> the name that the user gave
 
@@ -74,7 +77,8 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     """Returns a local copy of a file or folder in a store; a local path is returned unchanged.
 
     A model on the Hub, `hf://ORG/NAME`, stays in the Hub's cache. Copies from a store are removed with the process
-    (`remove_copies`). Raises `UserError` if the file or folder is missing or cannot be read.
+    (`remove_copies`); a folder whose files did not change meanwhile is copied once. Raises `UserError` if the file or
+    folder is missing or cannot be read.
     """
     if hugging_face.is_name(path):
         local = hugging_face.fetch(os.fspath(path))
@@ -83,17 +87,22 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     original = as_path(path)
     if isinstance(original, pathlib.Path):
         return original
-    copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
-    _copies.append(copies)
-    local = pathlib.Path(copies.name, original.name)
-    _store_names[str(local)] = str(original)
     with _failures_as_user_errors(f"Cannot read {original}"):
-        for source in original.files():
+        versions = original.versions()
+        copied_versions, local = _copied.get(str(original), ({}, None))
+        if versions and versions == copied_versions:
+            return local
+        copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
+        _copies.append(copies)
+        local = pathlib.Path(copies.name, original.name)
+        _store_names[str(local)] = str(original)
+        for source in versions:
             _download(source, local / source.relative_to(original))
-        if not local.exists() and original.is_file():
+        if not versions and original.is_file():
             _download(original, local)
     if not local.exists():
         raise UserError(f"{original} does not exist, is empty, or may not be read.")
+    _copied[str(original)] = versions, local
     return local
 
 
@@ -116,6 +125,7 @@ def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
 
 def remove_copies() -> None:
     """Removes all copies that `local_copy` made, for a process that ends by `os._exit`."""
+    _copied.clear()
     while _copies:
         _copies.pop().cleanup()
 
@@ -245,18 +255,34 @@ class Mirror:
             if _EXPORT_CARD in files and self._has_changed(_EXPORT_CARD, files[_EXPORT_CARD]):
                 # Another export overwrites files of the same names: until all are there, the export is not complete.
                 (self.store / _EXPORT_CARD).unlink(missing_ok=True)
+                self._remove_former_export()
             for name in sorted(files, key=_order):
                 if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
                     continue  # its data appeared after `files` was listed: next time
-                with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                try:
                     state = _state(files[name])
                     if self._pushed.get(name) != state:
                         _upload(files[name], self.store / name)
                         self._pushed[name] = state
+                except FileNotFoundError:
+                    if files[name].exists():  # it was not replaced meanwhile: the store lacks the bucket, for example
+                        raise
             removed = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
             for name in sorted(removed, key=_order, reverse=True):  # files of `COMPLETE` go first
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
+
+    def _remove_former_export(self) -> None:
+        """Removes the store's files of an export that another one replaced here, such as a `lite/` that this one lacks.
+
+        Exports with versions are never replaced.
+        """
+        names = [path.relative_to(self.store) for path in (self.store / "export").files()]
+        if any(name.startswith(_EXPORT_VERSIONS) for name in names):
+            return
+        for name in names:
+            if not (self.local / name).exists():
+                (self.store / name).unlink(missing_ok=True)
 
     def _has_changed(self, name: str, path: pathlib.Path) -> bool:
         """Whether a file is another than the uploaded one, or is just being replaced."""
@@ -293,11 +319,20 @@ class Mirror:
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
     def _read_lock(self) -> dict | None:
-        """Returns {"holder", "time"} of the lock's file, `None` if the folder is free."""
+        """Returns {"holder", "time"} of the lock's file, `None` if the folder is free.
+
+        A file of another form holds the folder as long as it changes: a half-written one, or the lock of a workdir that
+        was copied here.
+        """
         try:
-            return json.loads(self._lock.read_text())
+            text = self._lock.read_text()
         except FileNotFoundError:
             return None
+        with contextlib.suppress(ValueError):
+            lock = json.loads(text)
+            if isinstance(lock, dict) and isinstance(lock.get("holder"), str):
+                return lock
+        return {"holder": "an unknown run", "text": text}
 
     def _check_holder(self) -> None:
         """Raises `UserError` if another run has taken the folder."""
@@ -346,7 +381,10 @@ def _state(path: pathlib.Path) -> tuple[int, int]:
 
 
 def _order(name: str) -> tuple:
-    """Returns the key that sorts uploads: files of `COMPLETE` come after the files that they call complete."""
+    """Returns the key that sorts uploads: a database first; `COMPLETE` after the files that they call complete."""
     _, _, base = name.rpartition("/")
-    rank = COMPLETE.index(base) + 1 if base in COMPLETE else 0
+    if base == _DATABASE:
+        rank = -1
+    else:
+        rank = COMPLETE.index(base) + 1 if base in COMPLETE else 0
     return rank, name.endswith(".index"), name

@@ -67,8 +67,8 @@ class CountsByKind(dict):
 
     def lines(self) -> list[str]:
         """Returns a line for each kind, the most frequent first, and kinds of one count by their names."""
-        largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
-        return [f"{count} x {problem}, first at {first}" for problem, (count, first) in largest_first]
+        largest_first = sorted((-count, problem, first) for problem, (count, first) in self.items())
+        return [f"{-negative_count} x {problem}, first at {first}" for negative_count, problem, first in largest_first]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
         """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
@@ -141,13 +141,14 @@ class Tally:
         """Raises `UserError` if more than `max_fraction` of all is unusable, of which the share `done` was read."""
         if not self.skipped.are_too_many(self.read, max_fraction, done):
             return
-        so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
+        counts = f"{self.skipped.total} of {self.read} {self.THINGS}"
+        if done < 1:
+            counts += f" read so far, of about {round(self.read / done)} in all"
         bound = f"a share of {max_fraction}"
         remedy = "Repair the data."
         if self.FLAG:
             bound = f"{self.FLAG}={max_fraction}"
             remedy = "Repair the data, or raise the bound and run again: what is finished is kept."
         raise UserError(
-            f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS}{so_far} "
-            f"({'; '.join(self.skipped.lines())}), more than {bound}. {remedy}"
+            f"Too much is unusable: {counts} ({'; '.join(self.skipped.lines())}), more than {bound}. {remedy}"
         )

@@ -215,20 +215,22 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
     """
     skipped = 0
     position = 0
-    last_byte = b"\n"
-    # The line to which the byte before the part belongs is skipped, too.
-    while position < part.begin or last_byte != b"\n":
+    is_at_line_start = True
+    while position < part.begin or not is_at_line_start:
+        # In large blocks up to the last byte before the part, then on to the end of this byte's line: the line starts
+        # before the part, so another unit reads it. Where that byte ends its line, the part's first line follows.
         bytes_before = part.begin - 1 - position
         if bytes_before > 0:
             block = content.read(min(_COUNTED_CHUNK, bytes_before))
         else:
             block = content.readline(LONGEST_LINE)
         if not block:
-            skipped += last_byte != b"\n"
+            if not is_at_line_start:
+                skipped += 1  # the last line of a file, which may have no end
             break
         skipped += block.count(b"\n")
         position += len(block)
-        last_byte = block[-1:]
+        is_at_line_start = block.endswith(b"\n")
     return skipped, Part(position, part.end)
 
 

@@ -80,9 +80,8 @@ def read_all(
                 count += lost
                 continue
             if position >= begin:
-                data = _read(file, position + HEADER, size)
-                checksum = _read(file, position + HEADER + size, FOOTER)
-                if masked_crc(data) == int.from_bytes(checksum, "little"):
+                data = _data(file, position, size)
+                if data is not None:
                     yield position + HEADER, data
                 else:
                     on_problem(DAMAGED_RECORD, f"{path}, record {count} (byte {position})", 1)
@@ -95,9 +94,8 @@ def read_at(path: str | os.PathLike, position: int) -> bytes:
     with open_path(path) as file:
         size = _length(file, position, _size_of(file))
         if size is not None:
-            data = _read(file, position + HEADER, size)
-            checksum = file.read(FOOTER)
-            if masked_crc(data) == int.from_bytes(checksum, "little"):
+            data = _data(file, position, size)
+            if data is not None:
                 return data
     raise ValueError(f"{path} has no record at byte {position}: it changed after it was indexed, or is damaged.")
 
@@ -111,6 +109,15 @@ def _size_of(file: IO[bytes]) -> int:
 def _read(file: IO[bytes], position: int, size: int) -> bytes:
     file.seek(position)
     return file.read(size)
+
+
+def _data(file: IO[bytes], position: int, size: int) -> bytes | None:
+    """Returns the `size` bytes of the record at `position`, `None` if they do not agree with their checksum."""
+    data = _read(file, position + HEADER, size)
+    checksum = _read(file, position + HEADER + size, FOOTER)
+    if masked_crc(data) != int.from_bytes(checksum, "little"):
+        return None
+    return data
 
 
 def _stated(file: IO[bytes], position: int) -> int:

@@ -87,7 +87,8 @@ def _files_of(model: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
-def _pyarrow():
+def _import_pyarrow():
+    """Returns the module pyarrow; raises `UserError`, which says how it is installed, if it is missing."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -108,7 +109,7 @@ class VectorFile:
     """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, metadata) as file: file.add(…)`."""
 
     def __init__(self, path: str | os.PathLike, width: int, dtype: str, metadata: Mapping):
-        arrow = _pyarrow()
+        arrow = _import_pyarrow()
         self._arrow = arrow
         self._width = width
         self._dtype = np.dtype(dtype)
@@ -148,7 +149,7 @@ def metadata_of(path: str | os.PathLike) -> dict:
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike) -> Iterator:
     """Gives a Parquet file as pyarrow sees it; raises `UserError` if it is damaged."""
-    arrow = _pyarrow()
+    arrow = _import_pyarrow()
     try:
         with as_path(path).open("rb") as content:
             yield arrow.parquet.ParquetFile(content, page_checksum_verification=True)
@@ -169,9 +170,9 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
         columns = [name for name in stored_names if name != "vector" and (not names or name in names)]
         if not {"name", "vector"} <= set(stored_names):
             raise UserError(f"{path} has the columns {', '.join(stored_names)}: expected name and vector.")
-        count = 0
+        row_count = 0
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
-            count += len(batch)
+            row_count += len(batch)
             vectors = batch.column(batch.schema.get_field_index("vector"))
             if vectors.null_count:
                 raise UserError(f"{path} holds rows without a vector: leave them out.")
@@ -183,5 +184,7 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
                 raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
             rows = batch.drop_columns(["vector"]).to_pylist()
             yield rows, flat.reshape(len(batch), -1)
-        if count != file.metadata.num_rows:  # the footer has no checksum
-            raise UserError(f"{path} is damaged: {count} of its {file.metadata.num_rows} rows can be read.")
+        if row_count != file.metadata.num_rows:  # pyarrow passes over a page whose header is damaged
+            raise UserError(
+                f"{path} is damaged: {row_count} of its {file.metadata.num_rows} rows can be read. Make it again."
+            )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import multiprocessing
 import os
@@ -118,38 +119,42 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
     It yields now and then, so that its caller can look at finished work.
     """
     if not count:
-        yield lambda elements: (worker(element) for element in elements)
+        yield functools.partial(map, worker)
         return
     context = multiprocessing.get_context("spawn")  # TensorFlow must not be forked
     receiver, sender = context.Pipe(duplex=False)
     pool = futures.ProcessPoolExecutor(count, context, _start_process, (receiver, worker))
-
-    def call_with(elements: Iterable) -> Iterator[None]:
-        elements = iter(elements)
-        running = set()
-        while True:
-            # Processes that are started meanwhile never hear of Ctrl-C: they end with this process.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                for element in itertools.islice(elements, 2 * count - len(running)):
-                    running.add(pool.submit(_call, element))
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if not running:
-                return
-            finished, running = futures.wait(running, POLL, futures.FIRST_COMPLETED)
-            for future in finished:
-                future.result()  # raises the worker's exception
-            yield
-
     try:
-        yield call_with
+        yield functools.partial(_call_in_pool, pool, 2 * count)
     except futures.process.BrokenProcessPool:
         raise UserError(f"A worker was killed, most likely for want of memory: {FEWER}") from None
     finally:
         sender.close()  # which ends the workers at once
         receiver.close()
         pool.shutdown(cancel_futures=True)
+
+
+def _call_in_pool(pool: futures.ProcessPoolExecutor, most_running: int, elements: Iterable) -> Iterator[None]:
+    """Calls the workers of a pool with elements; yields after each that is finished, and at least every `POLL` seconds.
+
+    `most_running`: how many elements the pool is given at a time; twice its processes, so that none of them waits.
+    """
+    elements = iter(elements)
+    running = set()
+    while True:
+        # The pool starts processes meanwhile, which inherit the mask and never hear of Ctrl-C: they end with this one.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for element in itertools.islice(elements, most_running - len(running)):
+                running.add(pool.submit(_call, element))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if not running:
+            return
+        finished, running = futures.wait(running, POLL, futures.FIRST_COMPLETED)
+        for future in finished:
+            future.result()  # raises the worker's exception
+        yield
 
 
 def _start_process(parent: multiprocessing.connection.Connection, worker: Worker) -> None:

@@ -105,7 +105,7 @@ def catalogue(
     train: bool = True,
     fields: Sequence[str] | None = None,
 ) -> pathlib.Path | None:
-    """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
+    """Makes everything that is not made yet in `output`, and prints what it does.
 
     Args:
       request: the table and how to read it.
@@ -117,7 +117,7 @@ def catalogue(
       fields: the names of the fields that the search shows; `None`: it chooses.
 
     Returns:
-      `None` where a signal stopped training, and for a dry run.
+      The index's folder; `None` where a signal stopped training, and for a dry run.
 
     Raises:
       UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
@@ -129,9 +129,7 @@ def catalogue(
         request = dataclasses.replace(request, guesses=str(folder / LANGUAGES))
     table = inspect_table(request)
     print(table.describe(), flush=True)
-    for name in fields or ():
-        if name not in table.fields:
-            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
+    _check_fields(table, fields or ())
     if dry_run:
         return None
     _check_source(source, train or trainer.trained() is not None)
@@ -146,14 +144,7 @@ def catalogue(
     with exclusive_lock(folder / "catalogue.lock", busy):
         if isinstance(folder, pathlib.Path):
             remove_partial(folder, below=False)
-        tally = RowTally()
-        with tqdm(desc="Reading", unit=" rows") as bar:
-            entries = read(table, tally, folder / PICTURES, bar)
-        print("\n".join(report_lines(entries, tally)), flush=True)
-        for line in table.table.inside.describe():
-            print(f"  {line}")
-        _write_skipped(folder / SKIPPED, tally)
-        keep_guesses(table)
+        entries, tally = _read_table(table, folder)
         if not _trained_if_wanted(entries, tally, source, trainer, train):
             return None
         model = _index(folder, source, entries, table, fields, trainer)
@@ -164,10 +155,32 @@ def catalogue(
     return folder / INDEX
 
 
+def _check_fields(table: ProductTable, fields: Sequence[str]) -> None:
+    """Raises `UserError` for a field to show that the table does not have."""
+    for name in fields:
+        if name not in table.fields:
+            raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
+
+
+def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry], RowTally]:
+    """Returns the entries of a table and the tally of its rows; prints both, and writes skipped rows and guesses."""
+    tally = RowTally()
+    with tqdm(desc="Reading", unit=" rows") as bar:
+        entries = read(table, tally, folder / PICTURES, bar)
+    print("\n".join(report_lines(entries, tally)), flush=True)
+    for line in table.table.inside.describe():
+        print(f"  {line}")
+    _write_skipped(folder / SKIPPED, tally)
+    keep_guesses(table)
+    return entries, tally
+
+
 def _check_source(source: str, has_model: bool) -> None:
     """Raises `UserError` for a model to start from that is not named, or is not there.
 
-    `has_model`: whether "nothing" will do: a model is trained, or was.
+    Args:
+      source: the model's name.
+      has_model: whether "nothing" will do: a model is trained, or was.
     """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
@@ -241,8 +254,10 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
     if bare:
         lines.append(f"{bare:,} pictures have no caption: they are found by their contents.")
     for language, counts in languages_of(entries).items():
-        guessed = f", language guessed for {counts.guessed:,}" if counts.guessed else ""
-        lines.append(f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures{guessed}")
+        line = f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures"
+        if counts.guessed:
+            line += f", language guessed for {counts.guessed:,}"
+        lines.append(line)
     return lines
 
 
@@ -260,16 +275,14 @@ def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, t
 
     It does not go on where a signal stopped the training.
     """
-    captions = sum(len(entry.captions) for entry in entries if entry.file)
-    reason = ""
-    if not train:
-        reason = "--train=no"
-    elif captions < FEWEST_CAPTIONS:
-        reason = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
+    caption_count = sum(len(entry.captions) for entry in entries if entry.file)
+    if train and caption_count >= FEWEST_CAPTIONS:
+        return trainer.train(entries, tally)
+    reason = "--train=no"
+    if train:
+        reason = f"{caption_count} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
         if (trainer.needs_captions or source == NOTHING) and not trainer.trained():
             raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
-    if not reason:
-        return trainer.train(entries, tally)
     print(f"Nothing is trained: {reason}. {trainer.trained() or source} searches as it is.", flush=True)
     return True
 
@@ -287,11 +300,7 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
     lines = []
     config = load_config(description / "config.json")
     if config.data.source in DRAWINGS:
-        tower = config.image_tower
-        knows = f"knows drawings of {tower.image_size} pixels"
-        if tower.weights:
-            knows = f"learned captions of drawings alone, on the picture tower {tower.weights}"
-        lines.append(f"Note: this model {knows}; for photographs --from={PHOTOGRAPHS}.")
+        lines.append(_note_on_drawings(config.image_tower))
     if not model.is_open:
         return lines
     reading_of = model.reading or functools.partial(trainer.reading, description)
@@ -302,6 +311,16 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
             "encoders that need a third of the memory and seconds. Then remove the index: it goes on with its encoders."
         )
     return lines
+
+
+def _note_on_drawings(tower) -> str:
+    """Returns the note on a model that was trained on drawings, by the configuration of its image tower."""
+    if tower.weights:
+        return (
+            f"Note: this model learned captions of drawings alone, on the picture tower {tower.weights}; for "
+            f"photographs --from={PHOTOGRAPHS}."
+        )
+    return f"Note: this model knows drawings of {tower.image_size} pixels; for photographs --from={PHOTOGRAPHS}."
 
 
 def _reading_lines(reading_of: Callable[[Sequence[str]], Reading | None], entries: Sequence[Entry]) -> list[str]:
@@ -362,26 +381,30 @@ def _index(
     with local_folder(folder / INDEX) as index_folder:
         model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
-        noise = None
+        earlier_noise = None
         if not is_new:
-            noise = _noise_of(index_folder)
-        if fields is not None:  # a field may have values only in rows that are left out
-            existing_fields = set().union(*(entry.fields for entry in entries))
-            fields = [name for name in fields if name in existing_fields]
-        options = dict(product=table.columns.identity, fields=fields, sources=[str(table.request.table)])
-        options |= dict(model=model.fingerprint, stamp=model.stamp, by_catalogue=True)
-        index = sync(index_folder, model, items_of(entries), prune=True, progress=True, **options)
+            earlier_noise = _noise_of(index_folder)
+        index = sync(
+            index_folder,
+            model,
+            items_of(entries),
+            prune=True,
+            product=table.columns.identity,
+            fields=_existing_fields(fields, entries),
+            sources=[str(table.request.table)],
+            model=model.fingerprint,
+            stamp=model.stamp,
+            by_catalogue=True,
+            progress=True,
+        )
         report(index, str(folder / INDEX))
-        if trained and not is_new and index.counts.added + index.counts.changed + index.counts.pruned:
+        has_changed_rows = index.counts.added + index.counts.changed + index.counts.pruned > 0
+        if trained and not is_new and has_changed_rows:
             first_to_last = reversed(trainer.workdirs())
             workdirs = " ".join(map(_quoted, first_to_last))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
         if index.captions is not None and index.noise is None:
-            if noise is not None and not model.is_open:  # items were only removed, or their fields changed
-                index.noise = dataclasses.replace(noise, count=len(index))
-                changes.keep_noise(index_folder, index.noise)
-            else:
-                measure_noise(index, index_folder, model)
+            _set_noise(index, index_folder, model, earlier_noise)
         links = {}
         names_held_out = None
         if trained:
@@ -390,6 +413,29 @@ def _index(
         choose = functools.partial(_examples, entries, names_held_out)
         write_examples(folder / PAGE, index, index_folder, model, choose, links)
     return model
+
+
+def _existing_fields(names: Sequence[str] | None, entries: Sequence[Entry]) -> list[str] | None:
+    """Returns the names of fields that some entry has; `None`, for fields that the search chooses, stays.
+
+    A field of the table may have values only in rows that are left out, and the index would refuse it.
+    """
+    if names is None:
+        return None
+    existing_names = set().union(*(entry.fields for entry in entries))
+    return [name for name in names if name in existing_names]
+
+
+def _set_noise(index, folder: pathlib.Path, model: KnownModel, earlier_noise: NoiseLevel | None) -> None:
+    """Gives an index its noise level and keeps it in the index's folder: the earlier one if nothing was encoded.
+
+    A model that is still closed encoded nothing: items were only removed, or their fields changed.
+    """
+    if earlier_noise is not None and not model.is_open:
+        index.noise = dataclasses.replace(earlier_noise, count=len(index))
+        changes.keep_noise(folder, index.noise)
+    else:
+        measure_noise(index, folder, model)
 
 
 def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:

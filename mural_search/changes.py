@@ -62,9 +62,15 @@ ABANDONED = 3600.0  # seconds; a younger partial file may be a matrix that a pro
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of items: new, changed, unchanged, with repeated keys, removed by hand, unreadable.
+    """Counts of items.
 
-    `gone`: kept items that are no longer in the sources. `pruned`: such items that were removed.
+    Attributes:
+      added, changed, kept: items that are new, changed or unchanged.
+      repeated: entries whose key an earlier entry has.
+      deleted: items that were removed by hand and stay out.
+      skipped: items that cannot be read.
+      gone: items that are no longer in the sources, and stay in the index.
+      pruned: such items that were removed.
     """
 
     added: int = 0
@@ -145,6 +151,14 @@ def bring(
 
 
 class _Changes:
+    """One pass over all entries: `make` for each of its `blocks`, and then `publish`.
+
+    Attributes:
+      counts: what was done so far.
+      has_changed: whether any block changed the database.
+      encodes_captions: whether captions get vectors.
+    """
+
     def __init__(self, database, embedder, kind: str, dtype: np.dtype, batch_size: int, skipped: TextIO | None):
         self.database = database
         self.embedder = embedder
@@ -193,7 +207,8 @@ class _Changes:
         """Whether an entry's key comes for the first time; notes the key, and counts it if it is repeated."""
         key = key_of(self.kind, entry)
         is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", (key,)).rowcount > 0
-        self.counts.repeated += not is_new
+        if not is_new:
+            self.counts.repeated += 1
         return is_new
 
     def _skip(self, entry: Unreadable) -> None:
@@ -449,9 +464,14 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Gives the database of an index, which no other process changes meanwhile; `new`: makes a missing index.
+    """Gives the database of an index, which no other process changes meanwhile.
 
-    Raises `UserError` if another process has it, the folder is something else, or it is damaged.
+    Args:
+      folder: the index's folder, on this machine.
+      new: whether a missing index is made.
+
+    Raises:
+      UserError: another process has the index, the folder is something else, or the database is damaged.
     """
     folder = as_path(folder)
     if not isinstance(folder, pathlib.Path):
@@ -463,12 +483,7 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         check_free(folder)
     else:
         files.check_place(folder)
-    stack = contextlib.ExitStack()
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        busy = f"Another process is changing the index {folder}; wait for it."
-        stack.enter_context(exclusive_lock(folder / LOCK, busy))
-    with stack:
+    with _locked(folder):
         remove_partial(folder, min_age=ABANDONED)
         try:
             database = files.make(path) if new else connect(path)
@@ -481,6 +496,19 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
                 yield opened
         except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
             raise problem(path, error) from None
+
+
+def _locked(folder: pathlib.Path) -> contextlib.ExitStack:
+    """Makes a folder and locks it; returns a context at whose end the lock is given back.
+
+    Raises `UserError` if another process has the lock, or the folder cannot be written.
+    """
+    stack = contextlib.ExitStack()
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        busy = f"Another process is changing the index {folder}; wait for it."
+        stack.enter_context(exclusive_lock(folder / LOCK, busy))
+    return stack
 
 
 def check_free(folder: pathlib.Path) -> None:
@@ -662,8 +690,10 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
             rows.update(rows_of_product.tolist())
     unknown = sorted(name for name, rows in rows_of.items() if not rows)
     if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
+        missing = repr(unknown[0])
+        if len(unknown) > 1:
+            missing += f" and {len(unknown) - 1} more"
+        raise UserError(f"The index has no {missing}: names are as `search query` shows them. None removed.")
     named = set().union(*rows_of.values())
     return np.array(sorted(named), np.int64)
 

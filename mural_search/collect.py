@@ -177,9 +177,10 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> l
                 say(f"Not taken: {len(left_out):,} x {reason}, first {left_out[0]}")
         files = [(str(path), str(path.relative_to(folder))) for path in sorted(wanted_paths, key=str)]
     if not files:
-        pictures = f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else ""
-        records = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
-        raise UserError(f"No {kind} in {folder}: expected {pictures}{records}, in it or below it.")
+        expected = f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord)"
+        if kind == IMAGES:
+            expected = f"files ending in .{', .'.join(ENDINGS)}, or {expected}"
+        raise UserError(f"No {kind} in {folder}: expected {expected}, in it or below it.")
     return files
 
 
@@ -243,7 +244,7 @@ def _read_table(unit: Unit) -> Iterator[Found]:
         cells = line.split("\t")
         if cells == columns:  # the first line
             continue
-        name, caption, language = [*cells, "", ""][:3]
+        name, caption, language, *_ = [*cells, "", ""]  # a line may end with the path, or with the caption
         if not name.strip():
             yield Unreadable(caption or unit.path, "Row without a path.", (unit.path, line))
             continue
@@ -291,7 +292,8 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
     """Returns the names of a table's columns, [] if its first line does not begin with two or all names of `first`."""
     _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
     names = (line or "").split("\t")
-    if len(names) < 2 or names[: len(first)] != [*first[: len(names)]]:
+    expected = list(first[: len(names)])  # a table may lack the last of them
+    if len(names) < 2 or names[: len(first)] != expected:
         return []
     return names
 

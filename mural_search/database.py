@@ -141,15 +141,15 @@ def put(
     database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
 ) -> None:
     """Adds an item with its vector and, in `captions`, its captions' vectors, if these are known."""
+    insert_item = f"INSERT INTO items VALUES (NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
     values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
-    columns = f"(NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
-    number = database.execute(f"INSERT INTO items VALUES {columns}", values).lastrowid
+    number = database.execute(insert_item, values).lastrowid
     if vector is not None:
         database.execute("INSERT INTO vectors VALUES (?, ?)", (number, vector))
+    insert_text = f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})"
     text_ids = []
     for language, text in item.captions:
-        values = number, utf8(language), utf8(text)
-        text_ids.append(database.execute(f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})", values).lastrowid)
+        text_ids.append(database.execute(insert_text, (number, utf8(language), utf8(text))).lastrowid)
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(text_ids, captions))
     fields = ((number, utf8(name), utf8(value)) for name in item.fields for value in item.values(name))
     database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)

@@ -48,6 +48,18 @@ VECTORS = "vectors.npy"
 CAPTIONS = "captions.npy"
 
 
+def _as_filters(where: Where) -> list[Filter]:
+    """Returns the filters of `Index.search`, of which texts are parsed; raises `UserError` for other texts."""
+    conditions = (where,) if isinstance(where, str) else where
+    filters = []
+    for condition in conditions:
+        if isinstance(condition, Filter):
+            filters.append(condition)
+        else:
+            filters += parse_filters([condition])
+    return filters
+
+
 class Index:
     """Vectors [N, D] and their items, in the state that was opened.
 
@@ -93,11 +105,7 @@ class Index:
         self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
         self.bare = np.zeros(0, np.int64)
         if kind == IMAGES:
-            without_file = self.table.without_pictures()
-            for rows in np.array_split(without_file, len(without_file) // _BLOCK + 1):
-                # Items whose vector is not zero have a picture: their vectors were given without a file.
-                self.bare = np.append(self.bare, rows[~np.any(embeddings[rows], axis=1)])
-                release_pages(embeddings)
+            self.bare = _without_picture(self.table, embeddings)
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.noise: noise_level.NoiseLevel | None = None
@@ -222,22 +230,19 @@ class Index:
           ValueError: vectors of another size or not finite, k below 1.
           UserError: a question that cannot be asked, a model that is not there; a row of another length than 1.
         """
-        conditions = (where,) if isinstance(where, str) else where
-        filters = []
-        for condition in conditions:
-            if isinstance(condition, Filter):
-                filters.append(condition)
-            else:
-                filters += parse_filters([condition])
+        filters = _as_filters(where)
         if isinstance(question, str):
             from mural_search.queries import Query, check_filters, search  # they ask an index
 
             check_filters(self, filters)
             (answer,) = search(self, self.embedder, [Query(question)], k, filters)
             return answer.hits
-        vectors = question
         if among is None:
             among = self.rows(filters)
+        return self._closest(question, k, among)
+
+    def _closest(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (scores, rows) of the pictures closest to vectors, [Q, D], as `search` does."""
         if self.bare.size:
             if among is None:
                 among = np.arange(len(self))
@@ -311,6 +316,19 @@ class Index:
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(f"The index compares captions by the head {head}, which this export lacks: export again.")
+
+
+def _without_picture(table: ItemTable, embeddings: np.ndarray) -> np.ndarray:
+    """Returns the rows, int64 [K] rising, of items without a picture: they name no file, and their vector is zero.
+
+    An item without a file has a picture all the same if it came with the picture's vector.
+    """
+    without_file = table.without_pictures()
+    blocks = [np.zeros(0, np.int64)]
+    for rows in np.array_split(without_file, len(without_file) // _BLOCK + 1):
+        blocks.append(rows[~np.any(embeddings[rows], axis=1)])
+        release_pages(embeddings)
+    return np.concatenate(blocks)
 
 
 DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
@@ -436,15 +454,9 @@ def _matrix(
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
-        with contextlib.suppress(Exception):  # NumPy's reader raises many classes on damaged headers
-            with path.open("rb") as file:
-                file.seek(-_STATE, os.SEEK_END)
-                is_current = file.read() == state
-            matrix = np.load(path, mmap_mode="r", allow_pickle=False)
-            if is_current and matrix.dtype == dtype and matrix.ndim == 2 and len(matrix) == len(ids):
-                sample = ranking.spread(np.arange(len(ids)), CHECKED)
-                check_lengths(matrix, sample, "", may_be_zero=not of_captions)
-                return matrix
+        matrix = _read_matrix(path, state, len(ids), dtype, may_be_zero=not of_captions)
+        if matrix is not None:
+            return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
     if path is not None and os.access(path.parent, os.W_OK):
         try:
@@ -458,6 +470,24 @@ def _matrix(
     if sum(map(len, parts)) != len(ids):
         return None
     return np.concatenate(parts)
+
+
+def _read_matrix(path: pathlib.Path, state: bytes, count: int, dtype: np.dtype, may_be_zero: bool) -> np.ndarray | None:
+    """Returns a file's matrix, [count, D], memory-mapped; `None` if it is missing, damaged, or of another state.
+
+    `may_be_zero`: see `check_lengths`.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(-_STATE, os.SEEK_END)
+            is_current = file.read() == state
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not is_current or matrix.dtype != dtype or matrix.ndim != 2 or len(matrix) != count:
+            return None
+        check_lengths(matrix, ranking.spread(np.arange(count), CHECKED), "", may_be_zero)
+    except Exception:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
+        return None
+    return matrix
 
 
 class _LacksVectors(Exception):

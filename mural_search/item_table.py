@@ -44,11 +44,10 @@ FIELD_NAMES = "SELECT name FROM fields GROUP BY name ORDER BY min(rowid)"  # in 
 
 
 def unknown_field(flag: str, name: str, names: Sequence[str]) -> str:
-    """Returns the message that no item has the field which `--flag=name` names; `names`: all fields."""
-    there_are = "no item has fields"
-    if names:
-        there_are = f"the fields are {', '.join(names)}"
-    return f"--{flag}={name}: no item has this field; {there_are}."
+    """Returns the message that no item has the field which `--flag=name` names, among all fields, `names`."""
+    if not names:
+        return f"--{flag}={name}: no item has this field; no item has fields."
+    return f"--{flag}={name}: no item has this field; the fields are {', '.join(names)}."
 
 
 def utf8(text: str) -> bytes:
@@ -82,13 +81,18 @@ def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
 
 
 def _address(path: pathlib.Path, new: bool) -> str:
-    """Returns the URI of a database with the mode in which this process may open it."""
-    mode = "mode=rwc" if new else "mode=rw"
-    may_write_folder = os.access(path.parent, os.W_OK)
+    """Returns the URI of a database with the mode in which this process may open it; `new` may make a missing file."""
+    may_write_folder = os.access(path.parent, os.W_OK)  # in which SQLite keeps the log
     may_write_file = not path.exists() or os.access(path, os.W_OK)
-    if not may_write_folder or not may_write_file:
-        has_log = path.with_name(f"{path.name}-wal").exists()
-        mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    if may_write_folder and may_write_file:
+        mode = "mode=rwc" if new else "mode=rw"
+    elif has_log:
+        mode = "mode=ro"
+    else:
+        # SQLite would make a log even to read, and fail. `immutable` says that nobody changes the file, so it needs
+        # none; where a log exists, it would be ignored, and with it the last changes.
+        mode = "mode=ro&immutable=1"
     return f"{path.as_uri()}?{mode}"
 
 
@@ -151,6 +155,20 @@ def _text(value: object) -> str:
     return value
 
 
+def _open_twice(path: str | os.PathLike) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Returns (a connection that keeps to the present state, another that sees later states).
+
+    Raises `UserError` for a file that cannot be opened.
+    """
+    try:
+        database = connect(path)
+        watch = connect(path)
+        database.execute("BEGIN")  # the first query takes the snapshot
+    except sqlite3.Error as error:
+        raise problem(path, error) from None
+    return database, watch
+
+
 class ItemTable:
     """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
 
@@ -163,18 +181,13 @@ class ItemTable:
 
     def __init__(self, source: str | os.PathLike | sqlite3.Connection):
         self._lock = threading.Lock()
-        is_file = isinstance(source, (str, os.PathLike))
-        self._path = source if is_file else "The index in memory"
-        try:
-            if is_file:
-                self._database = connect(source)
-                self._watch = connect(source)  # sees what the snapshot does not
-                weakref.finalize(self, self._watch.close)
-                self._database.execute("BEGIN")  # the first query takes the snapshot
-            else:
-                self._database = self._watch = source
-        except sqlite3.Error as error:
-            raise problem(self._path, error) from None
+        if isinstance(source, (str, os.PathLike)):
+            self._path = source
+            self._database, self._watch = _open_twice(source)
+            weakref.finalize(self, self._watch.close)
+        else:
+            self._path = "The index in memory"
+            self._database = self._watch = source
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
         self.schema = "main"  # of the table `words`
@@ -220,7 +233,7 @@ class ItemTable:
             if self._database.in_transaction:
                 self._database.execute("COMMIT")
 
-    def settle(self) -> None:
+    def merge_log(self) -> None:
         """Moves the log into the file and takes the same state from there, so that the log can be written anew.
 
         Nothing happens while an earlier snapshot is held, or if the state has changed meanwhile.
@@ -332,7 +345,10 @@ class ItemTable:
     def name(self, row: int) -> str:
         """Returns the name of a row."""
         rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        return self._checked_name(rows[0][0] if rows else None)
+        name = None
+        if rows:
+            ((name,),) = rows
+        return self._checked_name(name)
 
     def _checked_name(self, name: object) -> str:
         """Returns an item's name; raises `UserError` for a value that is not a text."""
@@ -481,22 +497,36 @@ class ItemTable:
         if not grams:
             return np.zeros(0, np.int64), np.zeros(0)
         total = len(self.caption_ids) + len(self)
-        query = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
-        count_of = {gram: count for gram, count in self._ask(query, grams) if isinstance(count, int)}
-        counts = np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
+        counts = self._text_counts(grams, total)
         # The BM25 of a text of usual length with each trigram once, by FTS5's weights, which are at least 1e-6.
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         rarest = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
         affordable = int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS))
-        grams = [grams[n] for n in rarest[: max(FEW_GRAMS, affordable)]]
+        grams = [grams[number] for number in rarest[: max(FEW_GRAMS, affordable)]]
         if self.postings is not None and not hidden:
-            pairs = self.postings.best(grams, count, allowed)
+            scored_items = self.postings.best(grams, count, allowed)
         else:
             condition = f"words MATCH ? {_in_shown_language(hidden)}"
             query = f"SELECT {OWNER}, -rank FROM words WHERE {condition} ORDER BY rank"
-            pairs = self.each(query, (" OR ".join(map(words.quoted, grams)), *hidden))
+            scored_items = self.each(query, (" OR ".join(map(words.quoted, grams)), *hidden))
+        shares = self._best_shares(scored_items, ideal, count, allowed)
+        return np.array(list(shares), np.int64), np.array(list(shares.values()))
+
+    def _text_counts(self, grams: Sequence[str], total: int) -> np.ndarray:
+        """Returns in how many of `total` texts each trigram is, float64 [G] within [0, `total`]."""
+        query = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
+        count_of = {gram: count for gram, count in self._ask(query, grams) if isinstance(count, int)}
+        return np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
+
+    def _best_shares(
+        self, scored_items: Iterable[tuple[int | None, float]], ideal: float, count: int, allowed: np.ndarray | None
+    ) -> dict[int, float]:
+        """Returns {row: share of the score `ideal`}, best first, see `by_words`.
+
+        `scored_items`: (id of a text's item, or `None`, the text's score), best first; an item may come several times.
+        """
         shares: dict[int, float] = {}
-        for item, score in pairs:  # best first
+        for item, score in scored_items:
             row = int(np.searchsorted(self.ids, item or 0))
             is_there = row < len(self) and self.ids[row] == item
             if not is_there or row in shares:
@@ -510,7 +540,7 @@ class ItemTable:
             shares[row] = share
             if len(shares) == count:
                 break
-        return np.array(list(shares), np.int64), np.array(list(shares.values()))
+        return shares
 
     def caption_rows(self) -> np.ndarray:
         """Returns the row of each caption's item, int64 [T] rising."""

@@ -113,23 +113,28 @@ NUMBER = re.compile(rf"([-+]?)(?:{CURRENCY})?([-+]?\d(?:[\d\s']|[.,](?!\s+\d))*)
 RANGE = re.compile(r"\s*[–—]\s*|\s+-\s+")  # between the prices of a product's sizes
 SIGNS = str.maketrans("\u2212\u2019\u066b\u066c", "-'.'")  # minus, apostrophe, Arabic marks of decimals and thousands
 GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}([.,]\d{2,3})*[.,]\d{3}")  # ₹1,29,999, too
-DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\d{4})")
+ISO_DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?")  # 2026-05-31, 2026-05, or with a time
+POINT_DATE = re.compile(r"(\d\d?)\.(\d\d?)\.(\d{4})")  # 31.5.2026
 
 
 def group_marks(texts: Iterable[str]) -> str:
-    """Returns which of the marks "," and "." divide thousands in a field's values, where a value may be read both ways.
+    """Returns which of the marks "," and "." divide thousands in the values of a field.
 
-    "1.299" is 1299 where all values have three digits behind the point, or one is "1.299.000"; and 1.299 next to "2.5".
+    "1.299" by itself may be read both ways, so the other values decide: it is 1299 if all values have three digits
+    behind the point, or one is "1.299.000", and 1.299 if one is "2.5".
     """
     decimal = set()
     grouping = set()
     for text in texts:
         digits, marks = _digits(text)
-        is_grouped = bool(GROUPED.fullmatch(digits))
-        if len(marks) == 2 or (is_grouped and digits.count(marks[0]) > 1):
+        is_grouped = GROUPED.fullmatch(digits) is not None
+        if len(marks) == 2:  # "1.299,50"
             grouping.add(marks[0])
-        if len(marks) == 2 or not is_grouped:
-            decimal.update(marks[-1:])
+            decimal.add(marks[1])
+        elif not is_grouped:
+            decimal.update(marks)
+        elif digits.count(marks[0]) > 1:
+            grouping.add(marks[0])
     groups = ""
     if "," not in decimal or "," in grouping:
         groups += ","
@@ -149,6 +154,19 @@ def _digits(text: str) -> tuple[str, list[str]]:
     return digits, sorted(set(digits) & {",", "."}, key=digits.rfind)
 
 
+def _years(text: str) -> float | None:
+    """Returns a date in years, 2026-07-01 as 2026.5; `None` for another text."""
+    iso = ISO_DATE.fullmatch(text)
+    with_points = POINT_DATE.fullmatch(text)
+    if iso:
+        year, month, day = iso.groups("1")  # a month without a day begins with its first
+    elif with_points:
+        day, month, year = with_points.groups()
+    else:
+        return None
+    return int(year) + (int(month) - 1) / 12 + (int(day) - 1) / 372  # 12 months of 31 days
+
+
 def amount(text: str, groups: str = ",") -> float | None:
     """Returns a number by which a field's value is ordered: its number ("19,90 EUR"), or its date in years; else None.
 
@@ -158,20 +176,25 @@ def amount(text: str, groups: str = ",") -> float | None:
     Args:
       groups: the marks that divide thousands where they are before three last digits, see `group_marks`.
     """
-    match = DATE.fullmatch(text.strip())
-    if match:
-        year = int(match[1] or match[6])
-        month = int(match[2] or match[5])
-        day = int(match[3] or match[4] or 1)
-        return year + (month - 1) / 12 + (day - 1) / 372  # 12 months of 31 days
+    years = _years(text.strip())
+    if years is not None:
+        return years
     digits, marks = _digits(text)
-    has_group_mark = len(marks) == 2
-    if len(marks) == 1 and GROUPED.fullmatch(digits):
-        has_group_mark = marks[0] in groups or digits.count(marks[0]) > 1
-    if has_group_mark:
-        digits = digits.replace(marks.pop(0), "")
-    if marks:
-        digits = digits.replace(marks[0], ".")
+    group_mark = ""
+    decimal_mark = ""
+    if len(marks) == 2:
+        group_mark, decimal_mark = marks
+    elif marks:
+        (mark,) = marks
+        is_grouped = GROUPED.fullmatch(digits) is not None
+        if is_grouped and (mark in groups or digits.count(mark) > 1):
+            group_mark = mark
+        else:
+            decimal_mark = mark
+    if group_mark:
+        digits = digits.replace(group_mark, "")
+    if decimal_mark:
+        digits = digits.replace(decimal_mark, ".")
     try:
         value = float(digits)
     except ValueError:

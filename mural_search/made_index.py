@@ -22,8 +22,10 @@ def report(made: Index, folder: str) -> None:
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {folder}/{SKIPPED}.", file=sys.stderr)
     if counts.repeated:
-        hint = ": name a table of captions before the folder of its images" if made.kind == IMAGES else ""
-        print(f"{counts.repeated:,} came again, under the name of an earlier one, and were passed over{hint}.")
+        line = f"{counts.repeated:,} came again, under the name of an earlier one, and were passed over"
+        if made.kind == IMAGES:
+            line += ": name a table of captions before the folder of its images"
+        print(f"{line}.")
     if counts.deleted:
         until = "until their row changes, or without a table their picture"
         print(f"{counts.deleted:,} that were deleted by hand stay out {until}.")

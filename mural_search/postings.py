@@ -41,16 +41,20 @@ class Postings:
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         creation = f"CREATE VIRTUAL TABLE IF NOT EXISTS {LISTS} USING fts5vocab({schema}, words, instance)"
         list(ask(creation))  # a query runs when its rows are read
-        sizes = ask("SELECT id, sz FROM words_docsize ORDER BY id")
-        decoded = ((rowid, _varint(size)) for rowid, size in sizes)
-        self._rowids, sizes = np.ascontiguousarray(np.fromiter(decoded, PAIR).T)
-        self._lengths = sizes.astype(np.int32)
-        self._texts = len(sizes)
-        self._mean = sizes.sum() / max(1, len(sizes))
-        self._rows = np.full(len(sizes), -1, np.int32)
-        owned_texts, owners = np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR).T
-        self._set_owners(owned_texts, owners)
-        self._set_owners(2 * ids + 1, ids)  # of an item's name and fields
+        stored_lengths = ask("SELECT id, sz FROM words_docsize ORDER BY id")
+        decoded = ((rowid, _varint(length)) for rowid, length in stored_lengths)
+        documents = np.fromiter(decoded, PAIR)  # int64 [T, 2]: rowid, number of trigrams
+        lengths = documents[:, 1]
+        self._rowids = np.ascontiguousarray(documents[:, 0])  # int64 [T] rising
+        self._lengths = lengths.astype(np.int32)
+        self._text_count = len(lengths)
+        self._mean_length = lengths.sum() / max(1, len(lengths))
+        self._rows = np.full(len(lengths), -1, np.int32)  # each text's row of its item; -1 without an item
+        # In `words` a caption's rowid is even, twice its id in `texts`, and the rowid of an item's name and fields is
+        # odd, twice the item's id plus 1, because the two kinds of ids would otherwise collide.
+        captions = np.fromiter(ask("SELECT 2 * id, item FROM texts"), PAIR)  # int64 [C, 2]: rowid, id of its item
+        self._set_owners(captions[:, 0], captions[:, 1])
+        self._set_owners(2 * ids + 1, ids)
 
     def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
         """Notes for texts, int64 [T] rowids, the rows of their items, whose ids are `owners`, int64 [T]."""
@@ -86,8 +90,8 @@ class Postings:
         scores = np.zeros(len(self._rows))
         for gram in grams:
             texts, counts = self._list(gram)
-            idf = max(np.log((self._texts - len(texts) + 0.5) / (len(texts) + 0.5)), LEAST_IDF)
-            damped = K1 * (1.0 - B + B * self._lengths[texts] / self._mean)
+            idf = max(np.log((self._text_count - len(texts) + 0.5) / (len(texts) + 0.5)), LEAST_IDF)
+            damped = K1 * (1.0 - B + B * self._lengths[texts] / self._mean_length)
             counts = counts.astype(np.float64)
             scores[texts] += idf * (counts * (K1 + 1.0) / (counts + damped))
         return scores

@@ -25,7 +25,14 @@ MOST_LACKING = 8  # words that shall not be found; each is looked up
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A sentence (`text`, in `language` if it is known, BCP 47) or an image file; `right`: names of right answers."""
+    """A sentence, or an image file.
+
+    Attributes:
+      text: the sentence, "" for an image.
+      language: the sentence's language, BCP 47, "" if it is not known.
+      image: the image's path, "" for a sentence.
+      right: the names of the right answers, if they are known.
+    """
 
     text: str = ""
     language: str = ""
@@ -172,7 +179,7 @@ SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 class Page(NamedTuple):
-    """Which hits to return: `top` after the best `offset`; `sort`: see `search`."""
+    """Which hits to return: `top` hits after the best `offset`, in the order of `sort`, see `search`."""
 
     top: int = 10
     offset: int = 0
@@ -258,9 +265,7 @@ def find(
     """
     texts = ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, page.offset + page.top), filters, rank)
-    # Noise was measured by answers from the whole index, of which filters and -words leave a part.
-    is_judged = index.noise is not None and not filters and not page.sort and rank == ALL
-    is_judged = is_judged and all(texts) and not any(words.split(text)[1] for text in texts)
+    is_judged = index.noise is not None and rank == ALL and _asks_whole_index(texts, page, filters)
     results = []
     for number, (query, answer) in enumerate(zip(queries, ranked)):
         groups = _folded(index, answer.rows, fold)
@@ -269,15 +274,36 @@ def find(
         vector = None if vectors is None else vectors[number]
         hits = []
         for position, (row, *alike) in page.cut(groups):
-            score = _score(index, answer, vector, rank, row)
-            right = bool(query.right) and any(index.items[other] in query.right for other in (row, *alike))
             found_by = {}
             if rank != PICTURES:
                 found_by = answer.found_by(row)
-            hits.append(Hit(position, score, index.items[row], row, right, found_by, len(alike)))
+            hit = Hit(
+                rank=position,
+                score=_score(index, answer, vector, rank, row),
+                name=index.items[row],
+                row=row,
+                right=bool(query.right) and any(index.items[other] in query.right for other in (row, *alike)),
+                found_by=found_by,
+                alike=len(alike),
+            )
+            hits.append(hit)
         nothing_fits = is_judged and _nothing_fits(index, texts[number], answer)
         results.append(Result(query, tuple(hits), nothing_fits, len(groups)))
     return results
+
+
+def _asks_whole_index(texts: Sequence[str], page: Page, filters: Sequence[Filter]) -> bool:
+    """Whether queries are sentences whose answers come from the whole index, so that they compare with its noise.
+
+    Filters, -words and sorting leave a part of the index.
+    """
+    if filters or page.sort or not all(texts):
+        return False
+    for text in texts:
+        _, unwanted_words = words.split(text)
+        if unwanted_words:
+            return False
+    return True
 
 
 def _score(index, answer: Ranked, vector: np.ndarray | None, rank: str, row: int) -> float:

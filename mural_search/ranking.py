@@ -290,12 +290,13 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     for text in texts:
         way, _, value = text.partition("=")
         try:
-            weights[way] = float(value)
+            weight = float(value)
         except ValueError:
-            weights[way] = -1.0  # refused below
-        if way not in WAYS or not 0.0 <= weights[way] < math.inf:
-            defaults = ",".join(f"{name}={weight}" for name, weight in DEFAULT_WEIGHTS.items())
+            weight = math.nan
+        if way not in WAYS or not 0.0 <= weight < math.inf:  # NaN is refused, too
+            defaults = ",".join(f"{name}={default}" for name, default in DEFAULT_WEIGHTS.items())
             raise UserError(f"--weights={text}: expected weights from 0 on, such as the defaults {defaults}.")
+        weights[way] = weight
     return weights
 
 
@@ -326,45 +327,38 @@ def rank_all(
       hidden: languages whose captions are not searched; names and fields then are not, either.
       weights: {way: weight} for the one ranking; None: the index's own.
     """
-    plain, lacking = zip(*map(words.split, sentences))
-    if len(set(map(tuple, lacking))) > 1:  # the rows that may be found differ
+    texts, unwanted_words = zip(*map(words.split, sentences))
+    if len(set(map(tuple, unwanted_words))) > 1:  # one by one, because each sentence excludes other rows
         ranked = []
         for number, sentence in enumerate(sentences):
-            vector = None if vectors is None else vectors[[number]]
-            caption_vector = None if captions is None else captions[[number]]
-            ranked += rank_all(index, [sentence], vector, caption_vector, count, filters, rank, hidden, weights)
+            ranked += rank_all(
+                index,
+                [sentence],
+                vectors=None if vectors is None else vectors[[number]],
+                captions=None if captions is None else captions[[number]],
+                count=count,
+                filters=filters,
+                rank=rank,
+                hidden=hidden,
+                weights=weights,
+            )
         return ranked
     ways = _ways(index, rank)
-    weights = weights or index.weights
-    rows = index.rows(filters, lacking[0])
+    rows = index.rows(filters, unwanted_words[0])
+    if rows is not None and not len(rows):
+        no_result = Ranked(rows, {way: {} for way in ways})
+        return [no_result] * len(sentences)
     allowed = None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
-        if not len(rows):
-            no_result = Ranked(rows, {way: {} for way in ways})
-            return [no_result] * len(sentences)
-    lists: list[dict[str, Entries]] = [{} for _ in sentences]
-    exact = [frozenset()] * len(sentences)
-    word_results = functools.partial(_search_words, index.table, plain, count, allowed, hidden)
-    if WORDS in ways and index.codes is not None:
-        word_results = index.codes.meanwhile(word_results)  # another thread searches words, while this one multiplies
-    for way in ways:
-        if way == WORDS:
-            results, exact = word_results()
-        elif way == TEXTS and index.captions is not None:
-            results = index.captions.search(captions, count, allowed, hidden)
-        elif way == TEXTS and index.kind == IMAGES:
-            results = [(np.zeros(0, np.int64), np.zeros(0))] * len(plain)  # without captions nothing is found
-        else:
-            scores, closest_rows = index.search(vectors, count, among=rows)
-            results = zip(closest_rows, scores)
-        for lists_of_sentence, (result_rows, values) in zip(lists, results):
-            lists_of_sentence[way] = _entries(result_rows, values)
+    wanted = _Wanted(texts, vectors, captions, count, rows, allowed, hidden)
+    lists, exact = _search_ways(index, ways, wanted)
     if rank == ALL:
+        weights = weights or index.weights
         for number, lists_of_sentence in enumerate(lists):
             caption_vector = None if captions is None else captions[number]
-            _complete(index, lists_of_sentence, vectors[number], caption_vector, hidden)
+            _complete_lists(index, lists_of_sentence, vectors[number], caption_vector, hidden)
     else:
         weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
     units = units_of(index)
@@ -374,6 +368,54 @@ def rank_all(
         unsorted = Ranked(np.zeros(0, np.int64), lists_of_sentence, exact_rows, units, judged)
         ranked.append(unsorted.fused(weights))
     return ranked
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """What each way searches for, and among which rows.
+
+    Attributes:
+      texts: the sentences without their -words.
+      vectors, captions, count, hidden: see `rank_all`.
+      rows: int64 [K] rising, the rows that may be found; None for all N.
+      allowed: the same rows as bool [N]; None for all.
+    """
+
+    texts: Sequence[str]
+    vectors: np.ndarray | None
+    captions: np.ndarray | None
+    count: int
+    rows: np.ndarray | None
+    allowed: np.ndarray | None
+    hidden: Collection[str]
+
+
+def _search_ways(index, ways: Sequence[str], wanted: _Wanted) -> tuple[list[dict[str, Entries]], list[frozenset[int]]]:
+    """Returns for each sentence {way: its list}, and for each the rows that are exactly it, none without `WORDS`."""
+    lists: list[dict[str, Entries]] = [{} for _ in wanted.texts]
+    exact = [frozenset()] * len(wanted.texts)
+    search_words = functools.partial(_search_words, index.table, wanted)
+    if WORDS in ways and index.codes is not None:
+        search_words = index.codes.meanwhile(search_words)  # another thread begins now, while this one multiplies
+    for way in ways:
+        if way == WORDS:
+            results, exact = search_words()
+        else:
+            results = _search_vectors(index, way, wanted)
+        for lists_of_sentence, (rows, values) in zip(lists, results):
+            lists_of_sentence[way] = _entries(rows, values)
+    return lists, exact
+
+
+def _search_vectors(index, way: str, wanted: _Wanted) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each sentence (rows, cosines), best first, of a way that compares vectors."""
+    if way == TEXTS and index.captions is not None:
+        return index.captions.search(wanted.captions, wanted.count, wanted.allowed, wanted.hidden)
+    if way == TEXTS and index.kind == IMAGES:  # an index of pictures without captions has no texts to compare with
+        nothing = np.zeros(0, np.int64), np.zeros(0)
+        return [nothing] * len(wanted.texts)
+    scores, rows = index.search(wanted.vectors, wanted.count, among=wanted.rows)
+    return zip(rows, scores)
 
 
 def _ways(index, rank: str) -> tuple[str, ...]:
@@ -398,21 +440,21 @@ def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
 
 
 def _search_words(
-    table: ItemTable, sentences: Sequence[str], count: int, allowed: np.ndarray | None, hidden: Collection[str]
+    table: ItemTable, wanted: _Wanted
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[frozenset[int]]]:
     """Returns for each sentence (rows, shares) of `ItemTable.by_words`, and for each the rows that are exactly it."""
     results = []
     exact = []
-    for sentence in sentences:
-        results.append(table.by_words(sentence, count, allowed, hidden))
-        rows = table.rows_equal_to(sentence, hidden)
-        if allowed is not None:
-            rows = rows[allowed[rows]]
+    for text in wanted.texts:
+        results.append(table.by_words(text, wanted.count, wanted.allowed, wanted.hidden))
+        rows = table.rows_equal_to(text, wanted.hidden)
+        if wanted.allowed is not None:
+            rows = rows[wanted.allowed[rows]]
         exact.append(frozenset(rows.tolist()))
     return results, exact
 
 
-def _complete(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
+def _complete_lists(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
     """Adds to the lists of cosines the rows that only other lists hold, with their values, behind all others.
 
     `vector`, `caption_vector`: the sentence's, float32 [D], to compare with pictures and with captions.

@@ -59,14 +59,15 @@ def index(
         else:
             if recorded:
                 model = model or recorded["model"]["path"]
-            kind = kind or recorded.get("kind", "")
-            split = split or recorded.get("split", "")
             if not model:
                 raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
+            kind = kind or recorded.get("kind", "")
+            split = split or recorded.get("split", "")
             collect.list_files(kind or IMAGES, names, split)  # raises for wrong sources, before the model is loaded
             embedder = open_model(model, made_states=True)
-            options = dict(kind=kind, split=split, fields=fields)
-            made = Index.build(folder, embedder, names, prune=prune, progress=True, **options)
+            made = Index.build(
+                folder, embedder, names, prune=prune, kind=kind, split=split, fields=fields, progress=True
+            )
         report(made, display_name(folder))
         if made.kind == IMAGES and made.captions is not None and made.noise is None:
             measure_noise(made, folder, embedder)

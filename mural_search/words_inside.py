@@ -8,7 +8,6 @@ behind the first 64 KB of it in a JPEG.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import pathlib
@@ -86,8 +85,10 @@ class WordsInside:
         lines = counts.lines()
         numbers = ", ".join(f"{name} {count:,}" for name, count in self._counts.items() if count)
         if numbers:
-            first = "the first " if self._read < len(self._sidecars) else ""
-            lines.insert(0, f"{self._with_words:,} of {first}{self._read:,} pictures have words inside: {numbers}")
+            pictures = f"{self._read:,} pictures"
+            if self._read < len(self._sidecars):
+                pictures = f"the first {pictures}"
+            lines.insert(0, f"{self._with_words:,} of {pictures} have words inside: {numbers}")
         return lines
 
 
@@ -118,44 +119,55 @@ def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems
 
     `problems`: (problem, file) is added for everything that cannot be read.
     """
-
-    def attempt(read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path = picture) -> Texts:
-        texts: Texts = {}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                texts = read(source)
-                is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
-            except Exception:  # noqa: BLE001 - damaged metadata raise many classes
-                is_damaged = True
-        if is_damaged:
-            problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
-        return texts
-
-    edited: Texts = {}
-    texts: Texts = {}
-    sources = []
+    edited: Texts = {}  # by programs that leave the picture itself as it is
+    from_json: list[Texts] = []
     for path in sidecars:
-        content = attempt(_read_sidecar, path, f"{path.suffix} file", path)
+        content = _attempt(_read_sidecar, path, f"{path.suffix} file", path, problems)
         if path.suffix.lower() == ".xmp":
             edited = content
         else:
-            sources.append(content)
-    with contextlib.suppress(Exception):  # an unreadable picture is reported where it is encoded
-        if not picture.is_file():
-            raise OSError("not a regular file")  # a pipe would wait
-        with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
-            inside = [
-                attempt(read_xmp, image.info.get("xmp"), "XMP"),
-                attempt(read_iptc, image, "IPTC"),
-                attempt(read_exif, image, "EXIF"),
-                attempt(read_position, image, "position in EXIF"),
-            ]
-            sources = inside + sources
-    for source in sources:
+            from_json.append(content)
+    texts: Texts = {}
+    for source in [*_read_inside(picture, problems), *from_json]:
         for name, values in source.items():
             texts[name] = [*texts.get(name, ()), *values]
     return texts | edited
+
+
+def _read_inside(picture: pathlib.Path, problems: list[tuple[str, str]]) -> list[Texts]:
+    """Returns the texts of each standard in a picture; [] for a picture that Pillow cannot open.
+
+    An unreadable picture is not reported here, but where it is encoded. For `problems` see `read_texts`.
+    """
+    try:
+        if not picture.is_file():  # a pipe would wait
+            return []
+        with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            return [
+                _attempt(read_xmp, image.info.get("xmp"), "XMP", picture, problems),
+                _attempt(read_iptc, image, "IPTC", picture, problems),
+                _attempt(read_exif, image, "EXIF", picture, problems),
+                _attempt(read_position, image, "position in EXIF", picture, problems),
+            ]
+    except Exception:  # noqa: BLE001 - Pillow raises many classes
+        return []
+
+
+def _attempt(
+    read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path, problems: list[tuple[str, str]]
+) -> Texts:
+    """Returns what `read` finds in a source, {} if it fails; adds a problem with `what` in a file that is damaged."""
+    texts: Texts = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            texts = read(source)
+            is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
+        except Exception:  # noqa: BLE001 - damaged metadata raise many classes
+            is_damaged = True
+    if is_damaged:
+        problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
+    return texts
 
 
 def _read_sidecar(path: pathlib.Path) -> Texts:
@@ -197,11 +209,16 @@ def read_xmp(data: bytes | None) -> Texts:
             _, _, property_name = tag.rpartition("}")
             name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
             texts.setdefault(name, []).extend(values)
-    paths = [text.split(mark) for mark in "/|" for _, text in texts.pop(mark, ())]
-    no_words = {word for path in paths if path[0] in _OF_PROGRAMS for word in path}
-    keywords = texts.get("keywords", []) + [("", word) for path in paths for word in reversed(path)]
+    keywords = texts.get("keywords", [])
+    program_notes: set[str] = set()
+    for mark in "/|":
+        for _, text in texts.pop(mark, ()):
+            path = text.split(mark)  # "Places/Paris": Paris, behind the keyword that it belongs to
+            keywords = keywords + [("", word) for word in reversed(path)]
+            if path[0] in _OF_PROGRAMS:
+                program_notes.update(path)
     if keywords:
-        texts["keywords"] = [(language, word) for language, word in keywords if word not in no_words]
+        texts["keywords"] = [(language, word) for language, word in keywords if word not in program_notes]
     return texts
 
 
@@ -284,7 +301,10 @@ def _decoded(value: str | bytes) -> str:
 
 
 def _comment(data: bytes, is_big: bool) -> str:
-    """Returns EXIF's UserComment, whose first eight bytes name the encoding; `is_big`: the data's byte order."""
+    """Returns EXIF's UserComment, whose first eight bytes name the encoding.
+
+    `is_big` is the byte order of all EXIF data, most significant byte first.
+    """
     encoding = data[:8].rstrip(b"\0 ")
     text = data[8:]
     if encoding in (b"", b"ASCII"):

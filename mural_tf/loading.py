@@ -80,6 +80,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     config = load_config(description(path, version) / "config.json")
     check_graph(path / "image_encoder" / str(version))
     text_encoder = load_saved_model(path / "text_encoder" / str(version))
+    signatures = text_encoder.signatures
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     @functools.cache
@@ -94,24 +95,32 @@ def _load_export(path: pathlib.Path) -> Embedder:
         prepare_image(data, config.image_tower)
         return data
 
-    heads = {}
-    if "text_text" in text_encoder.signatures:
-        text_text = text_encoder.signatures["text_text"]
-        heads["text_text"] = lambda texts: text_text(text=texts)["text_text_embedding"]
-
-    prompted = {}
-    for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
-        if name in text_encoder.signatures:
-            prompted[head] = _with_prompt_of_its_own(text_encoder.signatures[name])
-
     def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         return text_signature(text=texts)["embedding"]
 
+    heads = {}
+    if "text_text" in signatures:
+        heads["text_text"] = functools.partial(_embed_by_text_text, signatures["text_text"])
+    prompted = {}
+    for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
+        if name in signatures:
+            prompted[head] = functools.partial(_embed_prompted, signatures[name])
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = embedder_of_graphs(encoders, size, config, display_name(path))
     embedder.kept_alive = text_encoder  # signatures need their SavedModel
     return embedder
+
+
+def _embed_by_text_text(signature: Any, texts: tf.Tensor) -> tf.Tensor:
+    """Returns the vectors of texts by the head for text pairs, [B, D]."""
+    return signature(text=texts)["text_text_embedding"]
+
+
+def _embed_prompted(signature: Any, texts: tf.Tensor) -> tf.Tensor:
+    """Returns the vectors of texts that begin with a prompt, [B, D], by a signature that puts none before them."""
+    (embeddings,) = signature(prompted_text=texts).values()
+    return embeddings
 
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
@@ -166,14 +175,10 @@ def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
         raise UserError(f"{folder} is not a TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
-def _with_prompt_of_its_own(signature: Any) -> Any:
-    """Returns the function of texts to vectors by a signature that puts no prompt before them."""
-    return lambda texts: next(iter(signature(prompted_text=texts).values()))
-
-
 def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:
-    """Returns the signature that takes `name` and gives `embedding`."""
+    """Returns the signature that takes `name` and gives `embedding`; raises `UserError` if it is missing."""
     for signature in saved_model.signatures.values():
-        if name in signature.structured_input_signature[1] and "embedding" in signature.structured_outputs:
+        _, named_inputs = signature.structured_input_signature
+        if name in named_inputs and "embedding" in signature.structured_outputs:
             return signature
     raise UserError(f"The SavedModel in {folder} has no signature from {name!r} to 'embedding'.")

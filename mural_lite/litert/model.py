@@ -45,12 +45,7 @@ class LiteModel:
         values = read_json(path)
         if values.get("format") != FORMAT:
             raise UserError(f"{path} is of format {values.get('format')}, expected {FORMAT}: export the model again.")
-        for name, size in json_field(values, "bytes", dict, path).items():
-            file = folder / name
-            if not file.is_file():
-                raise UserError(f"{file} has no bytes, expected {size:,}: copy the folder again.")
-            if file.stat().st_size != size:
-                raise UserError(f"{file} has {file.stat().st_size:,} bytes, expected {size:,}: copy the folder again.")
+        _check_sizes(folder, json_field(values, "bytes", dict, path))
         self.config = load_config(folder / "config.json")
         self.embedding_size = json_field(values, "embedding_size", int, path)
         self.step = values.get("step")
@@ -77,7 +72,8 @@ class LiteModel:
         for image in images:
             if image.dtype == np.uint8:
                 image = image.astype(np.float32) / np.float32(255.0)
-            rows.append(self._images({"image": image[np.newaxis]})["embedding"])
+            outputs = self._images({"image": image[np.newaxis]})  # a batch of 1, as the encoder was exported
+            rows.append(outputs["embedding"])  # [1, D]
         return np.concatenate(rows)
 
     def text_function(self, head: str = "", prompt: str | None = None) -> Callable[[Sequence[bytes]], np.ndarray]:
@@ -100,7 +96,7 @@ class LiteModel:
             for number in sorted(range(len(rows)), key=lengths.__getitem__):
                 ids, type_ = rows[number]
                 outputs = self._texts(self._inputs(ids, type_))
-                embeddings[number] = outputs[output][0]  # of a batch of 1
+                (embeddings[number],) = outputs[output]  # [1, D]
             return embeddings
 
         return embed_texts
@@ -123,3 +119,13 @@ class LiteModel:
         word_ids[0, : len(ids)] = ids
         mask = np.ones([1, length], np.int32)
         return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": np.full([1, length], type_, np.int32)}
+
+
+def _check_sizes(folder: pathlib.Path, sizes: dict[str, int]) -> None:
+    """Raises `UserError` for a file that is missing or cut off; `sizes` are {name: bytes} as they were exported."""
+    for name, size in sizes.items():
+        file = folder / name
+        if not file.is_file():
+            raise UserError(f"{file} has no bytes, expected {size:,}: copy the folder again.")
+        if file.stat().st_size != size:
+            raise UserError(f"{file} has {file.stat().st_size:,} bytes, expected {size:,}: copy the folder again.")

@@ -37,9 +37,15 @@ CHINESE = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2
 
 
 def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pieces:
-    """Returns the pieces by which the texts of a `lite/` folder are divided; `settings`: lite.json's "text".
+    """Returns the pieces by which the texts of a `lite/` folder are divided.
 
-    Raises `UserError` for a file that is missing or damaged, or without the package sentencepiece where it is needed.
+    Args:
+      folder: holds the vocabulary.
+      config: the model's configuration.
+      settings: the object "text" of lite.json.
+
+    Raises:
+      UserError: the vocabulary is missing or damaged, or needs the package sentencepiece, which is not installed.
     """
     kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
     if settings.get("kind") not in kinds:
@@ -48,21 +54,26 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
             f"{folder / 'lite.json'}: the kind of its texts is {settings.get('kind')!r}, expected one of {expected}."
         )
     name = VOCABULARY if settings["kind"] in IN_LINES else MODEL
-    path = folder / name
+    content = _read_vocabulary(folder / name, settings.get("sha256"))
+    pieces = kinds[settings["kind"]](content, config, settings)
+    if isinstance(pieces, SentencePieces) and (folder / PLACES).is_file():
+        pieces.few = FewPieces(content, folder / PLACES, _processor())
+    return pieces
+
+
+def _read_vocabulary(path: pathlib.Path, expected_digest: object) -> bytes:
+    """Returns the content of a vocabulary; raises `UserError` for a file that is missing or has another SHA-256."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read the vocabulary {path}: {error.strerror}.") from None
     digest = hashlib.sha256(content).hexdigest()
-    if digest != settings.get("sha256"):
+    if digest != expected_digest:
         raise UserError(
             f"{path} is not the vocabulary that the model was exported with: its SHA-256 is {digest}, expected "
-            f"{settings.get('sha256')}. Copy the folder again."
+            f"{expected_digest}. Copy the folder again."
         )
-    pieces = kinds[settings["kind"]](content, config, settings)
-    if isinstance(pieces, SentencePieces) and (folder / PLACES).is_file():
-        pieces.few = FewPieces(content, folder / PLACES, _processor())
-    return pieces
+    return content
 
 
 class Pieces:
@@ -145,17 +156,18 @@ class WordPieces(Pieces):
         ids: list[int] = []
         begin = 0
         while begin < len(word):
-            prefix = "##" if begin else ""
-            for end in range(min(len(word), begin + self._longest), begin, -1):
-                number = self._ids.get(prefix + word[begin:end])
-                if number is not None:
-                    break
-            else:  # no entry fits: the character is unknown
-                number = self._unknown
-                end = begin + 1
+            number, begin = self._longest_piece(word, begin)
             ids.append(number)
-            begin = end
         return ids
+
+    def _longest_piece(self, word: str, begin: int) -> tuple[int, int]:
+        """Returns (id, end) of the longest entry that fits at a place of a word, or of one unknown character."""
+        prefix = "##" if begin else ""  # of entries that go on within a word
+        for end in range(min(len(word), begin + self._longest), begin, -1):
+            number = self._ids.get(prefix + word[begin:end])
+            if number is not None:
+                return number, end
+        return self._unknown, begin + 1
 
 
 class SentencePieces(Pieces):

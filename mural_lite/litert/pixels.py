@@ -71,10 +71,10 @@ def _interpolate(values: np.ndarray, axis: int, resized: int, start: int, side: 
     """Returns `side` rows (axis 0) or columns (axis 1) from `start` on, of values that are resized to `resized`."""
     size = values.shape[axis]
     positions = (np.arange(start, start + side) + 0.5) * np.float32(size / resized) - 0.5
-    positions = np.clip(positions, 0.0, size - 1).astype(np.float32)
+    positions = np.clip(positions, 0.0, size - 1).astype(np.float32)  # [side]
     lower = np.floor(positions).astype(np.int64)
-    below = np.take(values, lower, axis=axis)
+    below = np.take(values, lower, axis=axis)  # [side, W, C] for rows, [H, side, C] for columns
     above = np.take(values, np.minimum(lower + 1, size - 1), axis=axis)
     other_axes = (0, 2) if axis == 1 else (1, 2)
-    share = np.expand_dims(positions - lower, other_axes)
+    share = np.expand_dims(positions - lower, other_axes)  # [side, 1, 1] or [1, side, 1]
     return below + (above - below) * share

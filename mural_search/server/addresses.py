@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from mural_lite.errors import UserError
-from mural_search.items import parse_filters
+from mural_search.items import Filter, parse_filters
 from mural_search.server.answers import DEFAULT_RESULTS, Question
 from mural_search.server.limits import BadRequest
 
@@ -40,23 +40,11 @@ def read_question(
       row_of: returns the row that a parameter, (its name, its value), holds, see `lasting_rows.row_of`.
       parameters: the names that are known.
     """
-    unknown = sorted(set(query) - set(parameters))
-    if unknown:
-        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(parameters)}.")
-    for name in parameters:
-        count = len(query.getall(name, []))
-        if name != "filter" and count > 1:
-            raise BadRequest(f"{name} is given {count} times: give it once.")
+    _check_names(query, parameters)
     language = query.get("language", "")
     if not LANGUAGE.fullmatch(language):
         raise BadRequest(f"language must be a code like en or pt-BR, got {language!r}.")
-    conditions = query.getall("filter", [])
-    if len(conditions) > MOST_FILTERS:
-        raise BadRequest(f"filter is given {len(conditions)} times: at most {MOST_FILTERS} are read.")
-    try:
-        filters = parse_filters(conditions)
-    except UserError as error:
-        raise BadRequest(str(error)) from None
+    filters = _filters_of(query)
     k = to_number("k", query.get("k") or str(DEFAULT_RESULTS))
     like = None
     if query.get("like"):
@@ -76,6 +64,28 @@ def read_question(
         sort=query.get("sort", ""),
         facets=bool(query.get("facets")),
     )
+
+
+def _check_names(query: Mapping[str, str], parameters: Sequence[str]) -> None:
+    """Raises `BadRequest` for a parameter that is unknown, or given several times; only `filter` may be repeated."""
+    unknown = sorted(set(query) - set(parameters))
+    if unknown:
+        raise BadRequest(f"Unknown parameter {unknown[0]!r}; expected {', '.join(parameters)}.")
+    for name in parameters:
+        count = len(query.getall(name, []))
+        if name != "filter" and count > 1:
+            raise BadRequest(f"{name} is given {count} times: give it once.")
+
+
+def _filters_of(query: Mapping[str, str]) -> list[Filter]:
+    """Returns the filters in an address; raises `BadRequest` for too many, or for a text that is not a filter."""
+    conditions = query.getall("filter", [])
+    if len(conditions) > MOST_FILTERS:
+        raise BadRequest(f"filter is given {len(conditions)} times: at most {MOST_FILTERS} are read.")
+    try:
+        return parse_filters(conditions)
+    except UserError as error:
+        raise BadRequest(str(error)) from None
 
 
 def to_number(name: str, text: str) -> int:
@@ -147,10 +157,12 @@ def ranges_as_filters(query: Mapping[str, str]) -> str:
     has_ends = False
     for name, text in query.items():
         prefix = next((prefix for prefix in RANGE_ENDS if name.startswith(prefix)), "")
-        has_ends = has_ends or bool(prefix)
-        if prefix and text.strip():
-            filters.append(("filter", f"{name.removeprefix(prefix)}{RANGE_ENDS[prefix]}{text.strip()}"))
-        elif not prefix and name != "offset":
+        bound = text.strip()
+        if prefix:
+            has_ends = True
+            if bound:  # an end that is left empty bounds nothing
+                filters.append(("filter", f"{name.removeprefix(prefix)}{RANGE_ENDS[prefix]}{bound}"))
+        elif name != "offset":  # other filters have other results, which begin with the first
             other_pairs.append((name, text))
     if not has_ends:
         return ""

@@ -63,7 +63,8 @@ class Question:
             )
         if self.rank and not self.sentence:
             raise ValueError("rank is for sentences: give one, in any language.")
-        if bool(self.sentence) + (self.picture is not None) + (self.like is not None) > 1:
+        given = [bool(self.sentence), self.picture is not None, self.like is not None]
+        if given.count(True) > 1:
             raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
         if self.sentence and not self.sentence.strip():
             raise ValueError("The sentence is empty: give one in any language.")
@@ -123,9 +124,11 @@ class Answer:
         hit = card.hit
         item = card.item
         number = shop.product_of(item).number
-        values = {"number": number} if number else {}
+        by_shop = {}
+        if number:
+            by_shop["number"] = number
         return {
-            **values,
+            **by_shop,
             "rank": hit.rank,
             "score": round(hit.score, 4),
             "row": hit.row,

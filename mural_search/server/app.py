@@ -111,15 +111,21 @@ def run_options() -> dict[str, object]:
 
 
 def check_served(index: str | pathlib.Path, export: str | pathlib.Path = "", immich: str = "") -> None:
-    """Raises `UserError` if there is nothing to serve, without opening anything."""
+    """Raises `UserError`, before anything is opened, for arguments of `serve` that cannot be served.
+
+    That is: neither an index nor `immich`; a name that immich does not know; `immich` without a model; or a place
+    where an index cannot be.
+    """
     if not index and not immich:
         raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
     if immich:
         check_name(immich)
-    if not index and not export:
-        raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
+    if not index:
+        if not export:
+            raise UserError("--immich needs a model: give --export=EXPORT, or --index=INDEX for the index's model.")
+        return
     folder = as_path(index)
-    if index and isinstance(folder, pathlib.Path):  # an index in a store is checked when it is opened
+    if isinstance(folder, pathlib.Path):  # an index in a store is checked when it is opened
         check_place(folder)
 
 

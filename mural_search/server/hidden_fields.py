@@ -25,26 +25,35 @@ def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     ids of variations are hidden, too; `ItemTable.products` still reads the ids of products.
     """
     are_ids_hidden = table.meta.get("product") in names
-
-    def ask(query: str, *values: object) -> list[tuple]:
-        return list(table.each(query, values))
-
-    ask("CREATE TEMP TABLE hidden (name TEXT)")
-    for name in (*names, VARIATIONS) if are_ids_hidden else names:
-        ask(f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
-    ask(f"CREATE TEMP VIEW fields AS {FIELDS}")
+    hidden_names = list(names)
     if are_ids_hidden:
-        ask(f"CREATE TEMP VIEW items AS {ITEMS}")
-    ask(f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
+        hidden_names.append(VARIATIONS)
+    _ask(table, "CREATE TEMP TABLE hidden (name TEXT)")
+    for name in hidden_names:
+        _ask(table, f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
+    _ask(table, f"CREATE TEMP VIEW fields AS {FIELDS}")
+    if are_ids_hidden:
+        _ask(table, f"CREATE TEMP VIEW items AS {ITEMS}")
+    _index_words(table)
+
+
+def _ask(table: ItemTable, query: str, *values: object) -> list[tuple]:
+    """Returns the rows of a query; one without rows runs as well, since `each` alone would wait for its reader."""
+    return list(table.each(query, values))
+
+
+def _index_words(table: ItemTable) -> None:
+    """Makes the tables `words` and `trigrams` of a connection from the fields and names that it shows."""
+    _ask(table, f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
     for begin in range(0, len(table), TOGETHER):
         block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())
         text_ids = collections.defaultdict(list)  # item -> its captions, in order
-        for text, item in ask(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
+        for text, item in _ask(table, f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
             text_ids[item].append(text)
         for number, _, item in read_items(table.each, block):
             for rowid, words in documents(number, item, text_ids[number]):
-                ask(f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", rowid, words)
-    ask("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
-    ask("CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
-    ask("INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
+                _ask(table, f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", rowid, words)
+    _ask(table, "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
+    _ask(table, "CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
+    _ask(table, "INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
     table.schema = "temp"  # where `Postings` finds `words`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -63,21 +64,30 @@ def _described(letter: str) -> tuple[str, bool, bool]:
 
 def _spans(text: list[Word], question: list[Word]) -> list[tuple[int, int]]:
     """Returns (begin, end) of the places to mark; adjacent words are one place."""
-    whole_words = {word.letters for word in question if len(word.letters) > 1 or len(question) == 1}  # not the "a"
-    beginnings = tuple(word.letters for word in question if len(word.letters) >= SHORTEST and not word.is_character)
-    pairs = {(word.letters, after.letters) for word, after in zip(question, question[1:]) if after.is_character}
     spans: list[tuple[int, int]] = []
-    for number, word in enumerate(text):
-        if word.is_character and len(question) > 1:  # one character of several is in many words
-            ends_pair = number > 0 and (text[number - 1].letters, word.letters) in pairs
-            begins_pair = number + 1 < len(text) and (word.letters, text[number + 1].letters) in pairs
-            is_marked = ends_pair or begins_pair
-        else:
-            is_marked = word.letters in whole_words or word.letters.startswith(beginnings)
+    for word, is_marked in zip(text, _are_marked(text, question)):
         if not is_marked:
             continue
         begin = word.begin
-        if spans and spans[-1][1] == begin:
-            begin, _ = spans.pop()
+        if spans:
+            last_begin, last_end = spans[-1]
+            if last_end == begin:
+                begin = last_begin
+                del spans[-1]
         spans.append((begin, word.end))
     return spans
+
+
+def _are_marked(text: list[Word], question: list[Word]) -> Iterator[bool]:
+    """Yields for each word of a text whether a word of the question is in it."""
+    whole_words = {word.letters for word in question if len(word.letters) > 1 or len(question) == 1}  # not the "a"
+    beginnings = tuple(word.letters for word in question if len(word.letters) >= SHORTEST and not word.is_character)
+    pairs = {(word.letters, after.letters) for word, after in zip(question, question[1:]) if after.is_character}
+    for number, word in enumerate(text):
+        if word.is_character and len(question) > 1:
+            # One character of several is in many words, so it is marked only next to its neighbour in the question.
+            ends_pair = number > 0 and (text[number - 1].letters, word.letters) in pairs
+            begins_pair = number + 1 < len(text) and (word.letters, text[number + 1].letters) in pairs
+            yield ends_pair or begins_pair
+        else:
+            yield word.letters in whole_words or word.letters.startswith(beginnings)

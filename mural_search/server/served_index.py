@@ -108,7 +108,7 @@ class ServedIndex:
             index.check_model(self.embedder, self._by_pictures)
             self.settings.check_fields(index.table.field_names())  # a renamed column would be shown
             self.index.table.release()
-            index.table.settle()
+            index.table.merge_log()
             self._hide_fields(index)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)

@@ -59,13 +59,13 @@ class PageSettings:
             raise UserError(f"--link={self.link} is hidden by --hide: a link shows its address.")
 
     def check(self, names: list[str]) -> None:
-        """Raises `UserError` for fields, weights or a logo that cannot be used; `names`: the index's fields."""
+        """Raises `UserError` for fields, weights or a logo that an index with the fields `names` cannot use."""
         self.check_fields(names)
         parse_weights(self.weights)
         self.logo_address()
 
     def check_fields(self, names: list[str]) -> None:
-        """Raises `UserError` for a field that is to be hidden or linked and that no item has; `names`: the fields."""
+        """Raises `UserError` for a field to hide or to link that is not among an index's fields, `names`."""
         fields = [("hide", name) for name in self.hide]
         if self.link:
             fields.append(("link", self.link))

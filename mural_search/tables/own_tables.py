@@ -18,7 +18,7 @@ import json
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mural_lite.errors import UserError, install_extra
@@ -101,8 +101,12 @@ class OwnTable:
 
     def describe(self) -> str:
         """Returns the table's form in words, for the user to check."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        name = self.folder if self.file_type in (DOWNLOADS, PICTURES) else f"{self.files[0]}{more}"
+        if self.file_type in (DOWNLOADS, PICTURES):
+            name = str(self.folder)
+        else:
+            name = str(self.files[0])
+            if len(self.files) > 1:
+                name += f" and {len(self.files) - 1} more"
         if self.file_type == CSV:
             between = "tabs" if self.form.delimiter == "\t" else repr(self.form.delimiter)
             return f"{name}: {self.form.encoding}, columns separated by {between}"
@@ -264,6 +268,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
+    # Without a mark UTF-16 shows by the digits, signs and Latin letters of a table, of which every second byte is 0.
     even_zeros = begin[::2].count(0)
     odd_zeros = begin[1::2].count(0)
     if 4 * odd_zeros > len(begin) and not even_zeros:
@@ -330,7 +335,11 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
         candidate = Form(form.encoding, delimiter, way)
         # Another way than the usual one, or titles above the table, must be better, not as good.
-        share = _agreement(lines, candidate, most_titles) - 0.05 * (way != _PLAIN) - 0.02 * bool(most_titles)
+        share = _agreement(lines, candidate, most_titles)
+        if way != _PLAIN:
+            share -= 0.05
+        if most_titles:
+            share -= 0.02
         if share > most:
             best = candidate
             most = share
@@ -406,8 +415,10 @@ def _rows_of_csv(
         begin = end
         try:
             cells, end = _read_row(lines, begin, form)
-            further_lines = map(lines.__getitem__, range(begin + 1, end))
-            problem = _problem_with_cells(cells, header, form, further_lines) if header else ""
+            problem = ""
+            if header:
+                further_lines = map(lines.__getitem__, range(begin + 1, end))
+                problem = _problem_with_cells(cells, header, form, further_lines)
         except csv.Error as error:
             cells = []
             problem = f"row that is no CSV ({error})"
@@ -518,20 +529,9 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
     """
     values = list(document.values())
     if isinstance(document.get("columns"), list) and isinstance(document.get("data"), list):  # orient="split", "tight"
-        has_names = all(isinstance(name, (str, int)) for name in document["columns"])
-        if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
-            raise UserError(
-                f'{path} has "columns" and "data" of another form: expected a text for each column, as pandas writes '
-                "them without a MultiIndex, and a list of values for each row."
-            )
-        rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
-        return _labelled(rows, document.get("index") or range(len(rows)))
-    if values and all(map(names_picture, document)):  # {"1.jpg": "a hat"}, {"1.jpg": {"caption": "a hat"}}
-        rows = []
-        for name, value in document.items():
-            columns = value if _is_object(value) else {"caption": value}
-            rows.append({"image": name, **columns})
-        return rows
+        return _rows_of_split(document, path)
+    if values and all(map(names_picture, document)):
+        return _rows_by_picture(document)
     are_lists = bool(values) and all(isinstance(column, list) for column in values)
     if are_lists and not all(map(_is_object, itertools.chain.from_iterable(values))):  # to_dict, orient="list"
         lengths = sorted(set(map(len, values)))
@@ -545,6 +545,27 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
         if isinstance(value, list) and any(map(_is_object, value)):
             return value
     return [document]
+
+
+def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
+    """Returns the rows of {"columns": names, "data": lists of cells}; raises `UserError` for other names or cells."""
+    has_names = all(isinstance(name, (str, int)) for name in document["columns"])
+    if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
+        raise UserError(
+            f'{path} has "columns" and "data" of another form: expected a text for each column, as pandas writes '
+            "them without a MultiIndex, and a list of values for each row."
+        )
+    rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
+    return _labelled(rows, document.get("index") or range(len(rows)))
+
+
+def _rows_by_picture(document: dict) -> list[dict]:
+    """Returns the rows of {"1.jpg": "a hat"} or of {"1.jpg": {"caption": "a hat"}}."""
+    rows = []
+    for name, value in document.items():
+        columns = value if _is_object(value) else {"caption": value}
+        rows.append({"image": name, **columns})
+    return rows
 
 
 def _rows_of_objects(document: dict[str, dict]) -> list[dict]:
@@ -655,23 +676,7 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
     """Yields a row for each picture of a folder, with the captions of its text files and the words inside it."""
     pictures = [path for path in table.files if path.suffix.lower() not in _OF_TEXT]
     table.inside.begin()
-    stems = set(map(_stem, pictures))
-    text_files: dict[str, list[tuple[str, pathlib.Path]]] = {}  # stem of the picture -> (language or "", file)
-    for path in table.files:
-        if path.suffix.lower() not in _OF_TEXT:
-            continue
-        stem = _stem(path)
-        language = ""
-        stem_before_code, _, code = stem.rpartition(".")
-        if stem not in stems and language_of(code):
-            stem = stem_before_code
-            language = language_of(code)
-        if not _is_file_below(table.folder, path):
-            on_problem("text that is not a file of its folder, such as a link to a file elsewhere", str(path))
-        elif stem in stems:
-            text_files.setdefault(stem, []).append((language, path))
-        else:
-            on_problem("text without a picture of its name", str(path))
+    text_files = _text_files_by_stem(table, set(map(_stem, pictures)), on_problem)
     for path in pictures:
         captions: dict[str, tuple[str, ...]] = {}
         for language, text_file in text_files.get(_stem(path), ()):
@@ -687,6 +692,32 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
             if words:
                 captions["caption"] = (words,)
         yield Row(str(path), {"image": str(path.relative_to(table.folder)), **captions, **fields})
+
+
+def _text_files_by_stem(
+    table: OwnTable, stems: Collection[str], on_problem: Problem
+) -> dict[str, list[tuple[str, pathlib.Path]]]:
+    """Returns {stem of a picture: [(language or "", its text file)]}; reports text files that belong to no picture.
+
+    `stems`: the pictures' stems. The captions of "hat.jpg" lie in "hat.txt", or in "hat.de.txt" for a language.
+    """
+    text_files: dict[str, list[tuple[str, pathlib.Path]]] = {}
+    for path in table.files:
+        if path.suffix.lower() not in _OF_TEXT:
+            continue
+        stem = _stem(path)
+        language = ""
+        stem_before_code, _, code = stem.rpartition(".")
+        if stem not in stems and language_of(code):
+            stem = stem_before_code
+            language = language_of(code)
+        if not _is_file_below(table.folder, path):
+            on_problem("text that is not a file of its folder, such as a link to a file elsewhere", str(path))
+        elif stem in stems:
+            text_files.setdefault(stem, []).append((language, path))
+        else:
+            on_problem("text without a picture of its name", str(path))
+    return text_files
 
 
 def _is_file_below(folder: pathlib.Path, path: pathlib.Path) -> bool:

@@ -107,7 +107,12 @@ class RowContent(NamedTuple):
 
 
 class Unusable(Exception):
-    """A row that cannot be used, because of a `problem`; `value`: the wrong value, "" if a value is missing."""
+    """A row that cannot be used.
+
+    Attributes:
+      problem: why it cannot be used.
+      value: the wrong value, "" if a value is missing.
+    """
 
     def __init__(self, problem: str, value: str = ""):
         super().__init__(problem)
@@ -196,13 +201,29 @@ class ProductTable:
         names = []
         if product:
             fields[columns.identity] = (product,)
-            others = [name for name in values if plain(name) in IDENTITIES and name != columns.identity]
-            for name in (columns.identity, *others):
-                text = _text_in(values, name)
-                if text:
-                    names.append(f"{ID}{text}" if plain(name) in IDS else text)  # an id may equal an article number
-        parent = _text_in(values, columns.parent)
-        return RowContent(row.place, pictures, self._captions(values), product, names, parent, fields)
+            names = self._names_of_product(values)
+        return RowContent(
+            place=row.place,
+            pictures=pictures,
+            captions=self._captions(values),
+            product=product,
+            names=names,
+            parent=_text_in(values, columns.parent),
+            fields=fields,
+        )
+
+    def _names_of_product(self, values: Mapping[str, Value]) -> list[str]:
+        """Returns the names by which other rows may call a row's product, see `RowContent`."""
+        identity = self.columns.identity
+        others = [name for name in values if plain(name) in IDENTITIES and name != identity]
+        names = []
+        for column in (identity, *others):
+            text = _text_in(values, column)
+            if text and plain(column) in IDS:
+                names.append(f"{ID}{text}")  # marked, because it may equal the article number of another product
+            elif text:
+                names.append(text)
+        return names
 
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
         """Returns the captions of a row, see `RowContent`; raises `Unusable`."""
@@ -320,34 +341,17 @@ def plain_text(text: str) -> str:
 def inspect_table(request: TableRequest) -> ProductTable:
     """Returns a table by its first rows; raises `UserError` if these are not enough to find its columns."""
     if request.language and not language_named(request.language):
-        canonical_language(request.language)
+        canonical_language(request.language)  # raises for a code that no language has
     choices = parse_choices(request.columns)
     own_table = open_table(request.table, request.encoding, request.captions)
     pictures = Pictures(own_table, request.images)
-    problems: list[tuple] = []
-    all_rows = own_table.rows(lambda *problem: problems.append(problem))
-    rows = list(itertools.islice(all_rows, SAMPLE))
-    own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
-    rows = [with_lists(row, own_table.lists) for row in rows]
-    rows = [row for row in rows if row.values]
-    if not rows:
-        hint = ", below its names of columns if it has any"
-        if problems:
-            reason, location, *_ = problems[0]  # Parquet's reader adds a count of rows
-            hint = f": {reason}, at {location}"
-        reasons = [f"{request.table} holds no rows that can be read{hint}", *own_table.heading.notes]
-        raise UserError(f"{'; '.join(reasons)}.")
-    names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))
+    own_table, rows = _first_rows(own_table, request.table)
+    names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))  # in order, each once
     empty = [name for name in own_table.heading.names if name not in names and not name.startswith("column ")]
     if empty:
         own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty)}")
     if own_table.file_type == PICTURES and not choices:
-        captions = {}
-        for name in names:
-            language = language_of_caption(name)
-            if language is not None:
-                captions[name] = language
-        columns = Columns(("image",), captions, language_of_others=language_of_caption)
+        columns = _columns_of_folder(names)
     else:
         columns = find_columns(rows, choices, pictures.is_there, own_table.heading.notes)
     for name in request.where:
@@ -360,6 +364,38 @@ def inspect_table(request: TableRequest) -> ProductTable:
     if not request.language:
         table.guesses = _guesses(columns, rows, _earlier_guesses(request.guesses))
     return table
+
+
+def _first_rows(own_table: OwnTable, path: str) -> tuple[OwnTable, list[Row]]:
+    """Returns (the table with its columns of lists, its first rows that have values); raises `UserError` without rows.
+
+    `path`: the table as the user named it, for the message.
+    """
+    problems: list[tuple] = []
+    all_rows = own_table.rows(lambda *problem: problems.append(problem))
+    rows = list(itertools.islice(all_rows, SAMPLE))
+    own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
+    rows = [with_lists(row, own_table.lists) for row in rows]
+    rows = [row for row in rows if row.values]
+    if rows:
+        return own_table, rows
+    if problems:
+        reason, location, *_ = problems[0]  # Parquet's reader adds a count of rows
+        message = f"{path} holds no rows that can be read: {reason}, at {location}"
+    else:
+        message = f"{path} holds no rows that can be read, below its names of columns if it has any"
+    sentences = "; ".join([message, *own_table.heading.notes])
+    raise UserError(f"{sentences}.")
+
+
+def _columns_of_folder(names: Iterable[str]) -> Columns:
+    """Returns the roles of the columns that `own_tables` gives the pictures of a folder: "image", "caption.de", …"""
+    captions = {}
+    for name in names:
+        language = language_of_caption(name)
+        if language is not None:
+            captions[name] = language
+    return Columns(("image",), captions, language_of_others=language_of_caption)
 
 
 def _earlier_guesses(path: str) -> Collection[Mapping]:
@@ -436,7 +472,10 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
 
 
 def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]) -> dict[str, Guess]:
-    """Returns {column: guess} for columns of captions without a language; `earlier`: see `Guess`."""
+    """Returns {column: guess} for the columns of captions in rows without a language.
+
+    Guesses `earlier` are taken over where they know all captions, see `Guess`.
+    """
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:
         if columns.language and row.values.get(columns.language):

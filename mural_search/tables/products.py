@@ -108,29 +108,46 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
     has_further_rows = len(rows) + tally.read > SAMPLE  # `tally` has the rows that are not wanted
     contents = table.with_languages([content for content, _ in rows], has_further_rows)
     tally.places += table.table.inside.problems
-    products = _products_of(contents, table.columns)
-    entries = _Entries()
-    with_pictures = [number for number, (_, files) in enumerate(rows) if files]
-    without_pictures = [number for number, (_, files) in enumerate(rows) if not files]
-    # Rows without pictures, of translations or sizes, add to all pictures of their product, which come first.
-    for number in with_pictures + without_pictures:
-        content = contents[number]
-        _, files = rows[number]
-        product = products[number]
-        content = _of_product(content, product, entries.by_product[product], table.columns)
-        if not (files or product or content.captions):
-            tally.skip("row without a picture, an id or words", content.place)
-        elif entries.add(number, content, product, files):
-            tally.written += 1
-        else:
-            tally.leave_out(DUPLICATE, content.place)
-    _complete(entries.by_product)
+    entries = _entries_of(contents, [files for _, files in rows], table.columns, tally)
+    _share_within_products(entries.by_product)
     for entry in entries.by_key.values():
         entry.fields = {name: _without_lists(values) for name, values in entry.fields.items()}
     tally.check(table.request.max_skipped_fraction)
     if not entries.by_key:
         raise UserError(f"{table.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
     return list(entries.by_key.values())
+
+
+def _entries_of(
+    contents: Sequence[RowContent],
+    files_of_rows: Sequence[Mapping[pathlib.Path, str]],
+    columns: Columns,
+    tally: RowTally,
+) -> _Entries:
+    """Returns the entries of rows, and counts each row as used or not.
+
+    Args:
+      contents: of each row.
+      files_of_rows: {picture's file: its name} of each row.
+      columns: the table's columns.
+      tally: counts rows.
+    """
+    products = _products_of(contents, columns)
+    entries = _Entries()
+    # Rows with pictures come first, because rows without, of translations or sizes, add to all pictures of a product.
+    with_pictures = [number for number, files in enumerate(files_of_rows) if files]
+    without_pictures = [number for number, files in enumerate(files_of_rows) if not files]
+    for number in with_pictures + without_pictures:
+        files = files_of_rows[number]
+        product = products[number]
+        content = _of_product(contents[number], product, entries.by_product[product], columns)
+        if not (files or product or content.captions):
+            tally.skip("row without a picture, an id or words", content.place)
+        elif entries.add(number, content, product, files):
+            tally.written += 1
+        else:
+            tally.leave_out(DUPLICATE, content.place)
+    return entries
 
 
 class _Entries:
@@ -149,8 +166,11 @@ class _Entries:
             entries = [self._entry(product, file, product or name) for file, name in files.items()]
         elif product and self.by_product[product]:
             entries = self.by_product[product]
+        elif product:
+            entries = [self._entry(product, None, product)]
         else:
-            entries = [self._entry(product, None, product or content.captions[0][1])]
+            _, first_caption, _ = content.captions[0]
+            entries = [self._entry(product, None, first_caption)]
         are_new = [entry.add(number, content) for entry in entries]
         return any(are_new) or len(self.by_key) > count_before
 
@@ -177,8 +197,7 @@ def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
     """Yields the content of each wanted row, and {file: name to show} of its pictures."""
-    file_of = functools.partial(_file_of, table.pictures, keep)
-    file_of_name = functools.cache(file_of)  # each name is looked for once
+    finder = _FileFinder(table.pictures, keep)
     reasons: dict[str, str] = {}  # name of a product -> why it is not wanted, or ""
     for row in table.table.rows(tally.skip):
         if bar is not None:
@@ -192,19 +211,7 @@ def _wanted_rows(
         if reason:
             tally.leave_out(reason, row.place)
             continue
-        names: dict[pathlib.Path, str] = {}
-        problems = []
-        for value in content.pictures:
-            if isinstance(value, str):
-                file, problem = file_of_name(value)
-                name = value
-            else:
-                file, problem = file_of(value)
-                name = file.name if file else ""
-            if file is None:
-                problems.append(problem)
-            else:
-                names.setdefault(file, name)
+        names, problems = finder.find(content.pictures)
         if problems and not names:
             first_name = next((value for value in content.pictures if isinstance(value, str)), "")
             tally.skip(problems[0], _place(row, first_name))
@@ -212,6 +219,31 @@ def _wanted_rows(
         for problem in problems:
             tally.places.append((f"picture of a row that is used with others: {problem}", row.place))
         yield content._replace(pictures=()), names
+
+
+class _FileFinder:
+    """Finds the files of pictures; pictures without a file of their own are written into the folder `keep`."""
+
+    def __init__(self, pictures: Pictures, keep: pathlib.Path):
+        self._find = functools.partial(_file_of, pictures, keep)
+        self._find_by_name = functools.cache(self._find)  # each name is looked for once; bytes would fill the memory
+
+    def find(self, values: Sequence[str | bytes]) -> tuple[dict[pathlib.Path, str], list[str]]:
+        """Returns ({file: name to show} of pictures as `Pictures.file` takes them, reasons why others are missing)."""
+        names: dict[pathlib.Path, str] = {}
+        problems = []
+        for value in values:
+            if isinstance(value, str):
+                file, problem = self._find_by_name(value)
+                name = value
+            else:
+                file, problem = self._find(value)
+                name = file.name if file else ""
+            if file is None:
+                problems.append(problem)
+            else:
+                names.setdefault(file, name)
+        return names, problems
 
 
 def _place(row: Row, value: str) -> str:
@@ -223,10 +255,11 @@ def _place(row: Row, value: str) -> str:
 
 def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons: dict[str, str]) -> str:
     """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
-    # A variation, or a further row of a product, goes with the product.
     reason = table.reason_against(row.values)
-    reason = reason or _first_of(reasons, content.names[:1])
-    reason = reason or _first_of(reasons, _names_of_parent(content, table.columns))
+    if not reason:  # a further row of a product goes with the product
+        reason = _first_of(reasons, content.names[:1])
+    if not reason:  # and so does a variation
+        reason = _first_of(reasons, _names_of_parent(content, table.columns))
     if not content.parent:
         for name in content.names:
             reasons[name] = reasons.get(name) or reason
@@ -290,19 +323,24 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
     return content._replace(captions=captions, fields=fields)
 
 
-def _complete(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives further pictures of a product its fields, and its captions if their rows lack captions."""
+def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
+    """Gives each picture of a product the fields that it lacks, and, if it lacks captions, all the product's captions.
+
+    Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
+    """
     for product, entries in by_product.items():
         if not product or len(entries) < 2:
             continue
         captions: dict[tuple[str, str], tuple[int, bool]] = {}
         fields: dict[str, list[str]] = {}
-        for entry in reversed(entries):
+        for entry in reversed(entries):  # the first entry comes last, because its values win where entries differ
             captions.update(entry.captions)
             fields.update(entry.fields)
-        captions = dict(sorted(captions.items(), key=lambda item: item[1][0]))
+        row_numbers = {caption: number for caption, (number, _) in captions.items()}
+        in_table_order = sorted(captions, key=row_numbers.get)
         for entry in entries:
-            entry.captions = entry.captions or dict(captions)
+            if not entry.captions:
+                entry.captions = {caption: captions[caption] for caption in in_table_order}
             entry.fields = {**fields, **entry.fields}
 
 

@@ -154,27 +154,27 @@ _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
 
 
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {role: names of columns} from "image=foto", "caption=title+text", "caption.de=titel".
+    """Returns {role: names of columns} of the flag --columns, whose value was divided at its commas.
 
-    A name may hold commas, which divide entries: an entry without a role belongs to the entry before it. Raises
-    `UserError` for another text.
+    For example ["image=foto", "caption=title+text", "caption.de=titel"]. A column's name may hold a comma itself, so an
+    entry without a role is the rest of the name before it. Raises `UserError` for an entry that is neither.
     """
     choices: dict[str, list[str]] = {}
     role = ""
     for entry in entries:
         match = _ROLE.fullmatch(entry)
-        if match is None:
-            if not role or "=" in entry:
-                raise UserError(
-                    f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
-                    "with the name of a column."
-                )
+        if match is not None:
+            role, _, code = match[1].partition(".")
+            if code:
+                role = f"caption.{canonical_language(code)}"
+            choices[role] = match[2].split("+")
+        elif role and "=" not in entry:
             choices[role][-1] += f", {entry}"
-            continue
-        role, _, code = match[1].partition(".")
-        if code:
-            role = f"caption.{canonical_language(code)}"
-        choices[role] = match[2].split("+")
+        else:
+            raise UserError(
+                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
+                "with the name of a column."
+            )
     return choices
 
 
@@ -195,12 +195,7 @@ def find_columns(
     Raises:
       UserError: no column of pictures is found, or a named column is not there, or there are too many columns.
     """
-    values: dict[str, list[Value]] = collections.defaultdict(list)
-    for row in rows:
-        for name, value in row.values.items():
-            values[name].append(value)
-    if len(values) > MOST:
-        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
+    values = _values_by_column(rows)
     chosen: dict[str, list[str]] = {}
     for role, names in choices.items():
         chosen[role] = [_column(role, name, values) for name in names]
@@ -218,7 +213,27 @@ def find_columns(
     others = frozenset(name for name in values if name not in captions)
     if language in captions:
         language = ""
-    return Columns(images, captions, bases, others, language, identity, parent, sold)
+    return Columns(
+        images=images,
+        captions=captions,
+        bases=bases,
+        others=others,
+        language=language,
+        identity=identity,
+        parent=parent,
+        sold=sold,
+    )
+
+
+def _values_by_column(rows: Sequence[Row]) -> dict[str, list[Value]]:
+    """Returns {column: its values, in the rows that have it}; raises `UserError` for too many columns."""
+    values: dict[str, list[Value]] = collections.defaultdict(list)
+    for row in rows:
+        for name, value in row.values.items():
+            values[name].append(value)
+    if len(values) > MOST:
+        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
+    return values
 
 
 def _column(role: str, name: str, values: Values) -> str:
@@ -247,26 +262,31 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
 
     def share(name: str, is_picture: Callable[[Value], bool]) -> float:
+        """Returns the share of a column's first values that are pictures."""
         first_values = values[name][:50]
         return sum(map(is_picture, first_values)) / len(first_values)
 
     def quality(name: str) -> tuple:
         """Returns (share of pictures that exist, share of names of pictures, …); the largest is the column."""
-        exist = round(share(name, is_there), 1)
-        look = round(share(name, names_picture), 1)
-        rank = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
-        return exist, look, not _SHOWS_LESS.search(plain(name)), -rank, name != identity
+        # In tenths, because the column's name decides between columns that are nearly as good.
+        existing_share = round(share(name, is_there), 1)
+        named_share = round(share(name, names_picture), 1)
+        is_large = not _SHOWS_LESS.search(plain(name))
+        likelihood = 0
+        if plain(name) in _IMAGE:
+            likelihood = len(_IMAGE) - _IMAGE.index(plain(name))
+        return existing_share, named_share, is_large, likelihood, name != identity
 
     best = max(values, key=quality)
-    exist, look, *_ = quality(best)
-    if max(exist, look) < 0.5 and plain(best) not in _IMAGE:
+    existing_share, named_share, *_ = quality(best)
+    if max(existing_share, named_share) < 0.5 and plain(best) not in _IMAGE:
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             f"names of files, addresses of downloaded pictures, or the pictures themselves.{hint}"
         )
     shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
-    is_picture = is_there if exist >= 0.5 else names_picture
+    is_picture = is_there if existing_share >= 0.5 else names_picture
     further = [name for name in shows if name != best and share(name, is_picture) >= 0.5]
     return [best, *further]
 
@@ -286,17 +306,24 @@ def _find_language(values: Values, taken: Sequence[str]) -> str:
     return ""
 
 
-def _are_language_codes(texts: set[str]) -> bool:
-    """Whether different texts are codes of languages, and of nothing else.
+TOO_MANY_LANGUAGES = 100  # different texts of a column
+_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}([-_]\w{2,4})?")
 
-    Most pairs of letters are a language's code: "si" and "no", which say yes and no, "kg" and "ml", the countries "it"
-    and "de". So at least one code must be no country's, as "en" or "ja" is.
+
+def _are_language_codes(texts: set[str]) -> bool:
+    """Whether the different texts of a column are codes of languages, and of nothing else.
+
+    Most pairs of letters are the code of a language: the words "si" and "no", the units "kg" and "ml", and the
+    countries "it" and "de". So at least one text must be the code of a language but not of a country: "en" or "ja".
     """
-    if not 1 < len(texts) < 100:
+    # A column with a single value may be a word, for example a color "or"; a shop has not a hundred languages.
+    if len(texts) < 2 or len(texts) >= TOO_MANY_LANGUAGES:
         return False
-    if not all(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", text) and language_of(text) for text in texts):
-        return False
-    return not all(langcodes.tag_is_valid(f"und-{text[:2].upper()}") for text in texts)
+    for text in texts:
+        if not _LANGUAGE_CODE.fullmatch(text) or not language_of(text):
+            return False
+    are_countries = all(langcodes.tag_is_valid(f"und-{text[:2].upper()}") for text in texts)
+    return not are_countries
 
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -372,8 +399,10 @@ def _wordiness(values: Sequence[Value]) -> float:
     written = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
     if 2 * len(written) < len(texts) or not texts:
         return 0.0
-    distinct = len(set(written)) / len(written)
-    return distinct * min(20.0, sum(len(text) for text in written) / len(written))
+    distinct_share = len(set(written)) / len(written)
+    mean_length = sum(map(len, written)) / len(written)
+    # From 20 characters on a text is as long as the name of a product, and a description shall not count as better.
+    return distinct_share * min(20.0, mean_length)
 
 
 def _is_of_words(character: str) -> bool:
@@ -417,10 +446,15 @@ class Guess:
     certainty = 1.0
 
     def __init__(self, texts: Sequence[str], earlier: Iterable[Mapping] = ()):
-        """Estimates the languages of texts; raises `UserError` if lingua is not installed.
+        """Estimates the languages of texts.
 
-        `earlier`: `to_json()` of earlier guesses. A guess that knows all captions is taken over, which spares lingua's
-        models: 190 MB and 1.4 processor seconds.
+        Args:
+          texts: the captions of the column.
+          earlier: `to_json()` of earlier guesses. A guess that knows all captions is taken over, which spares lingua's
+            models: 190 MB and 1.4 processor seconds.
+
+        Raises:
+          UserError: lingua is not installed.
         """
         sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
         self.languages: dict[str, str] = {}
@@ -554,11 +588,12 @@ def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> 
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
     if not tags:
         return {}
-    values = np.array([guess.get(tag, 0.0) for guess in probabilities for tag in tags]).reshape(-1, len(tags))
-    shares = np.full(len(tags), 1.0)
+    rows = [[guess.get(tag, 0.0) for tag in tags] for guess in probabilities]
+    likelihoods = np.array(rows)  # [T, L], texts and languages
+    shares = np.full(len(tags), 1.0)  # [L]
     for _ in range(ROUNDS):
-        joint = values * shares  # [texts, languages]
-        posterior = joint / np.maximum(joint.sum(1, keepdims=True), 1e-300)
+        joint = likelihoods * shares  # [T, L]
+        posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
         shares = np.mean(posterior, axis=0)
     share_of = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never 0
     return {tag: share_of[tag] for tag in sorted(share_of, key=share_of.get, reverse=True)}

@@ -45,16 +45,23 @@ def _decoded(text: str) -> bytes | None:
     text = text.strip()
     if not is_encoded(text):
         return None
-    head = "base64"
-    body = text
-    if text.startswith("data:"):
-        head, _, body = text.rpartition(",")
-    content = unquote_to_bytes(body)
-    if not head.endswith("base64"):
-        return content
-    with contextlib.suppress(ValueError):
-        return base64.b64decode(content.translate(_TO_STANDARD).rstrip(b"=") + b"==")
-    return None
+    if not text.startswith("data:"):
+        return _from_base64(text)
+    header, _, body = text.rpartition(",")  # "data:image/png;base64,iVBORw0K…"
+    if header.endswith("base64"):
+        return _from_base64(body)
+    return unquote_to_bytes(body)
+
+
+def _from_base64(text: str) -> bytes | None:
+    """Returns what a text in base64 encodes, `None` if it is damaged."""
+    characters = unquote_to_bytes(text).translate(_TO_STANDARD)
+    # Programs often leave out the "=" at the end. `b64decode` fails without them, and ignores more than it needs.
+    padded = characters.rstrip(b"=") + b"=="
+    try:
+        return base64.b64decode(padded)
+    except ValueError:
+        return None
 
 
 def _divided(text: str) -> Sequence[str]:
@@ -119,24 +126,43 @@ class Pictures:
         """Returns the file that a value names, `None` if it is not there; raises `BadImage` if it may not be read."""
         if isinstance(value, bytes) or self._downloads is not None:
             return None
-        first_error = None
-        for name in _names(value, self.folder):
+        names = list(_names(value, self.folder))
+        path, refusal = self._find_by_name(names)
+        if path is not None:
+            return path
+        similar_file = self._find_by_stem(value, names)
+        if similar_file is not None:
+            path = path_below(self.folder, str(similar_file))
+            return path if path.is_file() else None
+        if refusal is not None:
+            raise refusal
+        return None
+
+    def _find_by_name(self, names: Sequence[str]) -> tuple[pathlib.Path | None, BadImage | None]:
+        """Returns (the first of several names that is a file, or `None`, the first refusal of a name, or `None`).
+
+        After a refused name, such as "/home/me/hat.jpg", the search goes on: the next name, "hat.jpg", may be the file.
+        """
+        refusal = None
+        for name in names:
             try:
                 path = self.folder / name if self._are_listed else path_below(self.folder, name)
                 if name and path.is_file():
-                    return path
+                    return path, None
             except BadImage as error:
-                first_error = first_error or error
-            except (OSError, ValueError):
-                continue
-        stems = [_plain_stem(name) for name in _names(value, self.folder)]
+                if refusal is None:
+                    refusal = error
+            except (OSError, ValueError):  # no file can have this name, which may be too long
+                pass
+        return None, refusal
+
+    def _find_by_stem(self, value: str, names: Sequence[str]) -> pathlib.Path | None:
+        """Returns the only file, relative to the folder, whose stem is a name's, "hat.png" for "Hat.jpg", or `None`."""
+        stems = [_plain_stem(name) for name in names]
         for stem in (*stems, *map(_of_size, stems)):
             file = self._by_stem.get(stem)
             if file is not None and _allows_folder(value, os.path.dirname(str(file))):
-                path = path_below(self.folder, str(file))
-                return path if path.is_file() else None
-        if first_error is not None:
-            raise first_error
+                return file
         return None
 
     def location(self, address: str) -> tuple[int, int, int] | None:

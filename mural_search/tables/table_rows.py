@@ -87,18 +87,22 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
     Args:
       rows: the first rows that are not empty.
     """
-    sizes = [sum(bool(cell.strip()) for cell in cells) for cells in rows]
+    cell_counts = [sum(bool(cell.strip()) for cell in cells) for cells in rows]
+    # The number of the first row with a picture; without one only the first row that is at least half as full as any
+    # may have the names.
     pictured = next((number for number, cells in enumerate(rows) if any(map(names_picture, cells))), None)
-    above = [number for number, size in enumerate(sizes[:pictured]) if size > 1]
-    if pictured is None:  # only the first row that is at least half as full as any
-        above = [number for number in above if 2 * sizes[number] >= max(sizes)][:1]
-    if not above:
+    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]
+    if pictured is None:
+        candidates = [number for number in candidates if 2 * cell_counts[number] >= max(cell_counts)][:1]
+    if not candidates:
         columns = max(map(len, rows), default=0)
         return pictured or 0, [str(number) for number in range(1, columns + 1)]
-    fullest = max(sizes[number] for number in above)
-    likely = [number for number in above if sizes[number] == fullest and _may_name(rows, number, pictured)]
-    row = likely[-1] if likely else above[0]
-    return row + 1, _unique_names(rows[row])
+    fullest = max(cell_counts[number] for number in candidates)
+    name_row, *_ = candidates  # if none is better
+    for number in candidates:
+        if cell_counts[number] == fullest and _may_name(rows, number, pictured):
+            name_row = number
+    return name_row + 1, _unique_names(rows[name_row])
 
 
 @dataclasses.dataclass
@@ -118,7 +122,10 @@ class Heading:
         self.notes.setdefault(line)
 
     def find_names(self, rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[int, list[str]]:
-        """Does what `find_names` does, and notes the names and their row; `numbers`: the rows' numbers in the file."""
+        """Returns what `find_names` returns for the first rows, and notes the names and where they are.
+
+        `numbers` are the rows' numbers in the file, for the note.
+        """
         start, names = find_names(rows)
         self.names = list(dict.fromkeys([*self.names, *names]))
         if start > 1:

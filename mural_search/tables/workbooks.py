@@ -62,8 +62,8 @@ def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Head
     sheet = _sheet_with_table(book, heading)
     with zipfile.ZipFile(file) as archive:
         # XlsxWriter writes 0 for every formula, and that the values are to be calculated; Excel then calculates them.
-        are_old = bool(book.calculation.fullCalcOnLoad)
-        extras = _extras(archive, sheet._worksheet_path, are_old, most_rows, heading)
+        are_zeros_missing = bool(book.calculation.fullCalcOnLoad)
+        extras = _extras(archive, sheet._worksheet_path, are_zeros_missing, most_rows, heading)
     if any(map(_ZEROS.fullmatch, book._number_formats)):
         rows = (list(map(_shown, cells)) for cells in sheet.iter_rows())
     else:
@@ -96,32 +96,20 @@ def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
     return sheet
 
 
-def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, heading: Heading) -> _Extras:
+def _extras(archive: zipfile.ZipFile, part: str, are_zeros_missing: bool, most_rows: int, heading: Heading) -> _Extras:
     """Returns what a sheet, whose XML is a part of the archive, has besides values.
 
-    `are_old`: whether a formula whose value is 0 was never calculated. A picture beyond the last of `most_rows` or of
-    `MOST_COLUMNS` is left out: rows are counted up to the last picture.
+    `are_zeros_missing`: whether a formula whose value is 0 was never calculated. A picture beyond the last of
+    `most_rows` or of `MOST_COLUMNS` is left out: rows are counted up to the last picture.
     """
     extras = _Extras(*(collections.defaultdict(dict) for _ in range(4)))
     relations = RelationshipList()
     if get_rels_path(part) in archive.namelist():
         relations = get_dependents(archive, get_rels_path(part))
     xml = archive.read(part)
-    formulas = _FORMULA.findall(xml) if b"<f" in xml else ()  # the expression is slow
-    for cell, formula, value in formulas:
-        link = _LINK.match(formula)
-        if link:
-            _put(extras.links, cell.decode(), html.unescape(link[1].decode()))
-        if not value or (are_old and value == b"0"):
-            _put(extras.without_value, cell.decode(), formula)
-    behind_rows = xml[xml.rfind(b"sheetData>") :]
-    for tag in re.findall(rb"<(?:\w+:)?(?:mergeCell|hyperlink) [^>]*>", behind_rows):
-        attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag.decode()))
-        if b"mergeCell" in tag:
-            _, _, _, last_row = range_boundaries(attributes["ref"])
-            _put(extras.merged, attributes["ref"], last_row)
-        elif "id" in attributes:  # other links lead to a cell
-            _put(extras.links, attributes["ref"], relations.get(attributes["id"]).Target)
+    if b"<f" in xml:  # otherwise the expression for formulas would go through the whole sheet for nothing
+        _find_formulas(extras, xml, are_zeros_missing)
+    _find_merged_and_links(extras, xml, relations)
     if b"hidden=" in xml:
         _find_hidden(extras, xml)
     if b' vm="' in xml:
@@ -137,10 +125,37 @@ def _extras(archive: zipfile.ZipFile, part: str, are_old: bool, most_rows: int, 
     return extras
 
 
+def _find_formulas(extras: _Extras, xml: bytes, are_zeros_missing: bool) -> None:
+    """Notes the links that a sheet's formulas make, and the formulas without a value, see `_extras`."""
+    for cell, formula, value in _FORMULA.findall(xml):
+        link = _LINK.match(formula)
+        if link:
+            _put(extras.links, cell.decode(), html.unescape(link[1].decode()))
+        if not value or (are_zeros_missing and value == b"0"):
+            _put(extras.without_value, cell.decode(), formula)
+
+
+def _find_merged_and_links(extras: _Extras, xml: bytes, relations: RelationshipList) -> None:
+    """Notes the merged cells and the links of cells, which a sheet's XML lists behind its rows."""
+    behind_rows = xml[xml.rfind(b"sheetData>") :]
+    for tag in re.findall(rb"<(?:\w+:)?(?:mergeCell|hyperlink) [^>]*>", behind_rows):
+        attributes = _attributes_of(tag)
+        if b"mergeCell" in tag:
+            _, _, _, last_row = range_boundaries(attributes["ref"])
+            _put(extras.merged, attributes["ref"], last_row)
+        elif "id" in attributes:  # other links lead to a cell
+            _put(extras.links, attributes["ref"], relations.get(attributes["id"]).Target)
+
+
+def _attributes_of(tag: bytes) -> dict[str, str]:
+    """Returns {name: value} of the attributes in a tag of XML."""
+    return dict(re.findall(r'(\w+)="([^"]*)"', tag.decode()))
+
+
 def _find_hidden(extras: _Extras, xml: bytes) -> None:
     """Notes the columns and rows that a sheet's XML calls hidden, by hand or by a filter."""
-    for tag, head in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
-        attributes = dict(re.findall(r'(\w+)="([^"]*)"', head.decode()))
+    for tag, listed_attributes in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
+        attributes = _attributes_of(listed_attributes)
         if tag == b"row":
             extras.hidden_rows.append(int(attributes.get("r", 0)))
         else:
@@ -192,26 +207,42 @@ def _named_rows(
         if number in extras.pictures or any(map(str.strip, cells)):
             first_rows.append((number, cells))
     start, header = heading.find_names([cells for _, cells in first_rows], [number for number, _ in first_rows])
-    hidden = [header[column] for column in sorted(set(extras.hidden_columns)) if column < len(header)]
-    if hidden:
-        heading.say(f"hidden in the workbook, and read: the columns {', '.join(hidden)}")
-    last_above = first_rows[start - 1][0] if start else 0
-    hidden_rows = [number for number in extras.hidden_rows if number > last_above]
-    if hidden_rows:
-        heading.say(f"hidden in the workbook, and read: {len(hidden_rows)} x row, first row {min(hidden_rows)}")
+    header_row = 0
+    if start:
+        header_row, _ = first_rows[start - 1]
+    _say_hidden(extras, header, header_row, heading)
     header += [f"column {number}" for number in range(len(header) + 1, MOST_COLUMNS + 1)]
     for number, cells in itertools.chain(first_rows[start:], rows):
-        values: dict[str, Value] = {name: cell for name, cell in zip(header, cells) if cell.strip()}
-        for column in extras.without_value.get(number, ()):
-            values.pop(header[column], None)
-            if column not in extras.links.get(number, {}):
-                heading.say(f"{header[column]} holds formulas without values: open the workbook in Excel and save it")
-        for column, pictures in extras.pictures.get(number, {}).items():
-            name = header[column]
-            if name in values:  # the cell below the picture holds text
-                name = f"{name} picture"
-            values[name] = pictures
-        for column, address in extras.links.get(number, {}).items():
-            values[f"{header[column]} link"] = address
+        values = _values_of_row(number, cells, header, extras, heading)
         if values:
             yield Row(f"{path}, row {number}", values)
+
+
+def _say_hidden(extras: _Extras, header: Sequence[str], header_row: int, heading: Heading) -> None:
+    """Notes which columns, and how many rows below the names of the columns, Excel does not show."""
+    hidden_names = [header[column] for column in sorted(set(extras.hidden_columns)) if column < len(header)]
+    if hidden_names:
+        heading.say(f"hidden in the workbook, and read: the columns {', '.join(hidden_names)}")
+    hidden_rows = [number for number in extras.hidden_rows if number > header_row]
+    if hidden_rows:
+        heading.say(f"hidden in the workbook, and read: {len(hidden_rows)} x row, first row {min(hidden_rows)}")
+
+
+def _values_of_row(
+    number: int, cells: Sequence[str], header: Sequence[str], extras: _Extras, heading: Heading
+) -> dict[str, Value]:
+    """Returns {column: value} of a row, with its pictures and links; notes formulas without values."""
+    values: dict[str, Value] = {name: cell for name, cell in zip(header, cells) if cell.strip()}
+    links = extras.links.get(number, {})
+    for column in extras.without_value.get(number, ()):
+        values.pop(header[column], None)
+        if column not in links:
+            heading.say(f"{header[column]} holds formulas without values: open the workbook in Excel and save it")
+    for column, pictures in extras.pictures.get(number, {}).items():
+        name = header[column]
+        if name in values:  # the cell below the picture holds text
+            name = f"{name} picture"
+        values[name] = pictures
+    for column, address in links.items():
+        values[f"{header[column]} link"] = address
+    return values

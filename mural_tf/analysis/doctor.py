@@ -23,7 +23,7 @@ from mural_lite.errors import UserError
 from mural_lite.remote_folders import local_model
 from mural_tf.data import records
 from mural_tf.data.streams.text_text import pivot_languages
-from mural_tf.evaluation.retrieval import measure_retrieval
+from mural_tf.evaluation.retrieval import UNDETERMINED, measure_retrieval
 from mural_tf.text import build_tokenizer
 
 UNKNOWN = 0.1  # share of pieces
@@ -94,7 +94,7 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             if text.strip():
-                texts.setdefault(language, {}).setdefault(record.image_id, text)
+                texts.setdefault(language or UNDETERMINED, {}).setdefault(record.image_id, text)
     training: dict[str, list[str]] = collections.defaultdict(list)
     counts = {record_type: collections.Counter() for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
     for record_type, count in counts.items():
@@ -258,9 +258,21 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
     texts = read_texts(data_dir, split)
     if not pivot:
         (pivot,) = pivot_languages("", lambda: texts.captions, lambda: texts.pairs)
+    unknown = sorted(set(languages) - texts.split.keys())
+    if unknown:
+        raise UserError(
+            f"No captions in {', '.join(unknown)} in split {split!r} of {data_dir}; its languages: "
+            f"{', '.join(sorted(texts.split))}."
+        )
     if languages:
         texts.split = {name: captions for name, captions in texts.split.items() if name in (*languages, pivot)}
     metrics = measure_retrieval(embedder, data_dir, split, list(texts.split), name="doctor").metrics
-    recalls = {name: metrics[f"doctor/{name}/mean_recall"] for name in texts.split}
+    recalls = {}
+    for name in sorted(texts.split):
+        if f"doctor/{name}/mean_recall" in metrics:
+            recalls[name] = metrics[f"doctor/{name}/mean_recall"]
+        else:
+            print(f"{name} is left out: no picture with a caption in it decodes.", flush=True)
+            del texts.split[name]
     examined = examine(embedder, tokenizer, texts, recalls, pivot)
     return describe(examined, pivot, taught=config.model == "translation_distillation")

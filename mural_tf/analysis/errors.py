@@ -56,27 +56,33 @@ def write_error_page(
     chosen_languages = choose_languages(pool, languages)
     pictures = list(pool.read(range(len(pool.image_numbers))))
     encoded = [model.encode_image(pictures, on_error="skip", progress=False) for model in models.values()]
-    images = [embeddings for embeddings, _ in encoded]
-    _, readable = encoded[0]
+    images = [embeddings for embeddings, _ in encoded]  # [K, D] of each model
+    _, readable = encoded[0]  # [K], the same of each model
     if not len(readable):
         raise UserError(f"None of the {len(pictures)} images of {pool.where} decodes.")
-    sections = []
+    sections = []  # one per language and direction, as the template takes them
     for language in chosen_languages:
         texts, owners = pool.readable_captions(language, readable)
         if not texts:
             continue
         captions = [encode_captions(model, texts, language) for model in models.values()]
         for direction in DIRECTIONS:
-            searched = find_queries(direction, list(zip(images, captions)), owners)
-            shown_queries = choose_queries(searched, queries, show, seed)
-            section = dict(language=language, by_text=direction == "text_to_image", shown=shown_queries)
-            sections.append(section | dict(total=len(searched), texts=texts))
+            all_queries = find_queries(direction, list(zip(images, captions)), owners)
+            section = {
+                "language": language,
+                "by_text": direction == "text_to_image",
+                "shown": choose_queries(all_queries, queries, show, seed),
+                "total": len(all_queries),
+                "texts": texts,
+            }
+            sections.append(section)
 
     @functools.cache
     def thumbnail(number: int) -> str:
         return thumbnail_url(pictures[readable[number]], SIDE)
 
     def thumbnails(numbers: Sequence[int], right: Collection[int] = ()) -> list[tuple[str, bool]]:
+        """Returns (URL, whether it is a right answer) of readable pictures."""
         return [(thumbnail(number), number in right) for number in numbers]
 
     source = f"{data_dir}, split {split}"

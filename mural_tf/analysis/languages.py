@@ -67,31 +67,36 @@ def map_languages(
     """
     texts, notes = read_parallel(data_dir, split, languages)
     text_languages = list(texts)
-    number = len(texts[text_languages[0]])  # of sentences, the same in every language
+    sentence_count = len(texts[text_languages[0]])  # the same in every language
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
     try:
         matrix = svcca_matrix(embeddings)
     except ValueError as error:
         raise UserError(
-            f"The languages cannot be compared: {error} All {len(text_languages)} languages share {number} sentences; "
-            "fewer --languages leave more."
+            f"The languages cannot be compared: {error} All {len(text_languages)} languages share {sentence_count} "
+            "sentences; fewer --languages leave more."
         ) from None
     points = laplacian_eigenmap(matrix)
     folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    similarities = [["language", *text_languages]]
-    coordinates = [["language", "family", "x", "y"]]
-    for language, row, point in zip(text_languages, matrix, points):
-        similarities.append([language, *map("{:.6f}".format, row)])
-        coordinates.append([language, family_of(language), *map("{:.6f}".format, point)])
-    _write_csv(folder / "similarity.csv", similarities)
-    _write_csv(folder / "map.csv", coordinates)
-    title = f"{len(text_languages)} languages by SVCCA of {number:,} sentences"
+    _write_tables(folder, text_languages, matrix, points)
+    title = f"{len(text_languages)} languages by SVCCA of {sentence_count:,} sentences"
     drawings = draw_map(points, text_languages, title, folder)
     for line in [*notes, *describe_neighbours(matrix, text_languages)]:
         print(line)
     print(f"Written: {folder / 'similarity.csv'}, {folder / 'map.csv'}, {', '.join(map(str, drawings))}")
     return text_languages, matrix
+
+
+def _write_tables(folder: pathlib.Path, languages: Sequence[str], matrix: np.ndarray, points: np.ndarray) -> None:
+    """Writes similarity.csv, from the matrix [L, L], and map.csv, from the points [L, 2]."""
+    similarities = [["language", *languages]]
+    coordinates = [["language", "family", "x", "y"]]
+    for language, row, point in zip(languages, matrix, points):
+        similarities.append([language, *map("{:.6f}".format, row)])
+        coordinates.append([language, family_of(language), *map("{:.6f}".format, point)])
+    _write_csv(folder / "similarity.csv", similarities)
+    _write_csv(folder / "map.csv", coordinates)
 
 
 def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
@@ -207,28 +212,20 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     from matplotlib import pyplot
     from matplotlib.textpath import TextPath
 
-    families = [family_of(language) for language in languages]
-    low = points.min(axis=0)
+    low = points.min(axis=0)  # [2]
     high = points.max(axis=0)
     points = (points - low) / np.where(high > low, high - low, 1.0)
     figure, axes = pyplot.subplots(figsize=(10, 7.5))
     axes.set_title(title, fontsize=11)
     axes.set(xticks=[], yticks=[])
     axes.margins(0.08)
-    for number, family in enumerate(sorted(set(families), key=lambda family: (-families.count(family), family))):
-        members = [i for i, other in enumerate(families) if other == family]
-        color = pyplot.get_cmap("tab20")(number % 20)
-        marker = "os^DvP"[number // 20 % 6]
-        axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
+    _draw_families(axes, points, [family_of(language) for language in languages], pyplot.get_cmap("tab20"))
     axes.autoscale_view()
-    in_points = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
+    centres = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(in_points, np.array([(extent.width + 2, LABEL) for extent in extents]))
-    line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
+    offsets = label_offsets(centres, np.array([(extent.width + 2, LABEL) for extent in extents]))
     for point, offset, language in zip(points, offsets, languages):
-        arrow = line if np.hypot(*offset) > FAR else None
-        options = {"textcoords": "offset points", "fontsize": LABEL, "ha": "center", "va": "center", "zorder": 3}
-        axes.annotate(language, point, offset, arrowprops=arrow, **options)
+        _draw_label(axes, point, offset, language)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     paths = [folder / "languages.png", folder / "languages.svg"]
     for path in paths:
@@ -238,26 +235,59 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     return paths
 
 
-def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
+def _draw_families(axes, points: np.ndarray, families: Sequence[str], colors) -> None:
+    """Draws the markers, at points [L, 2], of the most frequent family first: 20 colours, then other shapes."""
+    by_frequency = sorted(set(families), key=lambda family: (-families.count(family), family))
+    for number, family in enumerate(by_frequency):
+        members = [index for index, other in enumerate(families) if other == family]
+        marker = "os^DvP"[number // 20 % 6]
+        x = points[members, 0]
+        y = points[members, 1]
+        axes.scatter(x, y, color=colors(number % 20), marker=marker, s=44, label=family, zorder=2)
 
-    `centres`: the markers' centres, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as the
-    result, [L, 2].
+
+def _draw_label(axes, point: np.ndarray, offset: np.ndarray, language: str) -> None:
+    """Writes a language at an offset from its marker, both [2], with a line to the marker where that is far."""
+    line = None
+    if np.hypot(*offset) > FAR:
+        line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
+    options = {"textcoords": "offset points", "fontsize": LABEL, "ha": "center", "va": "center", "zorder": 3}
+    axes.annotate(language, point, offset, arrowprops=line, **options)
+
+
+def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns the offset from each marker to the middle of its label, float [L, 2].
+
+    A label goes to the nearest of some places around its marker where it covers neither a marker nor a label placed
+    before; where all of these cover something, to the place that covers the smallest area.
+
+    Args:
+      centres: the markers' centres, [L, 2], in points as all other lengths.
+      sizes: width and height of the labels, [L, 2].
     """
-    distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
+    distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]  # [10, 1, 1], from edge to edge
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first
-    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    lows = centres - MARKER  # corners of all that must not be covered; labels are added
-    highs = centres + MARKER
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # [16, 2]
+    # Lower left and upper right corners of all boxes that must not be covered: of markers, then also of labels.
+    occupied_low = centres - MARKER  # [boxes, 2]
+    occupied_high = centres + MARKER
     offsets = np.zeros_like(centres, float)
     for number, size in enumerate(sizes):
-        candidates = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
-        low = centres[number] + candidates - size / 2
+        candidates = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)  # [10, 16, 2] -> [160, 2]
+        low = centres[number] + candidates - size / 2  # [160, 2]
         high = centres[number] + candidates + size / 2
-        shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
-        covered = shared.clip(0).prod(axis=2).sum(axis=1)  # the area, for each candidate
-        best = covered.argmin()  # the first that covers nothing, or least
+        best = _overlaps(low, high, occupied_low, occupied_high).argmin()  # the first, so the nearest, of equal areas
         offsets[number] = candidates[best]
-        lows = np.concatenate([lows, low[best, None]])
-        highs = np.concatenate([highs, high[best, None]])
+        occupied_low = np.concatenate([occupied_low, low[best, None]])
+        occupied_high = np.concatenate([occupied_high, high[best, None]])
     return offsets
+
+
+def _overlaps(low: np.ndarray, high: np.ndarray, occupied_low: np.ndarray, occupied_high: np.ndarray) -> np.ndarray:
+    """Returns how much of the occupied boxes each of K boxes covers, an area, float [K].
+
+    Boxes are given by their lower left and upper right corners: [K, 2] each, and of B occupied boxes [B, 2] each.
+    """
+    shared = np.minimum(high[:, None], occupied_high) - np.maximum(low[:, None], occupied_low)  # [K, B, 2]
+    areas = shared.clip(0).prod(axis=2)  # [K, B]; a negative side means that the boxes do not meet
+    return areas.sum(axis=1)

@@ -23,7 +23,13 @@ class Found:
 
 @dataclasses.dataclass
 class Searched:
-    """A query and each model's results for it. `right`: the candidates that answer it."""
+    """A query and each model's results for it.
+
+    Attributes:
+      number: the query's number, of an image or a caption.
+      right: the candidates that answer it.
+      found: each model's results.
+    """
 
     number: int
     right: set[int]
@@ -35,10 +41,15 @@ def find_queries(
 ) -> list[Searched]:
     """Searches with every image that has a caption, or with every caption, and returns these queries.
 
-    `embeddings`: for each model its images [I, D] and texts [C, D]; `owners` [C]: each caption's image. Image-to-text
-    searches all captions, text-to-image the images that have a caption, as the benchmark does.
+    Image-to-text searches all captions, text-to-image the images that have a caption, as the benchmark does.
+
+    Args:
+      direction: "image_to_text" or "text_to_image".
+      embeddings: for each model its images [I, D] and texts [C, D].
+      owners: the number of each caption's image, int [C].
     """
-    pool, rows_in_pool = np.unique(owners, return_inverse=True)  # the images with a caption, and each caption's row
+    # The numbers of the images with a caption, [P], and each caption's row among them, [C].
+    pool, rows_in_pool = np.unique(owners, return_inverse=True)
     searched = []
     if direction == "text_to_image":
         for number, owner in enumerate(owners):
@@ -51,7 +62,7 @@ def find_queries(
         to_text, to_image = ranks_both_ways(images[pool], texts, (rows_in_pool, np.arange(len(texts))))
         if direction == "text_to_image":
             _, rows = top_k(texts, images[pool], TOP)
-            top = pool[rows]
+            top = pool[rows]  # [C, TOP]
             ranks = to_image
         else:
             _, top = top_k(images[pool], texts, TOP)

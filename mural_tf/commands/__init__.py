@@ -417,7 +417,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
     set. The same command continues a stopped conversion. See docs/data.md.
     """
-    from mural_lite.dataset_folder import describe
+    from mural_lite.dataset_folder import DESCRIPTION, describe
     from mural_tf.ingest.convert import KINDS, convert, describe_plan
     from mural_tf.ingest.source import FILTERS, Settings, describe_kinds, parse_source
 
@@ -439,6 +439,9 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     if dry_run:
         print(describe_plan(parsed, output, settings))
     else:
+        folder = as_path(output)
+        if (folder / DESCRIPTION).is_file():
+            print(f"{output} was made before; pictures may have changed since: remove it to convert them again.")
         print(describe(convert(parsed, output, settings, restart)))
 
 

@@ -158,12 +158,14 @@ class CatalogueTrainer:
     def _fit(self) -> bool:
         """Trains, or continues; returns whether training is finished."""
         from mural_tf.runs.finetune import finetune
-        from mural_tf.runs.pretrain import pretrain
+        from mural_tf.runs.pretrain import Start, train_and_finish
 
         workdir = self.folder / WORKDIR
         config = _with_data(self.config, self.folder / DATA, self.source)
         if self.source == NOTHING:
-            pretrain(config, workdir)
+            config = _as_begun(config, workdir)
+            start = Start(open_batches=("image_text_batch", "text_text_batch"))
+            train_and_finish(config, workdir, tpu="", debug_nans=False, profile="", start=start)
         else:
             finetune(config, self.source, workdir, given=given_fields())
         return is_finished(workdir)
@@ -213,4 +215,16 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
         config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
         if not pairs:
             config.loss.text_text_weight = 0.0
+    return config
+
+
+def _as_begun(config: ConfigDict, workdir: pathlib.Path | RemotePath) -> ConfigDict:
+    """Returns the configuration with the batches and the weight of a run that has begun: its table may have grown."""
+    path = workdir / "config.json"
+    if not path.is_file():
+        return config
+    before = load_config(local_copy(path))
+    config.train.image_text_batch = before.train.image_text_batch
+    config.train.text_text_batch = before.train.text_text_batch
+    config.loss.text_text_weight = before.loss.text_text_weight
     return config

@@ -222,7 +222,15 @@ def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
 def _write_records(
     pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str], tally: RowTally
 ) -> None:
-    """Writes all records; `seen`: the ids of pictures that a model was trained on."""
+    """Writes all records.
+
+    Args:
+      pictures: the pictures with their captions.
+      folder: the data set's folder.
+      image_size: as `make_data_set` takes it.
+      seen: the ids of pictures that a model was trained on.
+      tally: notes pictures that are gone.
+    """
     from mural_tf.data.records import write_records  # with TensorFlow
 
     by_split = _split(pictures, seen)

@@ -150,7 +150,11 @@ def _regularize(config: ConfigDict) -> None:
 
 
 def _globetrotter(config: ConfigDict, **given: str) -> None:
-    """Sets Globetrotter's fields; `given`: its arguments."""
+    """Sets Globetrotter's fields.
+
+    Args:
+      given: {argument of the configuration's name: its value}.
+    """
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t

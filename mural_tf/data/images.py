@@ -237,7 +237,10 @@ def resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
 
 
 def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tensor]) -> tf.Tensor:
-    """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f."""
+    """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f.
+
+    `draws` are six tensors [B] of random numbers, uniform in -1..1; a, b, … f are [B], too.
+    """
     crop = (resize - size) / 2.0
     reach = crop + config.shift * size
     left = crop + draws[0] * reach
@@ -248,8 +251,9 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
     mirror = tf.ones_like(zoom)
     if config.flip:
         mirror = tf.where(draws[5] < 0.0, -1.0, 1.0)
-    scale_x = mirror / (zoom * stretch)
+    scale_x = mirror / (zoom * stretch)  # input pixels per output pixel: a zoom above 1 enlarges the picture
     scale_y = stretch / zoom
+    # A rotation of the scaled output pixels about the crop's centre, which stays in its place: hence c and f.
     a = scale_x * tf.cos(angle)
     b = -scale_y * tf.sin(angle)
     d = scale_x * tf.sin(angle)
@@ -266,23 +270,34 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     batch = tf.shape(images)[0]
     strength = config.color
     draws = tf.random.stateless_uniform([5, batch], seed, -1.0, 1.0)
-    grey_axis = tf.constant([0.299, 0.587, 0.114])
-    to_grey = tf.tile(grey_axis[None, :], [3, 1])  # every output channel is the luminance
-    saturation = 1.0 + strength * draws[0]
-    saturation = tf.where((draws[4] + 1.0) / 2.0 < config.greyscale, 0.0, saturation)[:, None, None]
-    mix = saturation * tf.eye(3) + (1.0 - saturation) * to_grey  # [B, 3, 3]
-    angle = (draws[1] * config.hue * math.pi / 180.0)[:, None, None]
-    third = tf.fill([3, 3], 1.0 / 3.0)
-    cross = tf.constant([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], tf.float32) / math.sqrt(3.0)
-    hue = tf.cos(angle) * (tf.eye(3) - third) + third + tf.sin(angle) * cross  # rotation about the grey axis
-    contrast = (1.0 + 0.5 * strength * draws[2])[:, None, None]
-    brightness = (0.3 * strength * draws[3])[:, None, None]
-    matrix = contrast * tf.matmul(mix, hue)
+    is_grey = (draws[4] + 1.0) / 2.0 < config.greyscale  # [B]
+    saturation = tf.where(is_grey, 0.0, 1.0 + strength * draws[0])
+    angle = draws[1] * config.hue * math.pi / 180.0  # [B]
+    contrast = (1.0 + 0.5 * strength * draws[2])[:, None, None]  # [B, 1, 1]
+    brightness = (0.3 * strength * draws[3])[:, None, None]  # [B, 1, 1]
+    matrix = contrast * tf.matmul(_saturation_matrix(saturation), _hue_matrix(angle))  # [B, 3, 3]
     size = images.shape[1]
     pixels = tf.reshape(unit_range(images), [batch, size * size, 3])
-    changed = tf.matmul(pixels - 0.5, matrix, transpose_b=True) + 0.5 + brightness
+    changed = tf.matmul(pixels - 0.5, matrix, transpose_b=True) + 0.5 + brightness  # contrast about the middle grey
     changed = tf.cast(tf.round(tf.clip_by_value(changed, 0.0, 1.0) * 255.0), tf.uint8)
     return tf.reshape(changed, [batch, size, size, 3])
+
+
+def _saturation_matrix(saturation: tf.Tensor) -> tf.Tensor:
+    """Returns [B, 3, 3] for saturations [B]: the identity for 1, the luminance in every channel for 0."""
+    luminance = tf.constant([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
+    to_grey = tf.tile(luminance[None, :], [3, 1])  # [3, 3]
+    saturation = saturation[:, None, None]  # [B, 1, 1]
+    return saturation * tf.eye(3) + (1.0 - saturation) * to_grey
+
+
+def _hue_matrix(angle: tf.Tensor) -> tf.Tensor:
+    """Returns the rotations of RGB about the grey axis, (1, 1, 1) / √3, by angles [B] in radians: [B, 3, 3]."""
+    # Rodrigues' formula: cos · (1 - a aᵀ) + a aᵀ + sin · (a ×), for the axis a.
+    onto_axis = tf.fill([3, 3], 1.0 / 3.0)
+    cross = tf.constant([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], tf.float32) / math.sqrt(3.0)
+    angle = angle[:, None, None]  # [B, 1, 1]
+    return tf.cos(angle) * (tf.eye(3) - onto_axis) + onto_axis + tf.sin(angle) * cross
 
 
 def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
@@ -291,18 +306,18 @@ def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     A rectangle's sides are 15% to 50% of the image's.
     """
     size = images.shape[1]
-    draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
+    draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)  # six numbers per image, [B, 1] each
     height = size * (0.15 + 0.35 * draws[0])
     width = size * (0.15 + 0.35 * draws[1])
     top = draws[2] * (size - height)
     left = draws[3] * (size - width)
-    line = tf.range(size, dtype=tf.float32)[None, :]
-    in_rows = (line >= top) & (line < top + height)
-    in_columns = (line >= left) & (line < left + width)
-    is_erased = draws[4][:, :, None] < probability
-    covered = in_rows[:, :, None] & in_columns[:, None, :] & is_erased
-    grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]
-    return tf.where(covered[..., None], grey, images)
+    positions = tf.range(size, dtype=tf.float32)[None, :]  # [1, S], of rows and of columns
+    in_rows = (positions >= top) & (positions < top + height)  # [B, S]
+    in_columns = (positions >= left) & (positions < left + width)  # [B, S]
+    is_erased = draws[4][:, :, None] < probability  # [B, 1, 1]
+    is_covered = in_rows[:, :, None] & in_columns[:, None, :] & is_erased  # [B, S, S]
+    grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]  # [B, 1, 1, 1]
+    return tf.where(is_covered[..., None], grey, images)
 
 
 def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:

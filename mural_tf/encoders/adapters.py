@@ -145,7 +145,8 @@ class ClassesAdapter(Adapter):
     def mean_names(self, probabilities: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns h, float32 [B, size], and s, float32 [B, width], of the module, each of length 1/2.
 
-        `probabilities`: float32 [B, classes], softened here.
+        Args:
+          probabilities: float32 [B, classes], softened here.
         """
         logits = tf.math.log(tf.maximum(probabilities, LEAST))
         weights = tf.nn.softmax(logits / SOFTENING)
@@ -175,7 +176,8 @@ def image_adapter(tower: ConfigDict, name: str) -> Adapter:
 def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: str) -> Adapter:
     """Returns the head that the `text_tower` part of a configuration describes.
 
-    `state_size`: how many of the `embedding_size` numbers are the text's own state, for ConSE; 0 without ConSE.
+    Args:
+      state_size: how many of the `embedding_size` numbers are the text's own state, for ConSE; 0 without ConSE.
     """
     adapter = TextAdapter if state_size else Adapter
     size = embedding_size - state_size

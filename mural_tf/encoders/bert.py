@@ -66,45 +66,26 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
-    dropout = 0.0 if config.frozen else config.dropout
     inputs = token_inputs()
-    mask = [inputs["input_mask"]] if config.attention != "full" else []
-    pools_one_token = config.pooling in ("first", "last")
-    embedding_epsilon = config.epsilon if config.norm == "after" else None
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
         config.max_length,
         config.token_embedding_size or config.hidden_size,
-        dropout,
-        embedding_epsilon,
+        dropout_rate(config),
+        config.epsilon if config.norm == "after" else None,
         name="embeddings",
         dtype=policy,
     )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
     for index in range(config.layers):
-        is_last = index == config.layers - 1
-        x = TransformerLayer(
-            config.heads,
-            config.feed_forward_size,
-            dropout,
-            only=config.pooling if pools_one_token and is_last else "",
-            norm_first=config.norm == "before",
-            activation=config.activation,
-            epsilon=config.epsilon,
-            causal=config.attention == "causal",
-            name=f"layer_{index}",
-            dtype=policy,
-        )([x, *mask])
+        layer = _transformer_layer(config, index, policy)
+        if config.attention == "full":
+            x = layer([x])
+        else:
+            x = layer([x, inputs["input_mask"]])
     if config.norm == "before":
         x = LayerNorm(config.epsilon, name=FINAL_NORM, dtype=policy)(x)
-    if pools_one_token:
-        embeddings = OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
-    elif config.pooling == "mean":
-        embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
-    elif config.pooling == "end":
-        embeddings = EndOfText(name="end_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
-    else:
-        embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
+    embeddings = _pool(config, x, inputs["input_mask"])
     if config.pooler_size:
         embeddings = _pooler(config)(embeddings)
     model = keras.Model(inputs, embeddings, name="text_encoder")
@@ -115,6 +96,43 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         model.packed_states = functools.partial(packed_states, model, config.pooling)
     model.token_states = functools.partial(token_states, model)
     return model
+
+
+def dropout_rate(config: ConfigDict) -> float:
+    """Returns the dropout of a tower's layers; 0 for a frozen tower, whose states must always be the same."""
+    if config.frozen:
+        return 0.0
+    return config.dropout
+
+
+def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.Policy) -> TransformerLayer:
+    """Returns one of the tower's layers."""
+    only = ""
+    if config.pooling in ("first", "last") and index == config.layers - 1:
+        only = config.pooling  # the last layer computes just the one position that is read
+    return TransformerLayer(
+        config.heads,
+        config.feed_forward_size,
+        dropout_rate(config),
+        only=only,
+        norm_first=config.norm == "before",
+        activation=config.activation,
+        epsilon=config.epsilon,
+        causal=config.attention == "causal",
+        name=f"layer_{index}",
+        dtype=policy,
+    )
+
+
+def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Returns the embeddings of texts, float32 [B, hidden] or [B, 2 hidden], by their tokens' states."""
+    if config.pooling in ("first", "last"):
+        return OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    if config.pooling == "mean":
+        return MeanOfTokens(name="mean_state", dtype="float32")([x, mask])  # [B, hidden]
+    if config.pooling == "end":
+        return EndOfText(name="end_state", dtype="float32")([x, mask])  # [B, hidden]
+    return FirstAndMean(name="states", dtype="float32")([x, mask])  # [B, 2 hidden]
 
 
 def _pooler(config: ConfigDict) -> keras.layers.Layer:

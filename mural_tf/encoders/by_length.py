@@ -49,7 +49,8 @@ def encode_by_length(
     each group runs at the smallest of the lengths, T being the last, that holds its longest text. All are compiled, and
     the texts decide on the device which one runs. There are as many groups as divide B.
 
-    `tokens`: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
+    Args:
+      tokens: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)

@@ -211,11 +211,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     family. Any image size is accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics
     even in training. Raises `UserError` for values out of range.
     """
-    check_settings(config)
-    if config.padding not in PADDINGS:
-        raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
-    if config.classes and config.name != "efficientnet_lite":
-        raise UserError(f"image_tower.class_names with {config.name}: only efficientnet_lite keeps its classifier.")
+    _check(config)
     builder = _Builder(config)
     images = image_input()
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
@@ -223,12 +219,11 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     x = builder.stem(x, stem_width)
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
-    counts = blocks_by_stage(config.depth, builder.lite)
-    total = sum(counts)
-    index = 0  # of a block among all blocks
+    block_counts = blocks_by_stage(config.depth, builder.lite)
+    blocks_before = 0
     pooled = []
-    for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
-        for block in range(count):
+    for stage_number, (stage, block_count) in enumerate(zip(STAGES, block_counts), start=1):
+        for block in range(block_count):
             x = builder.block(
                 x,
                 name=f"block{stage_number}{chr(ord('a') + block)}_",
@@ -236,9 +231,9 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
                 channels=scaled_width(stage.width, config.width),
                 expansion=stage.expansion,
                 stride=stage.stride if block == 0 else 1,
-                drop_rate=builder.drop_connect_rate * index / total,
+                drop_rate=builder.drop_connect_rate * blocks_before / sum(block_counts),  # grows with depth
             )
-            index += 1
+            blocks_before += 1
         if config.pooled_stages and (builder.lite or stage_number < len(STAGES)):
             pooled.append(average_over_space(f"stage{stage_number}_pool")(x))  # [B, C]
 
@@ -252,6 +247,15 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     if len(pooled) > 1:
         embeddings = keras.layers.Concatenate(name="state", dtype="float32")(pooled)
     return tower_with_projection(images, embeddings, config)
+
+
+def _check(config: ConfigDict) -> None:
+    """Raises `UserError` for values that cannot be built."""
+    check_settings(config)
+    if config.padding not in PADDINGS:
+        raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
+    if config.classes and config.name != "efficientnet_lite":
+        raise UserError(f"image_tower.class_names with {config.name}: only efficientnet_lite keeps its classifier.")
 
 
 def average_over_space(name: str) -> keras.layers.Layer:

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.encoders.bert import FINAL_NORM, check_length, packed_states, token_states
+from mural_tf.encoders.bert import FINAL_NORM, check_length, dropout_rate, packed_states, token_states
 from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout, rows_of_table
 from mural_tf.encoders.pooling import MeanOfTokens, OnePosition
@@ -40,30 +40,18 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
-    dropout = 0.0 if config.frozen else config.dropout
     inputs = token_inputs()
-    tokens = [inputs["input_word_ids"], inputs["input_type_ids"]]
-    global_base, local_base = config.rotary_bases
-    embeddings = TokenEmbeddings(
-        vocabulary_size, config.hidden_size, config.max_length, config.epsilon, dropout, name="embeddings", dtype=policy
-    )
-    x = embeddings(tokens)  # [B, T, hidden]
+    x = TokenEmbeddings(
+        vocabulary_size,
+        config.hidden_size,
+        config.max_length,
+        config.epsilon,
+        dropout_rate(config),
+        name="embeddings",
+        dtype=policy,
+    )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
     for index in range(config.layers):
-        is_global = index % config.attention_every == 0
-        is_last = index == config.layers - 1
-        x = GatedLayer(
-            config.heads,
-            config.feed_forward_size,
-            dropout,
-            window=0 if is_global else config.attention_window,
-            rotary_base=global_base if is_global else local_base,
-            has_norm=index > 0,
-            only="first" if is_last and config.pooling == "first" else "",
-            activation=config.activation,
-            epsilon=config.epsilon,
-            name=f"layer_{index}",
-            dtype=policy,
-        )([x, inputs["input_mask"]])
+        x = _gated_layer(config, index, policy)([x, inputs["input_mask"]])
     x = LayerNorm(config.epsilon, center=False, name=FINAL_NORM, dtype=policy)(x)
     if config.pooling == "mean":
         states = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
@@ -76,6 +64,32 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     model.packed_states = functools.partial(packed_states, model, config.pooling)
     model.token_states = functools.partial(token_states, model)
     return model
+
+
+def _gated_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.Policy) -> GatedLayer:
+    """Returns one of the tower's layers, global or local."""
+    global_base, local_base = config.rotary_bases
+    window = config.attention_window
+    rotary_base = local_base
+    if index % config.attention_every == 0:
+        window = 0  # the whole text
+        rotary_base = global_base
+    only = ""
+    if config.pooling == "first" and index == config.layers - 1:
+        only = "first"  # the last layer computes just the one position that is read
+    return GatedLayer(
+        config.heads,
+        config.feed_forward_size,
+        dropout_rate(config),
+        window=window,
+        rotary_base=rotary_base,
+        has_norm=index > 0,
+        only=only,
+        activation=config.activation,
+        epsilon=config.epsilon,
+        name=f"layer_{index}",
+        dtype=policy,
+    )
 
 
 class TokenEmbeddings(keras.layers.Layer):

@@ -30,24 +30,32 @@ class Packing:
         self.order = tf.argsort(lengths, stable=True)  # [B]: the text at each place
         lengths = tf.gather(lengths, self.order)
         self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
+        self._lay_out_row(lengths)
+        self._lay_out_groups(lengths, groups)
+        self._indices: dict[tuple[int, int], tuple[list[tf.Tensor], tf.Tensor]] = {}
+
+    def _lay_out_row(self, lengths: tf.Tensor) -> None:
+        """Sets where each token of the row comes from, by the lengths of the texts in the row's order, int32 [B]."""
         text_of = tf.repeat(tf.range(tf.size(lengths)), lengths)
-        tokens = tf.reduce_sum(lengths)
-        self.count = _rounded(tokens)  # N
-        positions = tf.range(tokens) - tf.gather(self.first, text_of)
-        fillers = tf.zeros([self.count - tokens], tf.int32)  # repeat the first token; nothing reads them
-        self.is_filler = tf.range(self.count) >= tokens
+        token_count = tf.reduce_sum(lengths)
+        self.count = _rounded(token_count)  # N
+        positions = tf.range(token_count) - tf.gather(self.first, text_of)
+        fillers = tf.zeros([self.count - token_count], tf.int32)  # repeat the first token; nothing reads them
+        self.is_filler = tf.range(self.count) >= token_count  # [N]
         self.places = tf.concat([text_of, fillers], axis=0)  # [N]
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
+
+    def _lay_out_groups(self, lengths: tf.Tensor, groups: int) -> None:
+        """Sets which of the row's tokens each group of texts takes; `lengths` as in `_lay_out_row`."""
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
         self.masks = []
         self._rows = []
         for begin, end in itertools.pairwise(self.group_bounds):
             longest = longest_of(lengths[begin:end])
             is_token = tf.sequence_mask(lengths[begin:end], longest)  # [b, t]
-            rows = self.first[begin:end, tf.newaxis] + tf.range(longest)
+            rows = self.first[begin:end, tf.newaxis] + tf.range(longest)  # [b, 1] + [t]
             self._rows.append(tf.where(is_token, rows, self.count))  # [b, t]; N where a text has no token
             self.masks.append(tf.cast(is_token, tf.int32))
-        self._indices: dict[int, tuple[list[tf.Tensor], tf.Tensor]] = {}
 
     def pack(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the tokens of a padded batch in the packed row: [B, T] -> [1, N]."""
@@ -65,8 +73,9 @@ class Packing:
 
     def by_text(self, x: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
         """[1, N, parts * heads * size] -> for each group, [parts, b, heads, t, size]; 0 beyond a text's end."""
-        by_text, by_token = self._exchange_indices(parts, heads)
-        return _exchange([x], by_text, [by_token], x.shape[-1] // (parts * heads))
+        by_text, by_token = self._text_and_token_indices(parts, heads)
+        size = x.shape[-1] // (parts * heads)
+        return _gather_with_gather_gradient([x], forward_indices=by_text, backward_indices=[by_token], size=size)
 
     def by_first_token(self, x: tf.Tensor, heads: int) -> list[tf.Tensor]:
         """[1, B, heads * size] -> for each group, [b, heads, 1, size]."""
@@ -77,11 +86,11 @@ class Packing:
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
         """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for the end of the row."""
         _, heads, _, size = groups[0].shape
-        by_text, by_token = self._exchange_indices(1, heads)
-        (x,) = _exchange(groups, [by_token], by_text, size)
+        by_text, by_token = self._text_and_token_indices(1, heads)
+        (x,) = _gather_with_gather_gradient(groups, forward_indices=[by_token], backward_indices=by_text, size=size)
         return tf.reshape(x, [1, -1, heads * size])
 
-    def _exchange_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _text_and_token_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns which of the row's vectors each group takes, and which of the groups' vectors the row takes.
 
         A vector is of one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second
@@ -89,16 +98,19 @@ class Packing:
         """
         if (parts, heads) in self._indices:
             return self._indices[parts, heads]
-        vectors = parts * heads  # per token
-        columns = tf.reshape(tf.range(vectors), [parts, 1, heads, 1])
+        per_token = parts * heads  # vectors of a token
+        columns = tf.reshape(tf.range(per_token), [parts, 1, heads, 1])
         by_text = []
         for rows in self._rows:
             rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
-            by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
-        row_indices = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-        count = tf.size(row_indices)
-        by_token = tf.fill([self.count * vectors + 1], count)  # the last is for places beyond the texts
-        by_token = tf.tensor_scatter_nd_update(by_token, row_indices[:, tf.newaxis], tf.range(count))
+            indices = rows * per_token + columns  # [parts, b, heads, t]
+            by_text.append(tf.where(rows < self.count, indices, self.count * per_token))
+        # The other way: vector i of all groups comes from row vector `from_row[i]`, so `by_token[from_row[i]]` is i.
+        from_row = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
+        group_vectors = tf.size(from_row)
+        # Positions beyond a text's end all have the row's index N * per_token: a last entry takes them, and is cut off.
+        by_token = tf.fill([self.count * per_token + 1], group_vectors)
+        by_token = tf.tensor_scatter_nd_update(by_token, from_row[:, tf.newaxis], tf.range(group_vectors))
         self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]
 
@@ -111,11 +123,14 @@ def _rounded(count: tf.Tensor) -> tf.Tensor:
     return (count + step - 1) // step * step
 
 
-def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[tf.Tensor], size: int):
-    """Returns, for each of the indices `forward`, vectors of `size` gathered from all inputs in turn.
+def _gather_with_gather_gradient(
+    inputs: list[tf.Tensor], forward_indices: list[tf.Tensor], backward_indices: list[tf.Tensor], size: int
+) -> list[tf.Tensor]:
+    """Returns, for each of `forward_indices`, the inputs' vectors of `size` at these indices.
 
-    The index after the last vector is of a vector of zeros. The indices `backward` undo it: the gradient is a gather
-    too, several times faster than the scatter of `tf.gather`'s own.
+    Indices count the vectors of all inputs in turn; the index after the last one is of a vector of zeros. No
+    vector is taken twice, so that a gather by `backward_indices`, one for each input, undoes it. The gradient is that
+    gather, because the scatter-add of `tf.gather`'s own gradient takes several times as long.
     """
 
     def gather_vectors(arrays, indices):
@@ -125,11 +140,11 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
         return [tf.gather(table, rows) for rows in indices]
 
     @tf.custom_gradient
-    def exchange(*inputs):
-        def gradient(*upstream):
-            gradients = gather_vectors(upstream, backward)
-            return [tf.reshape(values, tf.shape(x)) for values, x in zip(gradients, inputs)]
+    def gather_forward(*arrays):
+        def gather_backward(*upstream):
+            gradients = gather_vectors(upstream, backward_indices)
+            return [tf.reshape(values, tf.shape(array)) for values, array in zip(gradients, arrays)]
 
-        return gather_vectors(inputs, forward), gradient
+        return gather_vectors(arrays, forward_indices), gather_backward
 
-    return exchange(*inputs)
+    return gather_forward(*inputs)

@@ -52,9 +52,9 @@ class MeanOfTokens(keras.layers.Layer):
 
 def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """[B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of the tokens; zeros without any token."""
-    is_token = tf.expand_dims(tf.cast(mask, x.dtype), -1)
-    total = tf.reduce_sum(x * is_token, axis=1)
-    return tf.math.divide_no_nan(total, tf.reduce_sum(is_token, axis=1))
+    token_weights = tf.expand_dims(tf.cast(mask, x.dtype), -1)  # [B, T, 1], 1 for a token, 0 for padding
+    total = tf.reduce_sum(x * token_weights, axis=1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(token_weights, axis=1))
 
 
 def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
@@ -74,6 +74,6 @@ def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
 def _packed_sums(x: tf.Tensor, packing: Packing) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states x."""
     texts = tf.size(packing.order)
-    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
-    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)
-    return total, tf.math.unsorted_segment_sum(is_token, packing.places, texts)
+    token_weights = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]: 0 at the row's end
+    total = tf.math.unsorted_segment_sum(x[0] * token_weights, packing.places, texts)
+    return total, tf.math.unsorted_segment_sum(token_weights, packing.places, texts)

@@ -76,7 +76,8 @@ def preparation(tower: ConfigDict) -> dict[str, int | str]:
 def check_ranges(tower: ConfigDict, name: str) -> None:
     """Raises `UserError` for a number of a tower that is outside of its range, or an unknown text of `CHOICES`.
 
-    `name`: the tower's part of a configuration, such as "image_tower", for messages.
+    Args:
+      name: the tower's part of a configuration, such as "image_tower", for messages.
     """
     for field, choices in CHOICES.items():
         if field in tower and tower[field] not in choices:

@@ -172,7 +172,8 @@ class TransformerLayer(keras.layers.Layer):
     def attend(self, x, mask, training, only):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden].
 
-        `mask`: a list of one mask, or an empty list.
+        Args:
+          mask: a list of one mask, or an empty list.
         """
         if only:
             return self.attend_once(one_token(x, only), x, mask, training)

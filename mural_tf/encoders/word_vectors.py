@@ -22,36 +22,45 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     """
     path = local_copy(path)
     vectors = {}
-    broken = 0
-    count = 0
+    broken_count = 0
+    line_count = 0
     try:
         file = path.open(encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from None
     with file:
-        for count, line in enumerate(file, start=1):
-            fields = line.rstrip().split(" ")
-            if count == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-                _check_size(path, int(fields[1]), size)
+        for line_count, line in enumerate(file, start=1):
+            word, *numbers = line.rstrip().split(" ")
+            if line_count == 1 and len(numbers) == 1 and word.isdigit() and numbers[0].isdigit():
+                _check_size(path, int(numbers[0]), size)  # FastText's first line: how many words, and their size
                 continue
-            if fields[0] not in words or words[fields[0]] in vectors:
+            if word not in words or words[word] in vectors:
                 continue
-            try:
-                vector = np.array(fields[1:], np.float32)
-            except ValueError:
-                vector = np.zeros(0, np.float32)
-            if vector.shape == (size,) and np.isfinite(vector).all():
-                vectors[words[fields[0]]] = vector
-            elif not vectors and len(vector) > 1 and np.isfinite(vector).all():
-                _check_size(path, len(vector), size)
+            vector = _parse_vector(numbers)
+            if len(vector) == size:
+                vectors[words[word]] = vector
+            elif not vectors and len(vector) > 1:
+                _check_size(path, len(vector), size)  # the file's first vector tells the size of all
             else:
-                broken += 1
-    if broken > max(1, MOST_BROKEN_LINES * count):
-        raise UserError(f"{path}: {broken} of {count} lines are not a word and {size} numbers.")
-    if broken:
-        message = f"{path}: {broken} of {count} lines are not a word and {size} numbers; they were left out."
-        logging.warning("%s", message)
+                broken_count += 1
+    problem = f"{path}: {broken_count} of {line_count} lines are not a word and {size} numbers"
+    if broken_count > max(1, MOST_BROKEN_LINES * line_count):
+        raise UserError(f"{problem}.")
+    if broken_count:
+        logging.warning("%s; they were left out.", problem)
     return vectors
+
+
+def _parse_vector(numbers: Sequence[str]) -> np.ndarray:
+    """Returns float32 [N], [0] if a text is not a finite number."""
+    nothing = np.zeros(0, np.float32)
+    try:
+        vector = np.array(numbers, np.float32)
+    except ValueError:
+        return nothing
+    if not np.isfinite(vector).all():
+        return nothing
+    return vector
 
 
 def vectors_of_vocabulary(

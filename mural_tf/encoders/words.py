@@ -46,22 +46,31 @@ class PerLanguage(keras.layers.Layer):
         language, *values = inputs
         if len(self.layers_by_language) == 1:
             return self.layers_by_language[0](*values)
+        if self.fixed_sizes:
+            return self._by_masks(language, values)
+        return self._by_parts(language, values)
+
+    def _by_masks(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
+        """Returns [B, …]: the sum over all layers, each with zeros in the rows of other languages."""
+        outputs = []
+        for number, layer in enumerate(self.layers_by_language):
+            output = layer(*values)
+            is_own = tf.equal(language, number)  # [B]
+            is_own = tf.reshape(is_own, [-1] + [1] * (output.shape.rank - 1))  # [B, 1, …]
+            outputs.append(tf.where(is_own, output, tf.zeros([], output.dtype)))
+        return tf.add_n(outputs)
+
+    def _by_parts(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
+        """Returns [B, …]: the outputs of each language's rows, put back in their places."""
         outputs = []
         rows = []
         for number, layer in enumerate(self.layers_by_language):
-            if self.fixed_sizes:
-                output = layer(*values)
-                is_own = tf.equal(language, number)
-                is_own = tf.reshape(is_own, [-1] + [1] * (output.shape.rank - 1))
-                outputs.append(tf.where(is_own, output, tf.zeros([], output.dtype)))
-            else:
-                own_rows = tf.where(tf.equal(language, number))[:, 0]
-                own_rows = tf.cast(own_rows, tf.int32)
-                rows.append(own_rows)
-                outputs.append(layer(*(tf.gather(value, own_rows) for value in values)))
-        if self.fixed_sizes:
-            return tf.add_n(outputs)
+            own_rows = tf.where(tf.equal(language, number))[:, 0]
+            own_rows = tf.cast(own_rows, tf.int32)
+            rows.append(own_rows)
+            outputs.append(layer(*(tf.gather(value, own_rows) for value in values)))
         outputs = tf.concat(outputs, axis=0)
+        # A sum, in which each row of B has one term or, for a language out of range, none.
         return tf.math.unsorted_segment_sum(outputs, tf.concat(rows, axis=0), tf.shape(language)[0])
 
 
@@ -78,7 +87,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
-    fixed = config.length_groups == 1
+    fixed_sizes = config.length_groups == 1
     inputs = token_inputs()
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
@@ -93,23 +102,19 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     def projection(name):
         return keras.layers.Dense(config.language_size, name=f"language_{name}", dtype=policy)
 
-    words = PerLanguage(config.languages, projection, fixed, name="universal_embedding", dtype=policy)(
+    def sentence_branch(name):
+        return SentenceBranch(config, name=f"sentence_branch_{name}", dtype=policy)
+
+    words = PerLanguage(config.languages, projection, fixed_sizes, name="universal_embedding", dtype=policy)(
         [language, tf.cast(vectors, policy.compute_dtype)]
     )  # [B, T, U]
-    branch = SentenceBranch(config, name="sentence_branch", dtype=policy)
     if config.language_branches == "shared":
-        sentence = branch(words, mask)  # [B, P]
+        sentence = SentenceBranch(config, name="sentence_branch", dtype=policy)(words, mask)  # [B, P]
     else:
-
-        def parallel(name):
-            return SentenceBranch(config, name=f"sentence_branch_{name}", dtype=policy)
-
-        sentence = PerLanguage(config.languages, parallel, fixed, name="sentence_branches", dtype=policy)(
+        sentence = PerLanguage(config.languages, sentence_branch, fixed_sizes, name="sentence_branches", dtype=policy)(
             [language, words, mask]
-        )
-    is_word = tf.cast(mask, tf.float32)[:, :, None]
-    total = tf.reduce_sum(tf.cast(words, tf.float32) * is_word, axis=1)
-    mean = total / tf.maximum(tf.reduce_sum(is_word, axis=1), 1.0)
+        )  # [B, P]
+    mean = _mean_of_words(words, mask)  # [B, U]
     states = tf.concat([tf.cast(sentence, tf.float32), mean], axis=1)  # [B, P + U]
     model = keras.Model(inputs, states, name="text_encoder")
     model.embedding_size = states.shape[-1]
@@ -117,6 +122,13 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     if config.frozen_words:
         model.get_layer("word_vectors").trainable = False
     return model
+
+
+def _mean_of_words(words: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Returns the mean over each text's words, [B, T, U] with an int32 mask [B, T] -> float32 [B, U]."""
+    word_weights = tf.cast(mask, tf.float32)[:, :, None]  # [B, T, 1], 1 for a word, 0 for padding
+    total = tf.reduce_sum(tf.cast(words, tf.float32) * word_weights, axis=1)
+    return total / tf.maximum(tf.reduce_sum(word_weights, axis=1), 1.0)
 
 
 class SentenceBranch(keras.layers.Layer):

@@ -91,7 +91,8 @@ def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarr
 def _published(folder: pathlib.Path, result: Evaluation, large_languages: list[str]) -> dict[str, dict[str, float]]:
     """Returns {row: {model: accuracy@1 in percent}}, where the model's file has as many classes as ours.
 
-    `large_languages`: the members of `GROUP`, which gets a row, too.
+    Args:
+      large_languages: the members of `GROUP`, which gets a row, too.
     """
     published = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.json")):

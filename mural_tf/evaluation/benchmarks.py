@@ -16,6 +16,7 @@ import re
 
 from ml_collections import ConfigDict
 
+from mural_lite.config import training_folders
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, read_json
 from mural_lite.remote_folders import model_place
@@ -196,9 +197,11 @@ def contamination_notes(
 
     `collections`: the image collections of these images.
     """
-    directory, descriptions = _record(embedder)
-    if directory and split == "train" and _resolved(as_path(directory)) == _resolved(folder):
-        return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
+    directories, descriptions = _record(embedder)
+    if split == "train":
+        for directory in directories:
+            if _resolved(as_path(directory)) == _resolved(folder):
+                return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
     origins = {}  # {part of a collection: the description that names it}
     for text in descriptions:
         origins.update(dict.fromkeys(_parts(text), text))
@@ -221,18 +224,18 @@ def _resolved(folder):
     return folder
 
 
-def _record(embedder) -> tuple[str, list[str]]:
-    """Returns the training data's folder, "" if it is not recorded, and a description of each of its sources."""
+def _record(embedder) -> tuple[list[str], list[str]]:
+    """Returns the recorded folders of the training data, and a description of each of its sources."""
     config = getattr(embedder, "config", None)
-    directory = "" if config is None else config.data.directory
+    directories = [] if config is None else training_folders(config.data)
     path = getattr(embedder, "path", "")
     texts = []
-    if directory:
+    for directory in directories:
         texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", lambda record: record)]
     if path:
         card = newest_description(model_place(path)) / MODEL_CARD
         texts += _describe(card, lambda record: record["training_data"])  # which copies dataset.json
-    return directory, list(dict.fromkeys(texts))
+    return directories, list(dict.fromkeys(texts))
 
 
 def _describe(path: pathlib.Path, part) -> list[str]:

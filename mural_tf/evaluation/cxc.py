@@ -36,7 +36,13 @@ ORIGINAL = "c2i_original"  # rows of sits: a caption and its own image
 
 @dataclasses.dataclass
 class Ratings:
-    """Pairs of item numbers with their human score: int [N], int [N], float [N], and the sampling methods."""
+    """N pairs of items that people rated.
+
+    Attributes:
+      first, second: the items' numbers, int [N].
+      scores: how similar people found the pair, float [N].
+      methods: how the pair was sampled, N names.
+    """
 
     first: np.ndarray
     second: np.ndarray
@@ -51,7 +57,14 @@ class Ratings:
 
 @dataclasses.dataclass
 class Rated:
-    """A split: image names, captions, each caption's image number in `owners`, and the three kinds of ratings."""
+    """A split.
+
+    Attributes:
+      images: the images' names.
+      captions: texts.
+      owners: the number of each caption's image, int [captions].
+      sts, sis, sits: ratings of two captions, of two images, and of a caption and an image.
+    """
 
     images: list[str]
     captions: list[str]
@@ -125,7 +138,7 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
 
 
 class _Row(NamedTuple):
-    """A row of a file of ratings. `location`: file:line."""
+    """A row of a file of ratings; its `location` is FILE:LINE."""
 
     first: str
     second: str
@@ -222,7 +235,10 @@ def _describe_protocol(data: Rated, options) -> str:
 
 
 def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
-    """Adds the recalls of the four retrieval tasks to `result`; `texts`: {suffix of a row's name: embeddings}."""
+    """Adds the recalls of the four retrieval tasks to `result`.
+
+    `images` are embeddings [I, D], `texts` {suffix of a row's name: embeddings [C, D]}.
+    """
     is_positive = data.sits.scores >= TEXT_THRESHOLD
     captions = data.sits.first[is_positive]
     owners = data.sits.second[is_positive]
@@ -269,9 +285,12 @@ def _co_captions(owners: np.ndarray) -> np.ndarray:
 
 
 def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Returns the ranks of the items that have a positive, each searching all others; `positives`: int [2, P]."""
+    """Returns the ranks of the items that have a positive, each searching all others, float [queries].
+
+    `positives` are pairs (query, candidate), int [2, P].
+    """
     order = np.lexsort(positives[::-1])  # by query, then by candidate
-    sorted_queries, sorted_candidates = positives[:, order]
+    sorted_queries, sorted_candidates = positives[:, order]  # [P] each
     queries, starts = np.unique(sorted_queries, return_index=True)
     if not len(queries):
         return np.zeros(0)
@@ -280,7 +299,7 @@ def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np
 
 
 def _add_correlations(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
-    """Adds the three correlations to `result`; `texts`: {suffix of a row's name: embeddings}."""
+    """Adds the three correlations to `result`; arguments as in `_add_retrieval`."""
     sits = data.sits
     if not options.sits_original:
         sits = sits.keep(np.array(sits.methods) != ORIGINAL)
@@ -288,21 +307,32 @@ def _add_correlations(result: Evaluation, data: Rated, images, texts: dict[str, 
     if options.sts_queries == "images":
         query_of_caption = data.owners
     sts_queries = [query_of_caption[data.sts.first], query_of_caption[data.sts.second]]
+    sis_queries = [data.sis.first, data.sis.second]
     for suffix, embeddings in texts.items():
-        _add_correlation(result, f"sts{suffix}", data.sts, embeddings, embeddings, sts_queries, options)
-    _add_correlation(result, "sis", data.sis, images, images, [data.sis.first, data.sis.second], options)
-    _add_correlation(result, "sits", sits, texts[""], images, [sits.second], options)
+        cosines = _cosines(data.sts, embeddings, embeddings)
+        _add_correlation(result, f"sts{suffix}", data.sts, cosines, sts_queries, options)
+    _add_correlation(result, "sis", data.sis, _cosines(data.sis, images, images), sis_queries, options)
+    _add_correlation(result, "sits", sits, _cosines(sits, texts[""], images), [sits.second], options)
+
+
+def _cosines(ratings: Ratings, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Returns the cosines of the rated pairs, float64 [N]; embeddings are of the first and of the second items."""
+    return np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
 
 
 def _add_correlation(
-    result: Evaluation, row: str, ratings: Ratings, left, right, queries: list[np.ndarray], options
+    result: Evaluation, row: str, ratings: Ratings, cosines: np.ndarray, queries: list[np.ndarray], options
 ) -> None:
     """Adds the mean and deviation of a row's correlation over bootstrap draws to `result`.
 
-    `left`, `right`: the embeddings of the ratings' first and second items. `queries`: for one end of the ratings, or
-    both, int [N]: the query that each rating belongs to.
+    Args:
+      result: the evaluation.
+      row: the row's name.
+      ratings: N rated pairs.
+      cosines: the pairs' cosines, float64 [N].
+      queries: the query that each rating belongs to, int [N]; two of these where both items of a pair are queries.
+      options: the protocol's options, `cxc`.
     """
-    cosines = np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
     all_queries = np.concatenate(queries)
     draws = bootstrap_spearman(
         all_queries,

@@ -93,12 +93,14 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
         if version not in VERSIONS:
             raise UserError(f"{path} has version {version} of Qt's resource files; versions 1 to 3 are known.")
         size = 14 if version == 1 else 22  # bytes of a node
-        nodes = [(0, "")]
+        nodes = [(0, "")]  # (number, path of its folder); the root is the first
         resources = {}
         for node, parent in nodes:  # which grows meanwhile
             # `first` and `second`: a folder's number of children and first child; a file's language and content.
             name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
-            name = f"{parent}/{_name(data, names + name_at)}" if node else ""
+            name = ""  # the root's path
+            if node:
+                name = f"{parent}/{_name(data, names + name_at)}"
             if flags & FOLDER:
                 if (len(nodes) + first) * size > len(data):
                     raise UserError(f"{path} is damaged: its folders hold more than the file. Fetch the package again.")

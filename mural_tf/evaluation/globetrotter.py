@@ -118,7 +118,8 @@ def globetrotter(request: Request) -> list[Evaluation]:
 def _add_sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
     """Adds the share of translations among the nearest sentences, for each pool and each head.
 
-    `chosen`: the numbers of the sentences to take, the same in every language.
+    Args:
+      chosen: the numbers of the sentences to take, the same in every language.
     """
     sentences = []
     for lines in texts.values():

@@ -53,11 +53,12 @@ class MtebEncoder(AbsEncoder):
         embedder: Embedder | None = None,
     ):
         self.model = embedder or open_model(model_name)
-        step = "" if self.model.step is None else f"step {self.model.step}"
+        if not revision and self.model.step is not None:
+            revision = f"step {self.model.step}"
         self.mteb_model_meta = ModelMeta.create_empty(
             dict(
                 name=f"mural_tf/{pathlib.PurePosixPath(model_name).name}",
-                revision=revision or step or "no step known",
+                revision=revision or "no step known",
                 embed_dim=self.model.embedding_size,
                 framework=["TensorFlow"],
                 modalities=["image", "text"],
@@ -100,7 +101,7 @@ class MtebEncoder(AbsEncoder):
         return name
 
     def _encode_batch(self, batch: Mapping[str, Sequence[Any]], prompt: str | None) -> np.ndarray:
-        """Returns the vectors of a batch as `encode`; `prompt`: the name of the texts' prompt."""
+        """Returns the vectors of a batch as `encode`, with the prompt of this name before texts."""
         vectors = []
         if "text" in batch:
             vectors.append(self.model.encode_text(list(batch["text"]), progress=False, prompt=prompt))

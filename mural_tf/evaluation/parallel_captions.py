@@ -48,7 +48,11 @@ def xtd_texts(request: Request) -> list[Evaluation]:
 
 
 def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]]:
-    """Returns {language: {metric: its value with each other language}}; `vectors`: {language: float32 [N, D]}."""
+    """Returns {language: {metric: its value with each other language}}.
+
+    Args:
+      vectors: {language: float32 [N, D]}.
+    """
     metrics = {language: collections.defaultdict(list) for language in vectors}
     for left, right in itertools.combinations(vectors, 2):
         same = np.arange(len(vectors[left]))

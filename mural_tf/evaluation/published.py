@@ -35,7 +35,12 @@ COLUMNS_PER_BLOCK = 8  # so that a line fits a wide terminal
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One printed number. `value`: None for an empty cell; `footnote`: whether † marks it."""
+    """One printed number.
+
+    Attributes:
+      value: the number; `None` for an empty cell.
+      footnote: whether † marks it.
+    """
 
     setting: str
     row: str

@@ -62,12 +62,12 @@ def evaluate_and_report(
     check_protocol(protocol)
     folder = _output_folder(model, output)
     names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
-    embedder = open_model(model, checkpoint)
-    if folder is not None and embedder.step is None and (folder / "checkpoints").is_dir():
+    if folder is not None and folder != as_path(model) and (folder / "checkpoints").is_dir():
         raise UserError(
-            f"--output={output} is a workdir, whose numbers belong to its own steps, and {model} has no step: name "
+            f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
             "another folder."
         )
+    embedder = open_model(model, checkpoint)
     evaluations = []
     failed = []
     for name in names:
@@ -76,7 +76,7 @@ def evaluate_and_report(
         )
         try:
             results = benchmarks.run_benchmark(name, request)
-        except UserError as error:
+        except (UserError, OSError) as error:
             if len(names) == 1:
                 raise
             failed.append(name)

@@ -28,7 +28,8 @@ IMAGE_FOLDERS = (
 class Request(Retrieval):
     """A `Retrieval` whose `folder` holds a benchmark's own files.
 
-    `problems`: rows that could not be used since the last `take_problems`, as (problem, file and line).
+    Attributes:
+      problems: rows that could not be used since the last `take_problems`, as (problem, file and line).
     """
 
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)

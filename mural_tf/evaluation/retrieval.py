@@ -35,12 +35,17 @@ from mural_tf.metrics import ranking
 class Evaluation:
     """Numbers of one benchmark and the data that they were measured on.
 
-    `metrics`: {`<name>/<row>/<metric>`: number}, where the row is a language, a group, a task or a pair of languages.
-    `sizes`: {row: counts}, for example {"images": 1000, "captions": 5000}. `groups`: {group: its languages that were
-    evaluated}, without "all". `notes`: sentences that a reader needs to judge the numbers.
-    `pictures`: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
-    the images again.
-    `published`: {row: {model: its published number}}, shown next to ours.
+    Attributes:
+      name: the first part of the metrics' keys.
+      split: the split of the data.
+      protocol: a line on how the numbers were measured.
+      metrics: {`<name>/<row>/<metric>`: number}, where the row is a language, a group, a task or a pair of languages.
+      sizes: {row: counts}, for example {"images": 1000, "captions": 5000}.
+      groups: {group: its languages that were evaluated}, without "all".
+      notes: sentences that a reader needs to judge the numbers.
+      pictures: the pool's embeddings, float32 [K, D], and their int [K] image numbers, so that reports need not encode
+        the images again.
+      published: {row: {model: its published number}}, shown next to ours.
     """
 
     name: str
@@ -65,11 +70,13 @@ UNDETERMINED = "und"  # BCP 47's code for captions whose records name no languag
 class CaptionedImages:
     """Images, numbered from 0 in file order, and their captions.
 
-    `read`: a function from increasing image numbers to an iterable of images for `encode_image`. `where`: names the
-    data in messages.
-    `texts` and `owners`: per language, parallel lists of captions and image numbers. `empty`: how many captions were
-    empty and left out.
-    `subset`: a part of the protocol line, where only the images in the folder were taken; otherwise empty.
+    Attributes:
+      where: names the data in messages.
+      read: a function from increasing image numbers to an iterable of images for `encode_image`.
+      empty: how many captions were empty and left out.
+      subset: a part of the protocol line, where only the images in the folder were taken; otherwise empty.
+      texts, owners: per language, parallel lists of captions and image numbers.
+      notes: sentences for the evaluation's notes.
     """
 
     where: str
@@ -93,7 +100,8 @@ class CaptionedImages:
     def readable_captions(self, language: str, readable: np.ndarray) -> tuple[list[str], np.ndarray]:
         """Returns the C captions whose images can be read, and int64 [C]: the index of each one's image in `readable`.
 
-        `readable`: int [K], increasing: the numbers of the images that can be read.
+        Args:
+          readable: int [K], increasing: the numbers of the images that can be read.
         """
         index_of = np.full(len(self.image_numbers), -1)
         index_of[readable] = np.arange(len(readable))
@@ -105,8 +113,14 @@ class CaptionedImages:
 class Retrieval:
     """One measurement of a model; `request.Request` measures the published benchmarks, from their own files.
 
-    `embedder`: anything with `Embedder`'s methods. `folder`: the data's folder. `languages`: the languages to measure;
-    empty: all. `batch_size`: images, or texts, per call of the model.
+    Attributes:
+      embedder: anything with `Embedder`'s methods.
+      folder: the data's folder.
+      split: the split to measure.
+      protocol: the choices of `evaluation.protocol`.
+      languages: the languages to measure; empty: all.
+      batch_size: images, or texts, per call of the model.
+      progress: whether to show progress.
     """
 
     embedder: Embedder
@@ -144,41 +158,49 @@ class Retrieval:
         """
         languages = choose_languages(pool, self.languages)
         captioned = np.unique(np.concatenate([pool.owners[language] for language in languages]))  # image numbers
-        images, indices = self.encode(pool.read(captioned.tolist()))
-        readable = captioned[indices]
-        ids = list(pool.image_numbers)
-        missing = [ids[number] for number in np.setdiff1d(captioned, readable)]
+        images, indices = self.encode(pool.read(captioned.tolist()))  # [K, D], [K]
+        readable = captioned[indices]  # [K]
+        image_ids = list(pool.image_numbers)
+        missing = [image_ids[number] for number in np.setdiff1d(captioned, readable)]
         missing_notes = check_missing(missing, len(captioned), pool.where, self.protocol.max_missing)
-        held_out = set(held_out)
-        held_out_images = np.array([ids[number] in held_out for number in readable])
+        held_out_ids = set(held_out)
+        is_held_out_image = np.array([image_ids[number] in held_out_ids for number in readable])  # [K]
 
-        views = views or {name: [np.arange(len(ids))]}
-        results = {view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in views}
-        encoded: dict[str, _Captions] = {}
+        views = views or {name: [np.arange(len(image_ids))]}
+        evaluations = {view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in views}
+        captions_by_language: dict[str, _Captions] = {}  # only for a mixed pool: they may need much memory
         for language in tqdm(languages, desc="Evaluating", unit="language", disable=not self.progress):
-            texts, owners = pool.readable_captions(language, readable)
-            if not texts:  # its only images cannot be read
+            captions = self._encode_readable(pool, language, readable)
+            if captions is None:
                 continue
-            embeddings = encode_captions(self.embedder, texts, language, self.batch_size)
-            captions = _Captions(texts, embeddings, owners)
             if self.protocol.mixed_pool:
-                encoded[language] = captions
-            is_held_out = held_out_images[owners]
+                captions_by_language[language] = captions
             for view, parts in views.items():
-                readable_parts = [np.isin(readable, part) for part in parts]
-                _measure_view(results[view], language, images, captions, readable_parts)
-                if is_held_out.any():
-                    recall = _text_to_image_recall(images, captions, is_held_out)
-                    results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
-        for view, result in results.items():
-            if encoded:
-                _measure_mixed_pool(result, images, encoded)
-            add_groups(result, groups or {})
-            if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
-                add_groups(result, groups or {}, HELD_OUT)
-            result.notes = [*missing_notes, *pool.notes, *result.notes]
-            result.protocol = _protocol(len(readable), len(captioned), pool, result.sizes, len(views[view]))
-        return list(results.values())
+                is_in_parts = [np.isin(readable, part) for part in parts]  # bool [K] each
+                _measure_view(evaluations[view], language, images, captions, is_in_parts)
+                _measure_held_out(evaluations[view], language, images, captions, is_held_out_image)
+
+        for view, evaluation in evaluations.items():
+            if captions_by_language:
+                _measure_mixed_pool(evaluation, images, captions_by_language)
+            _add_all_groups(evaluation, groups or {})
+            evaluation.notes = [*missing_notes, *pool.notes, *evaluation.notes]
+            evaluation.protocol = _protocol(
+                decoded=len(readable),
+                images=len(captioned),
+                pool=pool,
+                sizes=evaluation.sizes,
+                part_count=len(views[view]),
+            )
+        return list(evaluations.values())
+
+    def _encode_readable(self, pool: CaptionedImages, language: str, readable: np.ndarray) -> _Captions | None:
+        """Returns a language's captions of the images `readable`, int [K]; `None` if it captions only other images."""
+        texts, owners = pool.readable_captions(language, readable)
+        if not texts:
+            return None
+        embeddings = encode_captions(self.embedder, texts, language, self.batch_size)
+        return _Captions(texts, embeddings, owners)
 
     def measure_records(self, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> list[Evaluation]:
         """Measures image-text retrieval on a folder of image-text TFRecords; `None` takes the data's own groups."""
@@ -251,6 +273,13 @@ def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metr
         evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
 
 
+def _add_all_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]]) -> None:
+    """Adds the groups' mean recalls; also of held-out captions, if every evaluated language has such captions."""
+    add_groups(evaluation, groups)
+    if all(f"{evaluation.name}/{language}/{HELD_OUT}" in evaluation.metrics for language in evaluation.sizes):
+        add_groups(evaluation, groups, HELD_OUT)
+
+
 def check_missing(missing: Sequence[str], total: int, where: str, max_missing: float) -> list[str]:
     """Returns a note on images that could not be read; raises `UserError` if there are too many.
 
@@ -287,7 +316,7 @@ class _Captions:
 
 
 def _measure_view(
-    result: Evaluation, language: str, images: np.ndarray, captions: _Captions, parts: Sequence[np.ndarray]
+    evaluation: Evaluation, language: str, images: np.ndarray, captions: _Captions, parts: Sequence[np.ndarray]
 ) -> None:
     """Adds the means over the metrics of the parts, bool [I] each, of the images [I, D]."""
     rows = []
@@ -296,7 +325,8 @@ def _measure_view(
         pool = captions.of_images(part)
         if not pool.texts:
             continue
-        numbers, owners = np.unique(pool.owners, return_inverse=True)  # only images with a caption in this language
+        # Only images with a caption in this language, numbered anew: [i] image numbers, [C] indices among them.
+        numbers, owners = np.unique(pool.owners, return_inverse=True)
         pairs = owners, np.arange(len(owners))
         to_text, to_image = ranking.ranks_both_ways(images[numbers], pool.embeddings, pairs)
         rows.append(ranking.summarize(to_text, to_image))
@@ -304,31 +334,45 @@ def _measure_view(
         sizes["captions"] += len(owners)
         sizes["repeated_captions"] += _count_repeated(pool)
     if rows:
-        result.sizes[language] = sizes
+        evaluation.sizes[language] = sizes
         for key in rows[0]:
-            result.metrics[f"{result.name}/{language}/{key}"] = float(np.mean([row[key] for row in rows]))
+            evaluation.metrics[f"{evaluation.name}/{language}/{key}"] = float(np.mean([row[key] for row in rows]))
 
 
-def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mapping[str, _Captions]) -> None:
+def _measure_held_out(
+    evaluation: Evaluation, language: str, images: np.ndarray, captions: _Captions, is_held_out_image: np.ndarray
+) -> None:
+    """Adds the recall of a language's held-out captions among the images [I, D], if it has such captions.
+
+    `is_held_out_image`: bool [I], whose captions occur in no training text.
+    """
+    is_held_out = is_held_out_image[captions.owners]  # [C]
+    if is_held_out.any():
+        recall = _text_to_image_recall(images, captions, is_held_out)
+        evaluation.metrics[f"{evaluation.name}/{language}/{HELD_OUT}"] = recall
+
+
+def _measure_mixed_pool(evaluation: Evaluation, images: np.ndarray, captions: Mapping[str, _Captions]) -> None:
     """Adds the results of searching the captions of all languages at once with images [I, D] ([MURAL] A.5).
 
     Per language: the percentage of the first five captions that are in it. Over all languages: the percentage of the
     first five that are the image's own. A view's parts are one pool here.
     """
     texts = np.concatenate([pool.embeddings for pool in captions.values()])  # [C, D]
-    owners = np.concatenate([pool.owners for pool in captions.values()])
-    language_of = np.repeat(np.arange(len(captions)), [len(pool.owners) for pool in captions.values()])
-    queries = np.unique(owners)
+    owners = np.concatenate([pool.owners for pool in captions.values()])  # [C]
+    language_of = np.repeat(np.arange(len(captions)), [len(pool.owners) for pool in captions.values()])  # [C]
+    queries = np.unique(owners)  # [Q]
+    # [Q, MIXED]; image by image, because all similarities [Q, C] may not fit into memory.
     first = np.array([np.argsort(-(image @ texts.T), kind="stable")[:MIXED] for image in images[queries]])
-    counts = np.bincount(language_of[first.ravel()], minlength=len(captions))
-    shares = 100 * counts / first.size
-    precision = float(100 * np.mean(owners[first] == queries[:, None]))
+    language_counts = np.bincount(language_of[first.ravel()], minlength=len(captions))
+    shares = 100 * language_counts / first.size
+    precision = float(100 * np.mean(owners[first] == queries[:, None]))  # [Q, MIXED] == [Q, 1]
     for language, share in zip(captions, shares):
-        result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
-    result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = precision
+        evaluation.metrics[f"{evaluation.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
+    evaluation.metrics[f"{evaluation.name}/all/mixed_pool/precision@{MIXED}"] = precision
     largest = sorted(zip(shares, captions), reverse=True)[:5]
     listed = ", ".join(f"{share:.1f}% in {language}" for share, language in largest)
-    result.notes.append(
+    evaluation.notes.append(
         f"Of the first {MIXED} captions of all languages {precision:.1f}% are the image's own; {listed}."
     )
 
@@ -336,7 +380,8 @@ def _measure_mixed_pool(result: Evaluation, images: np.ndarray, captions: Mappin
 def _text_to_image_recall(images: np.ndarray, captions: _Captions, queries: np.ndarray) -> float:
     """Returns the mean of R@1, R@5 and R@10 of some captions, among the images [I, D] with a caption, in percent.
 
-    `queries`: bool [C], which captions search.
+    Args:
+      queries: bool [C], which captions search.
     """
     numbers, owners = np.unique(captions.owners, return_inverse=True)
     ranks = ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries])
@@ -351,21 +396,31 @@ def _count_repeated(captions: _Captions) -> int:
     return sum(len(images_of[text]) > 1 for text in captions.texts)
 
 
-def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, parts: int) -> str:
-    """Returns the protocol line of a view of `parts` parts; `decoded`: how many of the `images` could be read."""
+def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, part_count: int) -> str:
+    """Returns the protocol line of a view.
+
+    Args:
+      decoded: how many of the images could be read.
+      images: how many images have captions.
+      pool: the images and their captions.
+      sizes: {language: counts}, as in `Evaluation`.
+      part_count: how many parts the view has; its metrics are means over them.
+    """
     captions = sum(size["captions"] for size in sizes.values())
     repeated = sum(size["repeated_captions"] for size in sizes.values())
-    means = f"means over {parts} parts, " if parts > 1 else ""
     languages = "1 language" if len(sizes) == 1 else f"{len(sizes)} languages"
-    text = (
-        f"image-text retrieval, both directions, every caption counted; {means}{pool.subset}{decoded:,} of {images:,} "
-        f"images, {captions:,} captions in {languages}, {repeated:,} captions repeat another image's (not positives)"
+    line = "image-text retrieval, both directions, every caption counted; "
+    if part_count > 1:
+        line += f"means over {part_count} parts, "
+    line += (
+        f"{pool.subset}{decoded:,} of {images:,} images, {captions:,} captions in {languages}, {repeated:,} captions "
+        "repeat another image's (not positives)"
     )
     if pool.empty:
-        text += f", {pool.empty:,} empty captions left out"
+        line += f", {pool.empty:,} empty captions left out"
     if decoded < images:
-        text = f"NOT COMPLETE: {text}"
-    return text
+        line = f"NOT COMPLETE: {line}"
+    return line
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:

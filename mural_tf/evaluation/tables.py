@@ -99,7 +99,8 @@ def metrics_row(
 ) -> dict[str, object]:
     """Returns the row of metrics.jsonl, {name: value}, for evaluations of one step on a folder of data.
 
-    `checkpoint`: which of a workdir's checkpoints was evaluated, "" during training.
+    Args:
+      checkpoint: which of a workdir's checkpoints was evaluated, "" during training.
     """
     evaluated = {evaluation.name: {"data": data, "split": evaluation.split} for evaluation in evaluations}
     row: dict[str, object] = {"step": step, EVALUATED: evaluated}

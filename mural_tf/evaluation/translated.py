@@ -5,14 +5,14 @@ from __future__ import annotations
 import pathlib
 
 from mural_lite.errors import UserError
-from mural_lite.text_files import clean, read_lines
+from mural_lite.text_files import clean, known_language, read_lines
 
 
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
     """Returns {(language, caption): English translation}, from a TSV in UTF-8 with these three columns.
 
-    The caption is exactly as in the benchmark; English captions stay as they are. Nothing here calls a translation
-    service. Raises `UserError` for a row without three columns.
+    The caption is exactly as in the benchmark; English captions stay as they are. "DE" and "deu" are de. Nothing here
+    calls a translation service. Raises `UserError` for a row without three columns.
     """
     translations = {}
     for number, line in read_lines(path):
@@ -24,10 +24,15 @@ def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
                 f"{path}:{number}: expected three columns (language, caption, translation), got {len(columns)}."
             )
         language, caption, translation = columns
-        translations[language, clean(caption)] = translation
+        translations[_tag(language), clean(caption)] = translation
     if not translations:
         raise UserError(f"The file of translations {path} is empty.")
     return translations
+
+
+def _tag(language: str) -> str:
+    """Returns the BCP 47 tag of a language code; a code that no language has stays as it is."""
+    return known_language(language) or language
 
 
 def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
@@ -42,7 +47,8 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
     translated_languages = []
     for language in foreign_languages:  # a list of its own, because languages leave the pool meanwhile
         texts = pool.texts[language]
-        missing = [text for text in texts if (language, clean(text)) not in translations]
+        translated_texts = [translations.get((_tag(language), clean(text))) for text in texts]
+        missing = [text for text, translated in zip(texts, translated_texts) if translated is None]
         if len(missing) == len(texts):
             del pool.texts[language], pool.owners[language]
             pool.notes.append(f"{language} is left out: {path} has no translation of it.")
@@ -54,7 +60,7 @@ def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
             )
         if missing:
             pool.notes.append(f"{len(missing)} captions in {language} have no translation and stay as they are.")
-        pool.texts[language] = [translations.get((language, clean(text)), text) for text in texts]
+        pool.texts[language] = [translated or text for text, translated in zip(texts, translated_texts)]
         translated_languages.append(language)
     if not translated_languages:
         raise UserError(f"{path} translates none of the captions of {pool.where}.")

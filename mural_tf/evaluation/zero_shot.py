@@ -6,10 +6,10 @@ to the class with the largest cosine. Accuracy@1 and @5, per language. Languages
     class_names.<language>.txt   one name per line, in the order of the labels; an empty line: no name for this class
     templates.<language>.txt     one template per line, with {} or {c} where the name goes
 
-and, for ImageNet, the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
-…}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
-it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and their
-images are left out. Both are noted.
+Two files of the clip-benchmark package are read, too: nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by
+two-letter codes), and for ImageNet babel_imagenet.json ({"DE": [[class numbers], [names]], …}). A language needs names;
+where it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and
+their images are left out. Both are noted.
 """
 
 from __future__ import annotations

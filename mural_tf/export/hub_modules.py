@@ -162,7 +162,11 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
-    """Returns a module of TF-Hub's interface for `encode(inputs, training)`; `inputs`: specs of its first argument."""
+    """Returns a module of TF-Hub's interface for `encode(inputs, training)`.
+
+    Args:
+      inputs: specs of its first argument.
+    """
     # Only variables and functions are attached: attaching the Keras model would save every layer's functions too.
     module = tf.train.Checkpoint()
     module.variables = list(variables)

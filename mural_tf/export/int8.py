@@ -49,7 +49,7 @@ class LiteFile:
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
         """Yields (operator, tensor of float32 weights, layer's name) of every large product, convolution and table.
 
-        `depthwise`: whether depthwise convolutions are among them.
+        Depthwise convolutions are among them if `depthwise` is true.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}
@@ -230,12 +230,8 @@ def without_copies(content: bytes) -> bytes:
         output = file.tensors[operator.outputs[0]]
         key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(values)
         first, first_values = products.setdefault(key, (operator, values))
-        first_weights, *_ = first_values
-        weights, *_ = values
-        square = np.vdot(first_weights, first_weights) or 1.0
-        factor = np.vdot(first_weights, weights) / square  # of the least squares
-        is_copy = all(np.allclose(ours, factor * theirs, rtol=1e-4) for theirs, ours in zip(first_values, values))
-        if first is operator or not is_copy:
+        factor = _constant_factor(first_values, values)
+        if first is operator or factor is None:
             continue
         name = b"constant/%d" % len(file.tensors)
         constant = file.add_tensor(name, file.schema.TensorType.FLOAT32, [], np.float32(factor))
@@ -247,6 +243,19 @@ def without_copies(content: bytes) -> bytes:
         return content
     _drop_unused(file)
     return file.to_bytes()
+
+
+def _constant_factor(first: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> float | None:
+    """Returns the number that `first` must be multiplied by to give `others`; `None` if no number does it.
+
+    Both are the weights and, if it has one, the bias of a product.
+    """
+    first_weights = first[0]
+    square = np.vdot(first_weights, first_weights) or 1.0
+    factor = np.vdot(first_weights, others[0]) / square  # of the least squares
+    if all(np.allclose(values, factor * first_values, rtol=1e-4) for first_values, values in zip(first, others)):
+        return factor
+    return None
 
 
 def _weights_and_bias(file: LiteFile, operator) -> list[np.ndarray] | None:

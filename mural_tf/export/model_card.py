@@ -20,6 +20,7 @@ from mural_tf.training.environment import package_versions
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
 NOT_TRAINED = "not trained here"  # the source of training data of a model that was only imported
+DATA_SET_FIELDS = ("name", "sources", "settings", "license", "packages", "counts", "language_groups")
 
 
 def describe_model(
@@ -69,23 +70,50 @@ def _folder_name(evaluation: Mapping) -> str:
 
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
-    """Returns the description in the data folder's dataset.json: source, languages, counts, versions and licences."""
-    if config.origin and config.data.source == "records" and not config.data.directory:
+    """Returns the descriptions in the data folders' dataset.json: sources, languages, counts, versions and licences.
+
+    A mixture's "data_sets" holds the description of each source, {name of the source: description}; its "sources" and
+    "languages" are of all sources together.
+    """
+    data = config.data
+    if config.origin and data.source == "records" and not data.directory and not data.sources:
         return {"source": NOT_TRAINED, "languages": []}
-    path = as_path(config.data.directory) / "dataset.json"
-    dataset = {}
-    languages = config.data.image_text_languages
+    if not data.sources:
+        description = _description_of(data.directory)
+        languages = description.pop("languages", data.image_text_languages)
+        return {"source": data.source, **description, "languages": sorted(languages)}
+    data_sets = {}
+    original_sources = []
+    languages = set()
+    for name, source in sorted(data.sources.items()):
+        description = _description_of(source["directory"])
+        original_sources += description.get("sources", [])
+        languages.update(description.get("languages", []))
+        data_sets[name] = {**description, "weight": source.get("weight", 1.0)}
+    return {
+        "source": data.source,
+        "name": "mixture of " + ", ".join(sorted(data_sets)),
+        "sources": original_sources,
+        "data_sets": data_sets,
+        "languages": sorted(languages or data.image_text_languages),
+    }
+
+
+def _description_of(folder: str) -> dict[str, object]:
+    """Returns the fields of a data folder's dataset.json that a card repeats; {} without a readable file."""
+    path = as_path(folder) / "dataset.json"
+    if not path.is_file():  # other people's TFRecords come without one
+        return {}
     try:
-        if path.is_file():  # other people's TFRecords come without one
-            dataset = read_json(path)
-            expected = list[str] if isinstance(dataset.get("languages"), list) else dict
-            languages = json_field(dataset, "languages", expected, path, languages)
+        dataset = read_json(path)
+        description = {key: dataset[key] for key in DATA_SET_FIELDS if key in dataset}
+        if "languages" in dataset:
+            expected = list[str] if isinstance(dataset["languages"], list) else dict
+            description["languages"] = sorted(json_field(dataset, "languages", expected, path))
     except UserError as error:
         logging.warning("The model card does not say what the training data was: %s", error)
-        dataset = {}
-    fields = ("name", "sources", "settings", "license", "packages", "counts", "language_groups")
-    description = {key: dataset[key] for key in fields if key in dataset}
-    return {"source": config.data.source, **description, "languages": sorted(languages)}
+        return {}
+    return description
 
 
 def _number(value: float) -> float | None:

@@ -38,7 +38,8 @@ def check_license(license: str) -> None:
 def readme_of(card: Mapping, license: str = "") -> str:
     """Returns the README.md for a model card (`model_card.describe_model`).
 
-    `license`: one of the Hub's identifiers; "" is the licence of the imported weights, if it is the same for all.
+    Args:
+      license: one of the Hub's identifiers; "" is the licence of the imported weights, if it is the same for all.
     """
     head = "\n".join(_yaml(_metadata(card, license)))
     return f"---\n{head}\n---\n\n{_body(card)}\n"

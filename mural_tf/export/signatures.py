@@ -178,15 +178,16 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
     def embed(tokens, count, head):
         return model.project_texts(states(*tokens), head)[:count]
 
-    def from_strings(tokenizer, head, name, output):
-        """Returns a function of the input `name`, string [B], to {output: vectors by a head}."""
+    def from_strings(tokenizer, head, input_name, output_name):
+        """Returns a concrete function of {input name: string [B]} to {output name: vectors by a head}."""
 
-        def from_text(**texts):
-            tokens = tokenizer(_at_least_one(texts[name]), pad="longest")
-            return {output: embed(map(tokens.get, TOKENS), tf.size(texts[name]), head)}
+        def from_text(**inputs):  # by keyword, because the input's name becomes the signature's
+            texts = inputs[input_name]
+            tokens = tokenizer(_at_least_one(texts), pad="longest")
+            return {output_name: embed(map(tokens.get, TOKENS), tf.size(texts), head)}
 
-        spec = tf.TensorSpec([None], tf.string, name=name)
-        return tf.function(from_text, autograph=False).get_concrete_function(**{name: spec})
+        spec = tf.TensorSpec([None], tf.string, name=input_name)
+        return tf.function(from_text, autograph=False).get_concrete_function(**{input_name: spec})
 
     @tf.function(input_signature=token_specs, autograph=False)
     def from_tokens(input_word_ids, input_mask, input_type_ids):
@@ -204,8 +205,8 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
     for name, (head, output) in outputs.items():
         signatures[name] = from_strings(tokenizer, head, "text", output)
         if tokenizer.prompt:
-            prompted = "prompted" if name == "serving_default" else f"prompted_{name}"
-            signatures[prompted] = from_strings(tokenizer.with_prompt(""), head, "prompted_text", output)
+            prompted_name = "prompted" if name == "serving_default" else f"prompted_{name}"
+            signatures[prompted_name] = from_strings(tokenizer.with_prompt(""), head, "prompted_text", output)
     module = tf.Module()
     module.model_variables = text_variables(model)
     module.tokenizer = tokenizer
@@ -214,7 +215,6 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
 
 def _at_least_one(batch: tf.Tensor) -> tf.Tensor:
     """Returns a batch, and for an empty batch a row of zeros (or ""), because encoders fail on empty batches."""
-    missing = tf.cast(tf.equal(tf.shape(batch)[0], 0), tf.int32)
-    row = tf.concat([[missing], tf.shape(batch)[1:]], axis=0)
-    empty = tf.constant("" if batch.dtype == tf.string else 0, batch.dtype)
-    return tf.concat([batch, tf.fill(row, empty)], axis=0)
+    missing_rows = tf.cast(tf.equal(tf.shape(batch)[0], 0), tf.int32)  # 1 or 0
+    shape = tf.concat([[missing_rows], tf.shape(batch)[1:]], axis=0)
+    return tf.concat([batch, tf.zeros(shape, batch.dtype)], axis=0)

@@ -48,7 +48,11 @@ class CountUnit:
         self.splitter = WordSplitter(lower_case, strip_accents)
 
     def __call__(self, job: tuple[int, int, Unit]) -> None:
-        """Writes rows of counts and, last, the tally; `job`: its number, the source's number, and the unit."""
+        """Writes rows of counts and, last, the tally.
+
+        Args:
+          job: its number, the source's number, and the unit.
+        """
         from mural_tf.text.words import count_by_language
 
         number, index, unit = job

@@ -42,7 +42,7 @@ from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_exclude
 from mural_tf.ingest.source import Captioned, Kinds, Pair, Reading, Settings, Source, find_files
 from mural_tf.ingest.translated_captions import translation_files
 
-FORMAT = 5  # raised when the same input would give other bytes than before
+FORMAT = 6  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
 KINDS = Kinds({  # {name on the command line: "file of sources/:class"}
     "cc3m": "web_captions:Cc3m", "cc12m": "web_captions:Cc12m", "uc2": "web_captions:Uc2",
@@ -112,7 +112,8 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     """Returns a conversion's identity, JSON values: {"name", "format", "sources" (options and files), "settings"}.
 
-    Files that settings name are in it as a digest of their paths and sizes, because evaluation images are many.
+    Files that settings name are in it as a digest of their paths and sizes, because evaluation images are many. In a
+    store an evaluation image is in it without its size, because each size would be a request.
     """
     descriptions = []
     for source in sources:
@@ -127,7 +128,13 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     digests = {}
     for name, paths in files_of_settings.items():
         if getattr(settings, name):
-            content = json.dumps(paths_and_sizes(paths)).encode()
+            if name == "evaluation_images":
+                described = [
+                    paths_and_sizes([path])[0] if isinstance(path, pathlib.Path) else str(path) for path in paths
+                ]
+            else:
+                described = paths_and_sizes(paths)
+            content = json.dumps(described).encode()
             digests[name] = f"{bytes_hash(content):016x}"
     if digests:
         identity["files_of_settings"] = digests

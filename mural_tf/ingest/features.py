@@ -26,7 +26,7 @@ from mural_lite.errors import UserError, first_line
 from mural_lite.files import as_path, copy_file, open_path
 from mural_lite.hashes import bytes_hash
 from mural_lite.progress import tqdm
-from mural_lite.remote_folders import local_copy
+from mural_lite.remote_folders import local_copy, model_place
 from mural_lite.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
 from mural_tf.data.dataset_builder import build_folder, paths_and_sizes
 
@@ -62,19 +62,19 @@ def cache_features(
         `output` that cannot be used.
     """
     check_fraction(max_skipped_fraction, "--max_skipped_fraction")
-    stored = {}
-    if not encoder.startswith("http"):
-        from mural_tf.export.hub_modules import stored_preparation
-
-        stored = stored_preparation(encoder)
-    resize = resize or stored.get("resize", RESIZE)
-    image_size = image_size or stored.get("image_size", IMAGE_SIZE)
-    if not 0 < image_size <= resize:
-        raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     source = as_path(data_dir)
     files = sorted((source / "image_text").glob("*.tfrecord"))
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
+    stored = {}
+    if not encoder.startswith("http"):
+        from mural_tf.export.hub_modules import stored_preparation
+
+        stored = stored_preparation(model_place(encoder))
+    resize = resize or stored.get("resize", RESIZE)
+    image_size = image_size or stored.get("image_size", IMAGE_SIZE)
+    if not 0 < image_size <= resize:
+        raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
     copied = [path for path in (source / DESCRIPTION, *sorted((source / "text_pairs").glob("*"))) if path.is_file()]
     identity["files"] = paths_and_sizes([*files, *copied])
@@ -121,7 +121,7 @@ def _describe_encoder(encoder: str) -> list[list]:
     """
     if encoder.startswith("http"):
         return []
-    folder = as_path(encoder)
+    folder = model_place(encoder)
     described = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():

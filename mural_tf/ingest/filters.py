@@ -186,9 +186,15 @@ class Screen:
         return captioned._replace(texts=texts)
 
     def accepts_image(self, captioned: Captioned, reading: Reading) -> bool:
-        """Whether an image can be opened and is wanted; the tally counts an image that is not."""
+        """Whether an image can be opened and is wanted; the tally counts an image that is not.
+
+        Where duplicates are dropped the whole image is checked, because a damaged one must not be the first of its
+        duplicates: they would be left out, and then the image itself.
+        """
         try:
             reason = self._reason_against_image(captioned, reading.decided)
+            if not reason and self.settings.drop_duplicates:
+                usable_bytes(captioned.image, open_image(captioned.image), self.settings.image_size)
         except BadImage as error:
             reading.tally.skip(str(error), _location(captioned), len(captioned.texts))
             return False

@@ -45,7 +45,11 @@ def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, str]) -> Iterator[Callable]:
-    """Gives a function that adds a row, a tuple, to a table; `columns`: {name: type as pyarrow calls it}."""
+    """Gives a function that adds a row, a tuple, to a table.
+
+    Args:
+      columns: {name: type as pyarrow calls it}.
+    """
     _, pyarrow = _packages()
     types = {name: pyarrow.type_for_alias(type_name) for name, type_name in columns.items()}
     rows: list[tuple] = []

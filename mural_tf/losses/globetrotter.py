@@ -76,25 +76,25 @@ def transitive_weights(
     captions = tf.stop_gradient(tf.cast(captions, tf.float32))
     between_images = tf.matmul(images, images, transpose_b=True)  # α^v [N, N]
     to_caption = tf.reduce_sum(images * captions, axis=1)  # α^x_ii [N]
-    is_pair = 1.0 - tf.eye(tf.shape(images)[0])
+    off_diagonal = 1.0 - tf.eye(tf.shape(images)[0])  # float32 [N, N], 1 for i ≠ j
     if definition == "paper":
         similarity = _paper_similarity(between_images, to_caption)
     else:
-        similarity = _code_similarity(between_images, to_caption, is_pair > 0)
-    return is_pair * tf.maximum(0.0, similarity - margin) / (1.0 - margin)
+        similarity = _code_similarity(between_images, to_caption, off_diagonal > 0)
+    return off_diagonal * tf.maximum(0.0, similarity - margin) / (1.0 - margin)
 
 
 def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Tensor:
     """Returns "paper" in the table above, [N, N], of α^v [N, N] and α^x_ii [N]."""
     between_images = (1.0 + between_images) / 2.0
     to_caption = (1.0 + to_caption) / 2.0
-    product = between_images * to_caption[:, None] * to_caption[None, :]
+    product = between_images * to_caption[:, None] * to_caption[None, :]  # [N, N] * [N, 1] * [1, N]
     return tf.pow(tf.maximum(product, 0.0), 1.0 / 3.0)  # rounding can leave it just below 0
 
 
 def _code_similarity(between_images: tf.Tensor, to_caption: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
     """Returns "code" in the table above, [N, N], of α^v [N, N], α^x_ii [N], and bool [N, N]: i ≠ j."""
-    product = to_caption[:, None] * to_caption[None, :]
+    product = to_caption[:, None] * to_caption[None, :]  # [N, 1] * [1, N]
     low = tf.reduce_min(product)
     high = tf.reduce_max(product)
     share = tf.math.divide_no_nan(product - low, high - low)
@@ -140,7 +140,8 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy over all places, float32 scalar; 0 without places.
 
-    `sums`: float32 [N, 2], `cloze_sums` of all texts; with `Rows` of a part the result is their part of the whole.
+    Args:
+      sums: float32 [N, 2], `cloze_sums` of all texts; with `Rows` of a part the result is their part of the whole.
     """
     sums = Rows.of(sums)
     total = tf.reduce_sum(sums.own[:, 0])

@@ -68,16 +68,16 @@ def top_violations(
     Returns:
       float32 [R].
     """
-    violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)
-    columns = negative.shape[1]
-    if columns is None:
+    violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)  # [R, C]
+    candidate_count = negative.shape[1]
+    if candidate_count is None:
         worst_count = tf.minimum(top, tf.shape(negative)[1])
     else:
-        worst_count = min(top, columns)  # TPUs need a K that is known when the step is compiled
+        worst_count = min(top, candidate_count)  # TPUs need a K that is known when the step is compiled
     worst = tf.math.top_k(violations, worst_count, sorted=False).values  # [R, K]
-    negatives = tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1)
-    count = tf.minimum(float(top), negatives)
-    return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
+    negative_count = tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1)  # [R]
+    averaged_count = tf.minimum(float(top), negative_count)
+    return tf.reduce_sum(worst, axis=1) / tf.maximum(averaged_count, 1.0)
 
 
 def image_sentence_loss(
@@ -114,11 +114,11 @@ def image_sentence_loss(
     """
     rows = Rows.of(sentences)
     anchors = rows.own  # [R, D]
-    language = rows.own_of(languages)
+    own_languages = rows.own_of(languages)  # [R]
     image = tf.gather(images, rows.own_of(owners))  # [R, D]
     ids_of_sentences = tf.gather(image_ids, owners)  # [S]
     same_image = rows.share_id(ids_of_sentences, ids_of_sentences)  # [R, S]
-    same_language = rows.share_id(languages, languages) & (language >= 0)[:, None]
+    same_language = rows.share_id(languages, languages) & (own_languages >= 0)[:, None]  # [R, S]
     is_negative = same_language & ~same_image  # [R, S]
     to_image = paired_distances(anchors, image, distance)  # [R]
 
@@ -130,13 +130,13 @@ def image_sentence_loss(
     losses += top_violations(to_image, to_sentences, is_negative, margin, top)
     if structure_factor:
         between = distances(anchors, rows.values, distance)  # [R, S]
-        itself = rows.is_own_row(tf.range(rows.total))
-        is_positive = same_language & same_image & ~itself
-        farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)
-        has_positive = tf.reduce_any(is_positive, axis=1)
-        structure = top_violations(farthest, between, is_negative, margin, top)
+        is_itself = rows.is_own_row(tf.range(rows.total))  # [R, S]
+        is_positive = same_language & same_image & ~is_itself
+        farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)  # [R]
+        has_positive = tf.reduce_any(is_positive, axis=1)  # [R]
+        structure = top_violations(farthest, between, is_negative, margin, top)  # [R]
         losses += structure_factor * tf.where(has_positive, structure, 0.0)
-    return _mean_of_present(tf.where(language >= 0, losses, 0.0), languages >= 0)
+    return _mean_of_present(tf.where(own_languages >= 0, losses, 0.0), languages >= 0)
 
 
 def caption_neighbourhood(
@@ -165,21 +165,22 @@ def caption_neighbourhood(
     rows = Rows.of(sentences)
     if slots == 1:
         return 0.0 * tf.reduce_sum(tf.cast(rows.own, tf.float32))  # no two sentences about one image
-    partner_languages = []
-    to_partners = []
+    # A sentence's partners are the other sentences about its image: 1, 2, … rows after it, cyclically.
+    partner_languages = []  # [S] each
+    partner_distances = []  # [S] each
     for shift in range(1, slots):
         partner_languages.append(_roll(languages, slots, shift))
-        to_partners.append(paired_distances(rows.values, _roll(rows.values, slots, shift), distance))
-    apart = tf.stack(to_partners, axis=1)  # [S, slots - 1]
-    is_positive = _farthest_of_each_language(apart, tf.stack(partner_languages, axis=1), languages)
-    own_apart = rows.own_of(apart)  # [R, slots - 1]
-    own_is_positive = rows.own_of(is_positive)
+        partner_distances.append(paired_distances(rows.values, _roll(rows.values, slots, shift), distance))
+    to_partners = tf.stack(partner_distances, axis=1)  # [S, slots - 1]
+    is_positive = _farthest_of_each_language(to_partners, tf.stack(partner_languages, axis=1), languages)
+    own_to_partners = rows.own_of(to_partners)  # [R, slots - 1]
+    own_is_positive = rows.own_of(is_positive)  # [R, slots - 1]
     between = distances(rows.own, rows.values, distance)  # [R, S]
-    other_image = ~rows.share_id(image_ids, image_ids)
+    is_other_image = ~rows.share_id(image_ids, image_ids)  # [R, S]
     total = tf.zeros([])
-    for index, language in enumerate(partner_languages):
-        is_negative = other_image & rows.share_id(language, languages)
-        losses = top_violations(own_apart[:, index], between, is_negative, margin, top)
+    for index, languages_of_partners in enumerate(partner_languages):
+        is_negative = is_other_image & rows.share_id(languages_of_partners, languages)  # [R, S]
+        losses = top_violations(own_to_partners[:, index], between, is_negative, margin, top)  # [R]
         total += tf.reduce_sum(tf.where(own_is_positive[:, index], losses, 0.0))
     return total / tf.maximum(tf.reduce_sum(tf.cast(is_positive, tf.float32)), 1.0)
 
@@ -205,38 +206,41 @@ def pair_neighbourhood(
     Returns:
       float32 scalar.
     """
-    apart = _of_cosines(pairs.own_cosines, distance)  # [R]
+    to_positive = _of_cosines(pairs.own_cosines, distance)  # [R]
     losses = tf.zeros([])
     for direction, languages in ((pairs, right_languages), (pairs.reversed, left_languages)):
-        is_negative = direction.is_negative & direction.left.share_id(languages, languages)
-        between = _of_cosines(direction.cosines, distance)
-        losses += tf.reduce_sum(top_violations(apart, between, is_negative, margin, top))
+        is_negative = direction.is_negative & direction.left.share_id(languages, languages)  # [R, P]
+        between = _of_cosines(direction.cosines, distance)  # [R, P]
+        losses += tf.reduce_sum(top_violations(to_positive, between, is_negative, margin, top))
     return losses / tf.cast(pairs.total, tf.float32)
 
 
 def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
     """Returns the rows of [S, …], each replaced by the row `shift` slots after it, cyclically within an image."""
     shape = tf.shape(values)
-    grouped = tf.reshape(values, tf.concat([[-1, slots], shape[1:]], axis=0))
+    grouped = tf.reshape(values, tf.concat([[-1, slots], shape[1:]], axis=0))  # [images, slots, …]
     return tf.reshape(tf.roll(grouped, -shift, axis=1), shape)
 
 
-def _farthest_of_each_language(apart: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Returns bool [S, slots - 1]: whether a partner is the anchor's farthest in a language that is not the anchor's.
+def _farthest_of_each_language(to_partners: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
+    """Returns bool [S, P]: whether a partner is the anchor's farthest in a language that is not the anchor's.
+
+    Where partners are equally far the first counts as the farthest, so that every language has exactly one.
 
     Args:
-      apart: float32 [S, slots - 1], distance of each anchor to its partners.
-      partner_languages: integers [S, slots - 1].
+      to_partners: float32 [S, P], distance of each anchor to its P = slots - 1 partners.
+      partner_languages: integers [S, P].
       languages: integers [S].
     """
-    is_present = (partner_languages >= 0) & (languages >= 0)[:, None]
+    is_present = (partner_languages >= 0) & (languages >= 0)[:, None]  # [S, P]
     is_candidate = is_present & tf.not_equal(partner_languages, languages[:, None])
-    index = tf.range(tf.shape(apart)[1])
-    comes_first = index[None, None, :] < index[None, :, None]
-    is_farther = apart[:, None, :] > apart[:, :, None]  # [S, partner, rival]
-    is_farther |= tf.equal(apart[:, None, :], apart[:, :, None]) & comes_first
+    # Each partner is compared with each of its rivals, the partners again: [S, partner, rival].
+    index = tf.range(tf.shape(to_partners)[1])  # [P]
+    rival_comes_first = index[None, None, :] < index[None, :, None]  # [1, P, P]
+    rival_is_farther = to_partners[:, None, :] > to_partners[:, :, None]
+    rival_is_farther |= tf.equal(to_partners[:, None, :], to_partners[:, :, None]) & rival_comes_first
     same_language = tf.equal(partner_languages[:, None, :], partner_languages[:, :, None])
-    return is_candidate & ~tf.reduce_any(is_farther & same_language, axis=2)
+    return is_candidate & ~tf.reduce_any(rival_is_farther & same_language, axis=2)
 
 
 @tf.custom_gradient

@@ -40,17 +40,18 @@ def sigmoid_loss(
     total = count_rows(right)
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
     blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
-    ids = [(left_ids, _in_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]
+    ids = [(left_ids, _in_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]  # [N] and [K, C] each
 
     def block_loss(index, queries, candidates, scale, bias) -> tf.Tensor:
         """Returns the sum over one block of the matrix, [R, C], a scalar."""
-        logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias
-        column = index * width + tf.range(width)
-        is_positive = left.is_own_row(column)
+        logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias  # [R, C]
+        columns = index * width + tf.range(width)  # [C], their numbers among all N
+        is_positive = left.is_own_row(columns)  # [R, C]
         shares_id = tf.zeros_like(is_positive)
         for left_ids, right_blocks in ids:
             shares_id |= left.share_id(left_ids, right_blocks[index])
-        is_counted = (is_positive | ~shares_id) & (column < total)[None, :]
+        # Columns from N on fill the last block up.
+        is_counted = (is_positive | ~shares_id) & (columns < total)[None, :]
         losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
         return tf.reduce_sum(tf.where(is_counted, losses, 0.0))
 
@@ -73,8 +74,8 @@ def _sum_of_blocks(block_loss: Callable) -> Callable:
     """
 
     @tf.custom_gradient
-    def function(queries, blocks, scale, bias):
-        number = count_rows(blocks)
+    def sum_of_blocks(queries, blocks, scale, bias):
+        block_count = count_rows(blocks)
 
         def add(index, value):
             return (value + block_loss(index, queries, blocks[index], scale, bias),)
@@ -89,25 +90,25 @@ def _sum_of_blocks(block_loss: Callable) -> Callable:
             return to_queries + query_part, to_blocks, to_scale + scale_part, to_bias + bias_part
 
         def gradient(upstream):
-            array = tf.TensorArray(tf.float32, size=number, element_shape=blocks.shape[1:])
+            array = tf.TensorArray(tf.float32, size=block_count, element_shape=blocks.shape[1:])
             zeros = (tf.zeros_like(queries), array, tf.zeros([]), tf.zeros([]))
-            to_queries, to_blocks, to_scale, to_bias = _over_blocks(number, add_gradients, zeros)
+            to_queries, to_blocks, to_scale, to_bias = _over_blocks(block_count, add_gradients, zeros)
             return upstream * to_queries, upstream * to_blocks.stack(), upstream * to_scale, upstream * to_bias
 
-        (total,) = _over_blocks(number, add, (tf.zeros([]),))
+        (total,) = _over_blocks(block_count, add, (tf.zeros([]),))
         return total, gradient
 
-    return function
+    return sum_of_blocks
 
 
-def _over_blocks(number, step: Callable, state: tuple) -> tuple:
-    """Returns the state after `step(index, *state)` for each of `number` blocks, one at a time."""
+def _over_blocks(count, step: Callable, state: tuple) -> tuple:
+    """Returns the state after `step(index, *state)` for each of `count` blocks, one at a time."""
 
     def is_left(index, *_):
-        return index < number
+        return index < count
 
     def advance(index, *current):
         return index + 1, *step(index, *current)
 
-    _, *final = tf.while_loop(is_left, advance, (0, *state), parallel_iterations=1, maximum_iterations=number)
+    _, *final = tf.while_loop(is_left, advance, (0, *state), parallel_iterations=1, maximum_iterations=count)
     return tuple(final)

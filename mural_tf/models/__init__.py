@@ -39,9 +39,10 @@ def method_class(name: str) -> type:
         return _class_from_outside(name)
     names = method_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f"Unknown model {name!r}; known: {', '.join(names)}, or package.module:Class.{hint}")
+        problem = f"Unknown model {name!r}; known: {', '.join(names)}, or package.module:Class."
+        for near in difflib.get_close_matches(name, names, n=1):
+            problem += f" Did you mean {near}?"
+        raise UserError(problem)
     module = importlib.import_module(f"mural_tf.models.{name}")
     *_, method = classes_of(module, DualEncoder)  # the last one; the classes before it are its bases
     return method

@@ -214,7 +214,11 @@ class DualEncoder(KerasModel):
         return self.embedding_size
 
     def begin(self, tokenizer, restored: bool) -> None:
-        """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
+        """Called once, before a run's first step.
+
+        Args:
+          restored: whether its weights come from another run or an export.
+        """
 
     def columns(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
         """Called at every start of a compiled model, with the weights that it goes on from.
@@ -263,7 +267,11 @@ class DualEncoder(KerasModel):
         return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
 
     def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
-        """Returns one embedding of a batch, float32 [B, D]; `outputs`: {part: its tower's output}."""
+        """Returns one embedding of a batch, float32 [B, D].
+
+        Args:
+          outputs: {part: its tower's output}.
+        """
         if embedding.function:
             return getattr(self, embedding.function)(batch[embedding.part], training)
         if embedding.is_given:

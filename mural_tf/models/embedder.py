@@ -23,9 +23,12 @@ def embedder_of(
 ) -> Embedder:
     """Wraps a model in memory; later changes of its weights show in later calls.
 
-    `model`: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
-    `tokenizer`: a `text.tokenizer.Tokenizer`, or a function like its call where there is no prompt.
-    `made_texts`: a `models.states.KnownStates`, texts that skip the text tower.
+    Args:
+      model: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
+      tokenizer: a `text.tokenizer.Tokenizer`, or a function like its call where there is no prompt.
+      config: the model's configuration.
+      path, step: where the model comes from, see `Embedder`.
+      made_texts: a `models.states.KnownStates`, texts that skip the text tower.
     """
     tower = config.image_tower
     prepared = images.prepared_spec(tower)

@@ -8,19 +8,21 @@ numbers, which one trains for the other, and checkpoints, evaluation and export 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
+from mural_tf.data.streams.columns import Column
 from mural_tf.encoders.adapters import Adapter, ClassesAdapter, embed_class_names
 from mural_tf.encoders.layers import IMAGE_HEAD
 from mural_tf.encoders.towers import feature_input, read_class_names
 from mural_tf.models import assemble, takes_steps
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.states import (
+    Items,
     KnownStates,
     by_tokens,
     image_states,
@@ -92,29 +94,38 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
     _, image_head = split_image_tower(model.image_encoder)
     text_heads = [model.text_head(name) for name in model.head_names]
     images, texts = _frozen_parts(model)
-    for tower, heads, uses, cached_parts, states_of, items_of in (
-        ("text_tower", text_heads, model.text_parts, texts, text_states, texts_of),
-        ("image_tower", [image_head], model.image_parts, images, image_states, pictures_of),
-    ):
-        adapters = [head for head in heads if isinstance(head, Adapter)]
-        if not adapters or not uses:
-            continue
-        if not cached_parts:
-            raise UserError(
-                f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
-                f"set {tower}.frozen=True and {tower}.cached=True."
-            )
-        column = states_of(model, config, tokenizer, workdir)  # may hold other runs' data, too
-        ids = np.concatenate([ids for ids, _ in items_of(model, config, tokenizer)])
-        ids, first_rows = np.unique(ids, return_index=True)
-        sample = column.sample(ids[np.argsort(first_rows)])  # each once, in the order of the data
-        for adapter in adapters:
-            adapter.standardize(sample)
+    text_adapters = [head for head in text_heads if isinstance(head, Adapter)]
+    if text_adapters and model.text_parts:
+        _check_cached("text_tower", texts)
+        column = text_states(model, config, tokenizer, workdir)
+        _standardize(text_adapters, column, texts_of(model, config, tokenizer))
+    if isinstance(image_head, Adapter) and model.image_parts:
+        _check_cached("image_tower", images)
+        column = image_states(model, config, tokenizer, workdir)
+        _standardize([image_head], column, pictures_of(model, config, tokenizer))
     if isinstance(image_head, ClassesAdapter):
         embed = by_tokens(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
         image_head.name_states.assign(embed(names))
         embed_class_names(model.image_encoder, text_heads[0])
+
+
+def _check_cached(tower: str, cached_parts: Sequence[str]) -> None:
+    """Raises `UserError` if no part of a batch has states that are made before the first step."""
+    if not cached_parts:
+        raise UserError(
+            f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
+            f"set {tower}.frozen=True and {tower}.cached=True."
+        )
+
+
+def _standardize(adapters: Iterable[Adapter], column: Column, items: Items) -> None:
+    """Gives adapters the mean and deviation of the items' states; the column may hold other runs' states, too."""
+    ids = np.concatenate([ids for ids, _ in items])
+    ids, first_rows = np.unique(ids, return_index=True)
+    sample = column.sample(ids[np.argsort(first_rows)])  # each item once, in the order of the data
+    for adapter in adapters:
+        adapter.standardize(sample)
 
 
 def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:

@@ -80,15 +80,8 @@ class KerasModel(keras.Model):
           UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
             are bfloat16, too coarse for a step.
         """
-        for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
-            if kwargs.get(name) is not None:
-                raise UserError(
-                    f"compile({name}=…): the losses of {type(self).__name__} and its logs are its own; its weights "
-                    "are fields of the configuration, such as loss.text_text_weight."
-                )
         config = self.configuration or base_config()
-        if "bfloat16" in (config.image_tower.precision, config.text_tower.precision):
-            raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
+        self._check_compiled(config, kwargs)
         if not self.built:  # its towers were given, without `build_model`
             self.build_variables()
         if optimizers is None:
@@ -105,16 +98,27 @@ class KerasModel(keras.Model):
             self,
             dict(optimizers),
             StepGuard(max_skipped_steps),
-            _first_given(clip_norm, config.optimizer.clip_norm),
-            _first_given(micro_batches, config.train.micro_batches),
-            _first_given(seed, config.seed),
-            average,
+            clip_norm=_first_given(clip_norm, config.optimizer.clip_norm),
+            micro_batches=_first_given(micro_batches, config.train.micro_batches),
+            seed=_first_given(seed, config.seed),
+            average=average,
         )
         names = [*self.log_names, *self.step.log_names]
         self.meters = Meters((*names, "data_wait_seconds"))
         self.step.guard.build(names)
         for optimizer in self.optimizers.values():
             create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
+
+    def _check_compiled(self, config: ConfigDict, keras_arguments: Mapping) -> None:
+        """Raises `UserError` for a `compile` with losses that are not the method's, or with weights too coarse."""
+        for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
+            if keras_arguments.get(name) is not None:
+                raise UserError(
+                    f"compile({name}=…): the losses of {type(self).__name__} and its logs are its own; its weights "
+                    "are fields of the configuration, such as loss.text_text_weight."
+                )
+        if "bfloat16" in (config.image_tower.precision, config.text_tower.precision):
+            raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
 
     def _chosen_optimizers(self, optimizer, config: ConfigDict) -> dict[str, keras.optimizers.Optimizer]:
         """Returns {"joint": optimiser} for Keras' name or instance; for `None` the configuration's optimisers."""
@@ -143,15 +147,11 @@ class KerasModel(keras.Model):
         """
         self.check_batch(x)
         spec = getattr(x, "element_spec", None)
-        divides = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
         self._batch_spec = None
-        if isinstance(spec, Mapping) and not divides:  # Keras forgets the shapes that x announces
-
-            def of_one_replica(spec):
-                """Returns one replica's spec where x is distributed, else the spec itself."""
-                return tf.nest.flatten(spec, expand_composites=True)[0]
-
-            self._batch_spec = tf.nest.map_structure(of_one_replica, spec)
+        # Keras forgets the shapes that x announces; but if it divides x itself, they are not a replica's shapes.
+        is_divided = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
+        if isinstance(spec, Mapping) and not is_divided:
+            self._batch_spec = tf.nest.map_structure(_spec_of_one_replica, spec)
         history = super().fit(x, **kwargs)
         self.step.guard.raise_if_stuck()
         return history
@@ -191,6 +191,16 @@ class KerasModel(keras.Model):
                 f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}; got "
                 f"{type(batch).__name__}."
             )
+        self._check_entries(batch)
+        if not isinstance(x, tf.distribute.DistributedDataset):  # which is divided already
+            size = None
+            if isinstance(x, tf.data.Dataset):
+                first_entry = tf.nest.flatten(batch[self.parts[0]])[0]
+                size = first_entry.shape[0]
+            _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
+
+    def _check_entries(self, batch: Mapping) -> None:
+        """Raises `UserError` if a batch, or its specs, lacks entries that the losses take."""
         needed = [*self.parts, *self.also_reads]
         missing = [name for name in needed if name not in batch]
         for name in self.token_parts:
@@ -201,11 +211,6 @@ class KerasModel(keras.Model):
                 f"Batches of {type(self).__name__} lack {', '.join(missing)}: they are dictionaries of "
                 f"{', '.join(needed)}, texts as a tokenizer gives them; got {_entry_names(batch)}."
             )
-        if not isinstance(x, tf.distribute.DistributedDataset):
-            size = None
-            if isinstance(x, tf.data.Dataset):
-                size = tf.nest.flatten(batch[needed[0]])[0].shape[0]
-            _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
 
     def get_config(self) -> dict:
         """Returns the dictionary from which `from_config` builds the same model, without its weights."""
@@ -283,7 +288,7 @@ class KerasModel(keras.Model):
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
         """Counts a step's logs in and returns {name: mean since the last reset}."""
-        weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
+        weight = tf.cast(applied, tf.float32)  # 0 for steps that were left out: they would make every mean NaN
         finite = {name: tf.where(applied, value, 0.0) for name, value in logs.items()}
         results = self.meters.update(finite, weight)
         if "data_wait_seconds" in batch:
@@ -303,8 +308,16 @@ def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(numbers, tf.int64) * factors, axis=1)  # modulo 2^64; padding, which is 0, adds nothing
 
 
+def _spec_of_one_replica(spec):
+    """Returns the first replica's spec of a distributed tensor's, or the spec of another tensor itself."""
+    return tf.nest.flatten(spec, expand_composites=True)[0]
+
+
 def _first_given(value, default):
-    return default if value is None else value
+    """Returns `default` in place of `None`; 0 and False are values."""
+    if value is None:
+        return default
+    return value
 
 
 def _missing_tokens(name: str, tokens) -> list[str]:

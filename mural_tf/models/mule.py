@@ -137,7 +137,8 @@ class Mule(EmbN):
     def neighbourhood_loss(self, *compared):
         """Returns L_LM of a batch's captions, a float32 scalar: the sum over the levels.
 
-        `compared`: the captions' embeddings at each level, `Rows` [I * slots, D], and last the batch's ids.
+        Args:
+          compared: the captions' embeddings at each level, `Rows` [I * slots, D], and last the batch's ids.
         """
         *levels, ids = compared
         slots = self.options.captions_per_image
@@ -151,7 +152,8 @@ class Mule(EmbN):
     def text_text_loss(self, *compared):
         """Returns L_LM of text pairs, a float32 scalar: the sum over the levels.
 
-        `compared`: `Rows` [P, D] of text_a at each level, then of text_b at each level, and last the batch's ids.
+        Args:
+          compared: `Rows` [P, D] of text_a at each level, then of text_b at each level, and last the batch's ids.
         """
         *embeddings, ids = compared
         levels = len(embeddings) // 2
@@ -166,7 +168,8 @@ class Mule(EmbN):
     def language_loss(self, *compared):
         """Returns L_LC, a float32 scalar: the mean over the sentences of all parts of the batch.
 
-        `compared`: the embedding u of each text, `Rows` [S, D], and last the batch's ids.
+        Args:
+          compared: the embedding u of each text, `Rows` [S, D], and last the batch's ids.
         """
         *words, ids = compared
         total = tf.zeros([])

@@ -84,7 +84,8 @@ class NeighboursHead(keras.layers.Layer):
 class KnownTexts(TranslationDistillation):
     """Base of methods that follow from a teacher's vectors of known texts, without a step; batches are never made.
 
-    `choices`: values of the head's one free number, called `chooses`, of which dev takes one.
+    Attributes:
+      choices: values of the head's one free number, called `chooses`, of which dev takes one.
     """
 
     fields = dict(TranslationDistillation.taught, most_known=2**16)  # texts

@@ -9,7 +9,6 @@ it as ever. `model` is a `DualEncoder` with its towers; `frozen.py` trains heads
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import hashlib
 import json
 import os
@@ -178,7 +177,10 @@ def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
 def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
     """Returns a function of texts to float32 [N, H], which calls `encode` with the tokens of texts of similar length.
 
-    `dtype`: the type that `encode` computes in, by which texts are divided into calls.
+    Args:
+      encode: maps tokens, {name: int32 [B, T]}, to float32 [B, H].
+      tokenizer: the run's tokenizer.
+      dtype: the type that `encode` computes in, on which depends how many texts a call takes.
     """
     per_call = TEXTS_PER_CALL[dtype]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
@@ -187,7 +189,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
     def embed(texts: list[bytes]) -> np.ndarray:
         tokens = tokenizer(tf.constant(texts), pad="longest")
         ids = {name: values.numpy() for name, values in tokens.items() if name in TOKENS}  # [N, T]
-        lengths = ids["input_mask"].sum(axis=1)
+        lengths = ids["input_mask"].sum(axis=1)  # [N]
         order = np.argsort(lengths, kind="stable")
         blocks = []
         for begin in range(0, len(texts), per_call):
@@ -195,7 +197,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
             longest = max(1, lengths[rows[-1]])  # the texts are in order of their lengths
             block = {name: values[rows, :longest] for name, values in ids.items()}
             blocks.append(traced(block).numpy())
-        return np.concatenate(blocks)[np.argsort(order)]
+        return np.concatenate(blocks)[np.argsort(order)]  # in the texts' own order again
 
     return embed
 
@@ -264,13 +266,17 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     def embed(pictures: list[bytes]) -> np.ndarray:
         states = np.zeros([len(pictures), width], np.float32)
         for begin in range(0, len(pictures), PICTURES_PER_CALL):
-            prepared = {}
-            for row in range(begin, min(begin + PICTURES_PER_CALL, len(pictures))):
-                with contextlib.suppress(tf.errors.OpError):
-                    prepared[row] = prepare(tf.constant(pictures[row]))
-            if prepared:
-                pixels = tf.stack(list(prepared.values()))
-                states[list(prepared)] = traced(pixels)
+            rows = []
+            images = []
+            for row, picture in enumerate(pictures[begin : begin + PICTURES_PER_CALL], start=begin):
+                try:
+                    image = prepare(tf.constant(picture))
+                except tf.errors.OpError:
+                    continue  # it does not decode: its state stays zeros, which streams skip and count
+                rows.append(row)
+                images.append(image)
+            if rows:
+                states[rows] = traced(tf.stack(images))
         return states
 
     return embed
@@ -281,20 +287,13 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
 
     They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
     """
-    signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
-    traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
-    free_interpreters: queue.SimpleQueue = queue.SimpleQueue()
     workers = len(os.sched_getaffinity(0))
-    with without_noise(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions recommend the package to which these kernels move
-        content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
-        for _ in range(workers):
-            interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
-            interpreter.allocate_tensors()
-            free_interpreters.put(interpreter)
+    free_interpreters: queue.SimpleQueue = queue.SimpleQueue()
+    for interpreter in _make_interpreters(encode, side, workers):
+        free_interpreters.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)
 
-    def run(picture: np.ndarray) -> np.ndarray:
+    def encode_one(picture: np.ndarray) -> np.ndarray:
         interpreter = free_interpreters.get()
         (pixels,) = interpreter.get_input_details()
         (state,) = interpreter.get_output_details()
@@ -304,11 +303,26 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
         free_interpreters.put(interpreter)
         return values
 
-    def run_all(pictures: tf.Tensor) -> np.ndarray:
-        states = list(pool.map(run, pictures.numpy()))
+    def encode_all(pictures: tf.Tensor) -> np.ndarray:
+        states = list(pool.map(encode_one, pictures.numpy()))
         return np.stack(states)
 
-    return run_all
+    return encode_all
+
+
+def _make_interpreters(encode: TensorFunction, side: int, count: int) -> list[tf.lite.Interpreter]:
+    """Returns `count` interpreters of one thread each, which run `encode` on float32 [1, side, side, 3]."""
+    signature = [tf.TensorSpec([1, side, side, 3], tf.float32)]
+    traced = tf.function(lambda pixels: encode(tf.cast(pixels, tf.uint8)), input_signature=signature, autograph=False)
+    interpreters = []
+    with without_noise(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions recommend the package to which these kernels move
+        content = tf.lite.TFLiteConverter.from_concrete_functions([traced.get_concrete_function()]).convert()
+        for _ in range(count):
+            interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
+            interpreter.allocate_tensors()
+            interpreters.append(interpreter)
+    return interpreters
 
 
 # Both.
@@ -330,6 +344,12 @@ def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _precision_setting(tower: ConfigDict, modality: str) -> list[str]:
-    """Returns ["bfloat16"] for a tower that computes in it, else []: the digests of float32 states do not name it."""
+    """Returns the setting by which the digests of towers differ that compute in different types.
+
+    It is ["bfloat16"] or, for float32, []: folders of float32 states keep the names that they had before there was a
+    choice.
+    """
     dtype = computed_in(tower, modality)
-    return [] if dtype == "float32" else [dtype]
+    if dtype == "float32":
+        return []
+    return [dtype]

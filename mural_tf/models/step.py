@@ -84,7 +84,9 @@ class TrainingStep:
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar.
 
-        `batch`: this replica's part, {name: tensor [B, …]}. `step`: an int64 scalar, from which all draws follow.
+        Args:
+          batch: this replica's part, {name: tensor [B, …]}.
+          step: an int64 scalar, from which all draws follow.
         """
         context = tf.distribute.get_replica_context()
         seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same

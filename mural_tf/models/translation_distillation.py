@@ -180,7 +180,8 @@ class TranslationDistillation(LearnedTemperature):
     def teach(self, texts: dict | tf.Tensor, training: bool) -> tf.Tensor:
         """Returns the teacher's vectors, float32 [B, D], L2-normalised, without gradient; `training` changes nothing.
 
-        `texts`: tokens, or the states of a frozen tower, float32 [B, H].
+        Args:
+          texts: tokens, or the states of a frozen tower, float32 [B, H].
         """
         states = texts
         if not tf.is_tensor(texts):

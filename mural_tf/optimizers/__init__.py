@@ -292,7 +292,11 @@ def check_optimizer(config: ConfigDict) -> None:
 
 
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
-    """Returns one optimiser with its schedule; `rates`: {name of a variable: factor of its learning rate}."""
+    """Returns one optimiser with its schedule.
+
+    Args:
+      rates: {name of a variable: factor of its learning rate}.
+    """
     warmup = min(config.warmup_steps, steps - 1)
     decay_rate, every = config.decay
     if decay_rate:

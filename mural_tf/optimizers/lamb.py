@@ -62,13 +62,19 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
                 self.add_slot(var, slot)
 
     def _prepare_local(self, var_device, var_dtype, apply_state):
-        """Adds LAMB's coefficients of this step to Keras'."""
+        """Adds to `apply_state`, for the variables of a device and type, the numbers of this step in LAMB's equations.
+
+        Keras puts the learning rate there and calls this once per device and type, not once per variable.
+        """
         super()._prepare_local(var_device, var_dtype, apply_state)
         state = apply_state[var_device, var_dtype]
         step = tf.cast(self.iterations + 1, var_dtype)
         for name in ("beta_1", "beta_2"):
+            # A hyperparameter is a variable: `tf.identity` reads it once, not in each variable's update.
             beta = tf.identity(self._get_hyper(name, var_dtype))
-            state.update({f"{name}_t": beta, f"{name}_power": tf.pow(beta, step), f"one_minus_{name}_t": 1 - beta})
+            state[f"{name}_t"] = beta
+            state[f"{name}_power"] = tf.pow(beta, step)
+            state[f"one_minus_{name}_t"] = 1 - beta
         state["weight_decay"] = tf.identity(self._get_hyper("weight_decay", var_dtype))
         state["epsilon"] = tf.convert_to_tensor(self.epsilon, var_dtype)
 

@@ -114,7 +114,8 @@ def open_clip_table(tower: ConfigDict) -> list[Row]:
 def open_clip_layers(ours: str, theirs: str, layers: int, names: Mapping[str, str] = OPEN_CLIP_LAYER) -> list[Row]:
     """Returns `layer_rows` for layers with one matrix of queries, keys and values, as open_clip has them.
 
-    `names`: {part of our layer: its name in theirs}.
+    Args:
+      names: {part of our layer: its name in theirs}.
     """
     rows = []
     for i in range(layers):

@@ -54,14 +54,15 @@ NORM["bias"] = "bias"  # the classifier's
 class Names:
     """How one publisher names the layers of an EfficientNet.
 
-    row: a function of (our variable's name, its layer's name within the block or the tower, the block's number or -1,
-      the rest of the variable's name) that returns the row of the table.
-    ignored: pattern of names that have no place in a tower.
-    classifier: pattern of the classifier's names; few towers have it.
-    top_names: pattern of the top convolution's names; only Lite's tower has it.
-    depthwise: pattern of the kernel that each block has once.
-    stem: name of the first convolution's kernel, and the axis of its outputs.
-    top: name of the last convolution's kernel, and the axis of its inputs.
+    Attributes:
+      row: a function of (our variable's name, its layer's name within the block or the tower, the block's number or -1,
+        the rest of the variable's name) that returns the row of the table.
+      ignored: pattern of names that have no place in a tower.
+      classifier: pattern of the classifier's names; few towers have it.
+      top_names: pattern of the top convolution's names; only Lite's tower has it.
+      depthwise: pattern of the kernel that each block has once.
+      stem: name of the first convolution's kernel, and the axis of its outputs.
+      top: name of the last convolution's kernel, and the axis of its inputs.
     """
 
     row: Callable[[str, str, int, str], Row]
@@ -107,20 +108,22 @@ def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    """See `Names.row`; the layers of a kind are numbered within a block, and the very first block has no expansion."""
+    """See `Names.row`; layers of a kind are numbered within a block, from the second one on."""
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
     if layer.endswith("bn"):
         name = "tpu_batch_normalization"
-        order = ["bn", "project_bn"] if block == 0 else ["expand_bn", "bn", "project_bn"]
+        order = ["expand_bn", "bn", "project_bn"]
     elif layer == "dwconv":
         name = "depthwise_conv2d"
         order = ["dwconv"]
     else:
         name = "conv2d"
-        order = ["project_conv", "expand_conv"] if block == 0 else ["expand_conv", "project_conv"]
+        order = ["expand_conv", "project_conv"]
     if block < 0:
         return Row(variable, (f"{layer.split('_')[0].replace('top', 'head')}/{name}/{rest}",))
+    if block == 0:  # the very first block has no expansion, so its other layers are numbered without it
+        order = [other for other in order if not other.startswith("expand")]
     number = order.index(layer)
     if number:
         name = f"{name}_{number}"
@@ -128,31 +131,31 @@ def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 
 KERAS = Names(
-    _keras_row,
-    r"(normalization(_\d+)?/)?(mean|variance|count)",
-    rf"{CLASSIFIER}/.*",
-    r"(top_conv|top_bn)/.*",
-    r".*_dwconv/depthwise_kernel",
-    ("stem_conv/kernel", -1),
-    ("top_conv/kernel", -2),
+    row=_keras_row,
+    ignored=r"(normalization(_\d+)?/)?(mean|variance|count)",
+    classifier=rf"{CLASSIFIER}/.*",
+    top_names=r"(top_conv|top_bn)/.*",
+    depthwise=r".*_dwconv/depthwise_kernel",
+    stem=("stem_conv/kernel", -1),
+    top=("top_conv/kernel", -2),
 )
 TORCH = Names(
-    _torch_row,
-    r".*num_batches_tracked",
-    r"_fc\..*",
-    r"(_conv_head|_bn1)\..*",
-    r".*\._depthwise_conv\.weight",
-    ("_conv_stem.weight", 0),
-    ("_conv_head.weight", 1),
+    row=_torch_row,
+    ignored=r".*num_batches_tracked",
+    classifier=r"_fc\..*",
+    top_names=r"(_conv_head|_bn1)\..*",
+    depthwise=r".*\._depthwise_conv\.weight",
+    stem=("_conv_stem.weight", 0),
+    top=("_conv_head.weight", 1),
 )
 TPU = Names(
-    _tpu_row,
-    "",
-    r"head/dense/.*",
-    r"head/(conv2d|tpu_batch_normalization)/.*",
-    r".*/depthwise_kernel",
-    ("stem/conv2d/kernel", -1),
-    ("head/conv2d/kernel", -2),
+    row=_tpu_row,
+    ignored="",
+    classifier=r"head/dense/.*",
+    top_names=r"head/(conv2d|tpu_batch_normalization)/.*",
+    depthwise=r".*/depthwise_kernel",
+    stem=("stem/conv2d/kernel", -1),
+    top=("head/conv2d/kernel", -2),
 )
 
 

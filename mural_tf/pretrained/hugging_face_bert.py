@@ -51,7 +51,9 @@ DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and
 def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", roberta: bool = False) -> list[Row]:
     """Returns the rows of the text tower by the names in `BertModel`, which start with `prefix`.
 
-    `roberta`: the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one token type.
+    Args:
+      roberta: whether the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one
+        token type.
     """
 
     def name(end: str) -> tuple[str]:
@@ -129,23 +131,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
     `max_length`, `dropout` and the like do not change, and a pooler stays, as wide as the tower.
     Raises `UserError` for a BERT of another kind.
     """
-    expected = {
-        "hidden_act": ("gelu",),
-        "position_embedding_type": ("absolute",),
-        "type_vocab_size": (TOKEN_TYPES,),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "pruned_heads": ({},),
-        "quantization_config": (None,),
-        "auto_map": (None, {}),  # another architecture, whose code is in the folder
-    }
-    if roberta:
-        expected["type_vocab_size"] = (TOKEN_TYPES, 1)
-        expected["pad_token_id"] = (1,)  # its first position is after it
-    for key, (default, *others) in expected.items():
-        value = values.get(key, default)
-        if value is not None and value not in (default, *others):
-            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
+    _check_architecture(values, path, roberta)
     sizes = transformer_sizes(values, path)
     epsilon = json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)
     tower.update(
@@ -168,6 +154,27 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         )
 
 
+def _check_architecture(values: dict, path: str | pathlib.Path, roberta: bool) -> None:
+    """Raises `UserError` for a BERT that this project's text tower cannot be."""
+    expected = {  # {key: its allowed values, the first for files without the key}
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("absolute",),
+        "type_vocab_size": (TOKEN_TYPES,),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": ({},),
+        "quantization_config": (None,),
+        "auto_map": (None, {}),  # another architecture, whose code is in the folder
+    }
+    if roberta:
+        expected["type_vocab_size"] = (TOKEN_TYPES, 1)
+        expected["pad_token_id"] = (1,)  # its first position is after it
+    for key, (default, *others) in expected.items():
+        value = values.get(key, default)
+        if value is not None and value not in (default, *others):
+            raise UserError(f"{path}: {key} is {reprlib.repr(value)}, this text tower has only {default!r}.")
+
+
 def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
     """Returns how many tokens a BERT's configuration has positions for."""
     rows = json_field(values, "max_position_embeddings", int, path)
@@ -179,7 +186,8 @@ def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
 def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
     """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder.
 
-    `length`: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
+    Args:
+      length: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
@@ -205,7 +213,11 @@ def load_weights(
 ) -> None:
     """Fills a text tower that was built for `configure`'s settings.
 
-    `pooler`: whether the pooler is filled; `None`: if the tower has it.
+    Args:
+      folder: the folder of the weights.
+      encoder: the text tower.
+      tower: its configuration.
+      pooler: whether the pooler is filled; `None`: if the tower has it.
     """
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
@@ -216,7 +228,8 @@ def fill(
 ) -> None:
     """As `load_weights`, from opened weights with the names of `BertModel`, `DistilBertModel` or `XLMRobertaModel`.
 
-    `roberta`: the names are `XLMRobertaModel`'s.
+    Args:
+      roberta: whether the names are `XLMRobertaModel`'s.
     """
     if pooler is None:
         pooler = tower.pooler_size > 0

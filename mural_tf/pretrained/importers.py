@@ -204,7 +204,8 @@ def _numbers(tower: ConfigDict) -> int:
 def building(filled: Collection[str], only_texts: bool = False) -> contextlib.AbstractContextManager:
     """Inside, a model is built whose `filled` parts get weights: if all large parts are filled, nothing is drawn.
 
-    `only_texts`: whether the model has no image tower.
+    Args:
+      only_texts: whether the model has no image tower.
     """
     large_parts = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
     if large_parts <= set(filled):

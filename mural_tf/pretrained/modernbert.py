@@ -98,8 +98,11 @@ def table(layers: int) -> list[Row]:
 def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[int], int] | None = None) -> None:
     """Sets the text tower in `config` to the ModernBERT in a folder.
 
-    `length`: the tower's length from the length it was trained for; without it `text_tower.max_length` does not change.
-    Raises `UserError` for another architecture, or a key that is not known.
+    Args:
+      length: the tower's length from the length it was trained for; without it `text_tower.max_length` does not change.
+
+    Raises:
+      UserError: another architecture, or a key that is not known.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_config(path, MODEL_TYPE)

@@ -73,24 +73,20 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     values = read_json(path)
     if values.get("model_type") not in MODEL_TYPES:
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected {' or '.join(MODEL_TYPES)}.")
-    vision, text = ({**DEFAULTS, **json_field(values, f"{part}_config", dict, path, {})} for part in ("vision", "text"))
-    keys = KEYS if values["model_type"] == FG_CLIP else {**KEYS, **dict.fromkeys(OF_LONG_TEXTS, ())}
-    for part in (values, vision, text):
-        check_keys(part, keys, path)
-    tower = config.image_tower
-    configure_transformer(tower, vision, path, "vision_config")
-    positions = json_field(vision, "num_patches", int, path, 256)
-    grid = math.isqrt(positions)
-    if grid**2 != positions:
-        raise UserError(f"{path}: vision_config.num_patches is {positions}, expected a square number.")
-    patch_size = json_field(vision, "patch_size", int, path, 16)
-    tower.update(name="naflex", pooling="attention", projection=0, patch_size=patch_size, position_grid=grid)
-    tower.update(frozen=True, cached=True, adapter_size=0, head_size=0, branch_size=0)
-    configure_patches(folder / "preprocessor_config.json", tower)
+    is_fg_clip = values["model_type"] == FG_CLIP
+    vision = {**DEFAULTS, **json_field(values, "vision_config", dict, path, {})}
+    text = {**DEFAULTS, **json_field(values, "text_config", dict, path, {})}
+    keys = KEYS
+    if not is_fg_clip:
+        keys = {**KEYS, **dict.fromkeys(OF_LONG_TEXTS, ())}
+    for values_of_part in (values, vision, text):
+        check_keys(values_of_part, keys, path)
+    _configure_image_tower(vision, path, config.image_tower)
+    configure_patches(folder / "preprocessor_config.json", config.image_tower)
     configure_transformer(config.text_tower, text, path, "text_config")
     config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path, 64)
     config.text_tower.update(siglip.TEXT_TOWER)
-    if values["model_type"] == FG_CLIP:
+    if is_fg_clip:
         logging.warning(
             "%s: FG-CLIP 2's long texts, of up to %s pieces, have weights of their own, which are left out: texts end "
             "after %d pieces here. Divide longer texts into sentences.",
@@ -104,14 +100,27 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     siglip.configure_bias(file, config, "logit_bias")
 
 
+def _configure_image_tower(vision: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets the frozen image tower by the file's `vision_config`."""
+    configure_transformer(tower, vision, path, "vision_config")
+    positions = json_field(vision, "num_patches", int, path, 256)
+    grid = math.isqrt(positions)
+    if grid**2 != positions:
+        raise UserError(f"{path}: vision_config.num_patches is {positions}, expected a square number.")
+    patch_size = json_field(vision, "patch_size", int, path, 16)
+    tower.update(name="naflex", pooling="attention", projection=0, patch_size=patch_size, position_grid=grid)
+    tower.update(frozen=True, cached=True, adapter_size=0, head_size=0, branch_size=0)
+
+
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
     folder = folder_of_two_towers(folder)
     table = siglip.hugging_face_table(config)
     kernel = Row("patches/kernel", ("vision_model.embeddings.patch_embedding.weight",), linear)
     table["image_encoder"] = [kernel if row.variable == kernel.variable else row for row in table["image_encoder"]]
-    is_fg_clip = read_json(folder / "config.json").get("model_type") == FG_CLIP
-    ignored = IGNORED + OF_FG_CLIP if is_fg_clip else IGNORED
+    ignored = IGNORED
+    if read_json(folder / "config.json").get("model_type") == FG_CLIP:
+        ignored += OF_FG_CLIP
     assign_parts(table, model, parts, open_weights(folder), ignored, "a SigLIP 2 NaFlex")
 
 

@@ -80,6 +80,16 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
         raise UserError(
             f"{path}: no_causal_mask and pool_type of the text tower must be true and 'last', as in SigLIP."
         )
+    _configure_image_tower(vision, path, weights, config.image_tower)
+    if model.get("quick_gelu"):
+        raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
+    _configure_text_tower(text, path, weights, config.text_tower)
+    config.embedding_size = json_field(model, "embed_dim", int, path)
+    clip.configure_open_clip_pixels(folder, config.image_tower)
+
+
+def _configure_image_tower(vision: dict, path: pathlib.Path, weights: WeightFile, tower: ConfigDict) -> None:
+    """Sets the image tower by the file's `vision_cfg`, whose timm name says what else is to be known."""
     name = str(vision["timm_model_name"])
     match = re.fullmatch(NAME, name)
     if match is None:
@@ -87,12 +97,12 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
             f"{path}: timm_model_name is {name!r}, expected vit_(base, large, so400m or giantopt)_…_siglip_…."
         )
     size, _, image_size = match.groups()
-    image_width, _, patch_height, _ = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
-    config.image_tower.update(
+    width, _, patch_height, _ = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
+    tower.update(
         name="vit",
         patch_size=patch_height,
         layers=_layers(weights, f"{TRUNK}.blocks"),
-        hidden_size=image_width,
+        hidden_size=width,
         heads=HEADS[size],
         feed_forward_size=_feed_forward_size(weights, f"{TRUNK}.blocks", "fc1"),
         activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
@@ -101,23 +111,23 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
         projection=0,
         image_size=json_field(vision, "image_size", int, path, int(image_size)),
     )
-    _, text_width = _shape(weights, "text.positional_embedding", 2)
+
+
+def _configure_text_tower(text: dict, path: pathlib.Path, weights: WeightFile, tower: ConfigDict) -> None:
+    """Sets the text tower by the file's `text_cfg` and the arrays' shapes."""
+    _, width = _shape(weights, "text.positional_embedding", 2)
     activation, norm = (json_field(text, key, dict, path, {}) if text.get(key) else {} for key in OPTIONS)
     check_keys(activation, {"approximate": ("none", "tanh")}, path)
     check_keys(norm, {"eps": FREE}, path)
-    if model.get("quick_gelu"):
-        raise UserError(f"{path}: quick_gelu is true, and SigLIP's text tower takes only GELU.")
-    config.text_tower.update(
+    tower.update(
         layers=_layers(weights, BLOCKS),
-        hidden_size=text_width,
+        hidden_size=width,
         heads=json_field(text, "heads", int, path, 8),
         feed_forward_size=_feed_forward_size(weights, BLOCKS, "c_fc"),
         activation="gelu_tanh" if activation.get("approximate") == "tanh" else "gelu",
         epsilon=float(json_field(norm, "eps", float, path, 1e-5)),
         max_length=json_field(text, "context_length", int, path, 77),
     )
-    config.embedding_size = json_field(model, "embed_dim", int, path)
-    clip.configure_open_clip_pixels(folder, config.image_tower)
 
 
 def cleaning(folder: pathlib.Path) -> tuple[str, ...]:

@@ -39,9 +39,13 @@ class Origin:
     languages: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        revision = f" at {self.revision}" if self.revision else ""
-        languages = f", languages {' '.join(self.languages)}" if self.languages else ""
-        return f"{self.family} {self.name}{revision}, licence {self.licence or NOT_SAID}{languages}"
+        text = f"{self.family} {self.name}"
+        if self.revision:
+            text += f" at {self.revision}"
+        text += f", licence {self.licence or NOT_SAID}"
+        if self.languages:
+            text += f", languages {' '.join(self.languages)}"
+        return text
 
     @property
     def repository(self) -> str:

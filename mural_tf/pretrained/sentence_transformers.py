@@ -210,7 +210,27 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
             vocabulary.cleaning = ("lower_characters",)
         else:
             vocabulary.lower_case = True
-    path = folder / SETTINGS
+    prompts, default_name = _read_prompts(folder / SETTINGS)
+    if not any(prompts.values()):
+        return
+    _, (_, pooling_folder), *_ = module_folders(folder)
+    pooling = pooling_folder / "config.json"
+    if read_json(pooling).get("include_prompt", True) is False:
+        raise UserError(
+            f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not supported."
+        )
+    for name in prompts:
+        if not name or "=" in name:
+            raise UserError(f"{folder / SETTINGS}: prompts has the name {name!r}: expected one without '='.")
+    vocabulary.prompt = "" if default_name is None else prompts[default_name]
+    vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
+
+
+def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
+    """Returns {name: prompt} and the default prompt's name or `None`, ({}, None) without a file of settings.
+
+    Raises `UserError` for settings of another kind of model, or a default prompt that is missing.
+    """
     values = read_json(path) if path.is_file() else {}
     model_type = values.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
@@ -223,19 +243,7 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if default_name is not None and default_name not in prompts:
         names = ", ".join(prompts) or "none"
         raise UserError(f"{path}: default_prompt_name is {default_name!r}, and prompts has {names}.")
-    if not any(prompts.values()):
-        return
-    _, (_, pooling_folder), *_ = module_folders(folder)
-    pooling = pooling_folder / "config.json"
-    if read_json(pooling).get("include_prompt", True) is False:
-        raise UserError(
-            f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not supported."
-        )
-    for name in prompts:
-        if not name or "=" in name:
-            raise UserError(f"{path}: prompts has the name {name!r}: expected one without '='.")
-    vocabulary.prompt = "" if default_name is None else prompts[default_name]
-    vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
+    return prompts, default_name
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:

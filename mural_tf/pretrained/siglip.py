@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import pathlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
 
@@ -91,86 +91,93 @@ def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, 
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """Returns {part of a model: its rows by the names in big_vision's `two_towers` checkpoint}.
-
-    Layers are single, `encoderblock_3/…`, or stacked, `encoderblock/…` with L in front.
-    """
-
-    def inner(ours: str, theirs: str, pick=as_is) -> list[Row]:
-        """Returns the rows of attention and feed-forward; `pick` takes a layer out of stacked layers."""
-        attention = f"{theirs}/MultiHeadDotProductAttention_0"
-        projections = [f"{attention}/{part}" for part in ("query", "key", "value")]
-
-        def kernel(*parts):  # [width, heads, size] each
-            layers = [pick(part) for part in parts]
-            return side_by_side(*[layer.reshape(layer.shape[0], -1) for layer in layers])
-
-        def bias(*parts):  # [heads, size] each
-            return side_by_side(*[pick(part).reshape(-1) for part in parts])
-
-        def output(part):  # [heads, size, width]
-            return pick(part).reshape(-1, part.shape[-1])
-
-        return [
-            Row(f"{ours}/qkv/kernel", tuple(f"{name}/kernel" for name in projections), kernel),
-            Row(f"{ours}/qkv/bias", tuple(f"{name}/bias" for name in projections), bias),
-            Row(f"{ours}/attention_output/kernel", (f"{attention}/out/kernel",), output),
-            Row(f"{ours}/attention_output/bias", (f"{attention}/out/bias",), pick),
-            Row(f"{ours}/intermediate/kernel", (f"{theirs}/MlpBlock_0/Dense_0/kernel",), pick),
-            Row(f"{ours}/intermediate/bias", (f"{theirs}/MlpBlock_0/Dense_0/bias",), pick),
-            Row(f"{ours}/output/kernel", (f"{theirs}/MlpBlock_0/Dense_1/kernel",), pick),
-            Row(f"{ours}/output/bias", (f"{theirs}/MlpBlock_0/Dense_1/bias",), pick),
-        ]
-
-    def norm(ours: str, theirs: str, pick=as_is) -> list[Row]:
-        """Returns the rows of a layer normalisation."""
-        return [Row(f"{ours}/gamma", (f"{theirs}/scale",), pick), Row(f"{ours}/beta", (f"{theirs}/bias",), pick)]
-
-    def layers(ours: str, theirs: str, count: int) -> list[Row]:
-        """Returns the rows of a tower's layers."""
-        rows = []
-        block = f"{theirs}/encoderblock"
-        is_stacked = any(name.startswith(f"{block}/") for name in weights.shapes)
-        for number in range(count):
-            layer = f"{ours}_{number}"
-            if is_stacked:
-                source = block
-                pick = operator.itemgetter(number)
-            else:
-                source = f"{block}_{number}"
-                pick = as_is
-            rows += inner(layer, source, pick)
-            rows += norm(f"{layer}/attention_norm", f"{source}/LayerNorm_0", pick)
-            rows += norm(f"{layer}/output_norm", f"{source}/LayerNorm_1", pick)
-        return rows
-
+    """Returns {part of a model: its rows by the names in big_vision's `two_towers` checkpoint}."""
     image = "params/img"
-    text = "params/txt"
     pooling = f"{image}/MAPHead_0"
-    # Some old checkpoints have two tables of positions, to be added.
-    names = (f"{text}/pos_embedding", f"{text}/Encoder_0/pos_embedding")
-    positions = tuple(name for name in names if name == names[0] or name in weights.shapes)
+    image_rows = [
+        Row("patches/kernel", (f"{image}/embedding/kernel",)),
+        Row("patches/bias", (f"{image}/embedding/bias",)),
+        Row("patches/position_embeddings", (f"{image}/pos_embedding",), only_row),
+        *_big_vision_layers("block", f"{image}/Transformer", config.image_tower.layers, weights),
+        *_big_vision_norm("post_norm", f"{image}/Transformer/encoder_norm"),
+        Row("pooling/probe", (f"{pooling}/probe",)),
+        *_big_vision_layer("pooling", pooling),
+        *_big_vision_norm("pooling/output_norm", f"{pooling}/LayerNorm_0"),
+    ]
+
+    text = "params/txt"
+    positions = [f"{text}/pos_embedding"]
+    if f"{text}/Encoder_0/pos_embedding" in weights.shapes:
+        positions.append(f"{text}/Encoder_0/pos_embedding")  # some old checkpoints have two tables, to be added
+    text_rows = [
+        Row("embeddings/token_embeddings", (f"{text}/Embed_0/embedding",)),
+        Row("embeddings/position_embeddings", tuple(positions), lambda *tables: sum(map(only_row, tables))),
+        Row("embeddings/type_embeddings", tuple(positions[:1]), lambda table: no_types(only_row(table))),
+        *_big_vision_layers("layer", f"{text}/Encoder_0", config.text_tower.layers, weights),
+        *_big_vision_norm("final_norm", f"{text}/Encoder_0/encoder_norm"),
+    ]
     return {
-        "image_encoder": [
-            Row("patches/kernel", (f"{image}/embedding/kernel",)),
-            Row("patches/bias", (f"{image}/embedding/bias",)),
-            Row("patches/position_embeddings", (f"{image}/pos_embedding",), only_row),
-            *layers("block", f"{image}/Transformer", config.image_tower.layers),
-            *norm("post_norm", f"{image}/Transformer/encoder_norm"),
-            Row("pooling/probe", (f"{pooling}/probe",)),
-            *inner("pooling", pooling),
-            *norm("pooling/output_norm", f"{pooling}/LayerNorm_0"),
-        ],
-        "text_encoder": [
-            Row("embeddings/token_embeddings", (f"{text}/Embed_0/embedding",)),
-            Row("embeddings/position_embeddings", positions, lambda *tables: sum(map(only_row, tables))),
-            Row("embeddings/type_embeddings", positions[:1], lambda table: no_types(only_row(table))),
-            *layers("layer", f"{text}/Encoder_0", config.text_tower.layers),
-            *norm("final_norm", f"{text}/Encoder_0/encoder_norm"),
-        ],
+        "image_encoder": image_rows,
+        "text_encoder": text_rows,
         "image_text_head": _big_vision_head(config, weights),
         **_numbers("params/t", "params/b"),
     }
+
+
+def _big_vision_layers(ours: str, theirs: str, count: int, weights: WeightFile) -> list[Row]:
+    """Returns the rows of a tower's layers.
+
+    In the file layers are single arrays, `encoderblock_3/…`, or stacked, `encoderblock/…` with an axis for the layers
+    in front.
+    """
+    rows = []
+    block = f"{theirs}/encoderblock"
+    is_stacked = any(name.startswith(f"{block}/") for name in weights.shapes)
+    for number in range(count):
+        layer = f"{ours}_{number}"
+        if is_stacked:
+            source = block
+            pick = operator.itemgetter(number)
+        else:
+            source = f"{block}_{number}"
+            pick = as_is
+        rows += _big_vision_layer(layer, source, pick)
+        rows += _big_vision_norm(f"{layer}/attention_norm", f"{source}/LayerNorm_0", pick)
+        rows += _big_vision_norm(f"{layer}/output_norm", f"{source}/LayerNorm_1", pick)
+    return rows
+
+
+def _big_vision_layer(ours: str, theirs: str, pick: Callable = as_is) -> list[Row]:
+    """Returns the rows of a layer's attention and feed-forward network; `pick` takes a layer out of stacked layers."""
+    attention = f"{theirs}/MultiHeadDotProductAttention_0"
+    feed_forward = f"{theirs}/MlpBlock_0"
+    projections = [f"{attention}/{projection}" for projection in ("query", "key", "value")]
+
+    def joined_kernels(*kernels):  # [width, heads, size] each, after `pick`
+        layers = [pick(kernel) for kernel in kernels]
+        return side_by_side(*[layer.reshape(layer.shape[0], -1) for layer in layers])
+
+    def joined_biases(*biases):  # [heads, size] each
+        return side_by_side(*[pick(bias).reshape(-1) for bias in biases])
+
+    def output_kernel(kernel):  # [heads, size, width]
+        return pick(kernel).reshape(-1, kernel.shape[-1])
+
+    return [
+        Row(f"{ours}/qkv/kernel", tuple(f"{name}/kernel" for name in projections), joined_kernels),
+        Row(f"{ours}/qkv/bias", tuple(f"{name}/bias" for name in projections), joined_biases),
+        Row(f"{ours}/attention_output/kernel", (f"{attention}/out/kernel",), output_kernel),
+        Row(f"{ours}/attention_output/bias", (f"{attention}/out/bias",), pick),
+        Row(f"{ours}/intermediate/kernel", (f"{feed_forward}/Dense_0/kernel",), pick),
+        Row(f"{ours}/intermediate/bias", (f"{feed_forward}/Dense_0/bias",), pick),
+        Row(f"{ours}/output/kernel", (f"{feed_forward}/Dense_1/kernel",), pick),
+        Row(f"{ours}/output/bias", (f"{feed_forward}/Dense_1/bias",), pick),
+    ]
+
+
+def _big_vision_norm(ours: str, theirs: str, pick: Callable = as_is) -> list[Row]:
+    """Returns the rows of a layer normalisation."""
+    return [Row(f"{ours}/gamma", (f"{theirs}/scale",), pick), Row(f"{ours}/beta", (f"{theirs}/bias",), pick)]
 
 
 def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
@@ -183,7 +190,11 @@ def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP in `weights`.
 
-    `weights`: a folder or .npz file. Raises `UserError` for another model, architecture or preprocessing.
+    Args:
+      weights: a folder or .npz file.
+
+    Raises:
+      UserError: another model, architecture or preprocessing.
     """
     path = folder_of_two_towers(weights)
     file = open_weights(path)
@@ -247,25 +258,6 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
 def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
     """Sets both towers to the arrays' sizes; patches, activation and epsilon are SigLIP's."""
     shapes = weights.shapes
-
-    def tower(part: str, encoder: str) -> dict:
-        """Returns {field: value} of a tower's sizes."""
-        names = [name for name in shapes if name.startswith(f"params/{part}/{encoder}/encoderblock")]
-        queries = [name for name in names if name.endswith("_0/query/kernel")]
-        wide = [name for name in names if name.endswith("Dense_0/kernel")]
-        if not queries or not wide:
-            raise UserError(f"{weights.path} has no {encoder} in params/{part}: expected big_vision's SigLIP.")
-        *stacked, hidden, heads, _ = shapes[queries[0]]
-        layers = stacked[0] if stacked else len(queries)
-        return dict(
-            layers=layers,
-            hidden_size=hidden,
-            heads=heads,
-            feed_forward_size=shapes[wide[0]][-1],
-            activation="gelu_tanh",
-            epsilon=1e-6,
-        )
-
     patches = shapes.get("params/img/embedding/kernel", ())
     positions = shapes.get("params/img/pos_embedding", ())
     texts = shapes.get("params/txt/pos_embedding", ())
@@ -277,25 +269,41 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
         )
     patch_size = patches[0]
     image_size = round(positions[1] ** 0.5) * patch_size
-    config.image_tower.update(tower("img", "Transformer"))
+    config.image_tower.update(_big_vision_sizes(weights, "params/img", "Transformer"))
     config.image_tower.update(
         dict(name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size)
     )
-    config.text_tower.update(**tower("txt", "Encoder_0"), max_length=texts[-2])
+    config.text_tower.update(**_big_vision_sizes(weights, "params/txt", "Encoder_0"), max_length=texts[-2])
     config.embedding_size = shapes.get(f"{HEAD}/kernel", (0, config.text_tower.hidden_size))[1]
+
+
+def _big_vision_sizes(weights: WeightFile, tower: str, encoder: str) -> dict[str, object]:
+    """Returns {field: value} of a tower's layers, by the shapes of their arrays; raises `UserError` without any."""
+    shapes = weights.shapes
+    names = [name for name in shapes if name.startswith(f"{tower}/{encoder}/encoderblock")]
+    queries = [name for name in names if name.endswith("_0/query/kernel")]
+    feed_forward = [name for name in names if name.endswith("Dense_0/kernel")]
+    if not queries or not feed_forward:
+        raise UserError(f"{weights.path} has no {encoder} in {tower}: expected big_vision's SigLIP.")
+    # [width, heads, size] for each layer, or [layers, width, heads, size].
+    *stacked, hidden_size, heads, _ = shapes[queries[0]]
+    layers = len(queries)
+    if stacked:
+        layers = stacked[0]
+    return dict(
+        layers=layers,
+        hidden_size=hidden_size,
+        heads=heads,
+        feed_forward_size=shapes[feed_forward[0]][-1],
+        activation="gelu_tanh",
+        epsilon=1e-6,
+    )
 
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
     """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
     path = folder_of_two_towers(weights)
-    file = open_weights(path)
-    if _is_open_clip(path):
-        tokens = open_clip_siglip.TOKENS
-    elif path.is_dir():
-        tokens = "text_model.embeddings.token_embedding.weight"
-    else:
-        tokens = "params/txt/Embed_0/embedding"
-    rows = file.shapes.get(tokens, (0,))[0]
+    row_count = _token_count(path)
     if path.is_dir():
         check_settings(path, "siglip")
         _check_end(path)
@@ -307,7 +315,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
             f"{path} holds no vocabulary: give the SentencePiece model or tokenizer.json of its training with "
             "--vocabulary=FILE."
         )
-    lines, model = vocabularies.read_sentence_pieces(source, rows)
+    lines, model = vocabularies.read_sentence_pieces(source, row_count)
     layout = LAYOUTS[model]
     if as_trained:
         cleaning = ("lower_ascii",)
@@ -317,6 +325,17 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
         cleaning = HUGGING_FACE_CLEANING[layout]
     vocabularies.use_sentence_pieces(config, lines, layout, cleaning)
     return lines
+
+
+def _token_count(path: pathlib.Path) -> int:
+    """Returns how many rows the table of tokens has, 0 where it is missing: `load_weights` says then what is wrong."""
+    if _is_open_clip(path):
+        name = open_clip_siglip.TOKENS
+    elif path.is_dir():
+        name = "text_model.embeddings.token_embedding.weight"
+    else:
+        name = "params/txt/Embed_0/embedding"
+    return open_weights(path).shapes.get(name, (0,))[0]
 
 
 def _check_end(folder: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -54,7 +55,7 @@ def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a layout that keeps `count` rows of a table from `first` on."""
-    return lambda table: table[first : first + count]
+    return operator.itemgetter(slice(first, first + count))
 
 
 def only_row(table: np.ndarray) -> np.ndarray:
@@ -166,9 +167,12 @@ def _problems(
             wrong.append(f"{shapes} for {name} {list(shape)}")
     problems = []
     for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong)):
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        if names:
-            problems.append(f"{len(names)} {heading} ({', '.join(names[:SHOWN])}{more})")
+        if not names:
+            continue
+        shown = ", ".join(names[:SHOWN])
+        if len(names) > SHOWN:
+            shown += f" and {len(names) - SHOWN} more"
+        problems.append(f"{len(names)} {heading} ({shown})")
     return problems
 
 
@@ -197,7 +201,8 @@ def assign_parts(
 ) -> None:
     """Calls `assign` for the `parts` of a model, as `weights_by_part` names them, that it has.
 
-    `tables`: {part: its rows}. The file may hold other parts, too.
+    Args:
+      tables: {part: its rows}. The file may hold other parts, too.
     """
     by_part = model.weights_by_part()
     table: list[Row] = []

@@ -56,7 +56,8 @@ def read_settings(folder: pathlib.Path) -> dict:
 def check_settings(folder: pathlib.Path, family: str) -> None:
     """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not supported.
 
-    `family`: a key of `_CLASSES`.
+    Args:
+      family: a key of `_CLASSES`.
     """
     path = folder / SETTINGS
     settings = read_settings(folder)
@@ -109,35 +110,41 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
     settings = read_settings(folder)
     tokenizer = read_tokenizer(folder)
     path = folder / TOKENIZER
-    lower = None
-    strip = None
-    chinese = True
+    normalizer = {"lowercase": None, "strip_accents": None, "handle_chinese_chars": True}  # `None`: not said
     if tokenizer:
         check_template(tokenizer, "[CLS]", "[SEP]", path)
         normalizer = _normalizer(tokenizer, path)
-        lower = normalizer["lowercase"]
-        strip = normalizer["strip_accents"]
-        chinese = normalizer["handle_chinese_chars"]
         _check_words(tokenizer, path)
-    # A BERT's own class makes its steps of these keys, and passes over tokenizer.json.
-    is_bert = settings.get("tokenizer_class") not in _ANY[1:]
     for key in ("do_lower_case", "tokenize_chinese_chars"):
         if settings.get(key) is not None:
             check_json(settings[key], bool, key, folder / SETTINGS)
-    if is_bert and settings:
-        if lower is None:
-            lower = True
-        lower = settings.get("do_lower_case", lower)
-        strip = settings.get("strip_accents", strip)
-        chinese = settings.get("tokenize_chinese_chars", chinese) is not False
-    if lower is None and not settings and not tokenizer:
-        lower = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")
-    if strip is None:
-        strip = lower
+    if settings and settings.get("tokenizer_class") not in _ANY[1:]:  # a file that names no class is a BERT's
+        normalizer = _by_bert_class(settings, normalizer)
+    lower_case = normalizer["lowercase"]
+    if lower_case is None and not settings and not tokenizer:
+        lower_case = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")
+    strip_accents = normalizer["strip_accents"]
+    if strip_accents is None:
+        strip_accents = lower_case
+    cleaning = ()
+    if not normalizer["handle_chinese_chars"]:
+        cleaning = (WHOLE_CHINESE,)
+    return {"lower_case": bool(lower_case), "strip_accents": bool(strip_accents), "cleaning": cleaning}
+
+
+def _by_bert_class(settings: Mapping, normalizer: Mapping[str, bool | None]) -> dict[str, bool | None]:
+    """Returns a normalizer's settings as a BERT's own class has them, which makes its steps of tokenizer_config.json.
+
+    The settings of tokenizer.json's `normalizer` count only where that file does not say them.
+    """
+    lower_case = normalizer["lowercase"]
+    if lower_case is None:
+        lower_case = True
+    chinese = settings.get("tokenize_chinese_chars", normalizer["handle_chinese_chars"])
     return {
-        "lower_case": bool(lower),
-        "strip_accents": bool(strip),
-        "cleaning": () if chinese else (WHOLE_CHINESE,),
+        "lowercase": settings.get("do_lower_case", lower_case),
+        "strip_accents": settings.get("strip_accents", normalizer["strip_accents"]),
+        "handle_chinese_chars": chinese is not False,
     }
 
 

@@ -101,7 +101,11 @@ class WeightFile:
         return self._with_names({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
 
     def _with_names(self, originals: dict[str, str]) -> WeightFile:
-        """Returns some of the weights under other names; `originals`: {new name: name in this file}."""
+        """Returns some of the weights under other names.
+
+        Args:
+          originals: {new name: name in this file}.
+        """
 
         def read(name: str):
             return self._read(originals[name])

@@ -113,8 +113,12 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
 def lower_in_subprocess(config: ConfigDict, *sizes: int) -> bytes:
     """Returns the module of `lower_step`, made in another process: the memory of weights is free when that ends.
 
-    `sizes`: the vocabulary's, images, texts and replicas, as `lower_step` takes them. Raises `UserError` as
-    `lower_step`, and if the process ends without an answer.
+    Args:
+      config: a configuration that is set for a TPU.
+      sizes: the vocabulary's size and the numbers of images, texts and replicas, as `lower_step` takes them.
+
+    Raises:
+      UserError: as `lower_step`, and if the process ends without an answer.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -285,10 +289,10 @@ def _measured_memory(measurement: Measurement) -> Iterator[str]:
 def _measured_speed(measurement: Measurement) -> Iterator[str]:
     """Yields lines on the time of a step and of the run."""
     steps = measurement.config.train.steps
-    part = ""
-    if measurement.share != 1 / measurement.replicas:
-        part = f" of {measurement.share:.2%} of the batch"
-    yield f"\nA step takes {measurement.seconds:.4f} seconds (measured in steps{part}, input included)."
+    measured_in = "steps"
+    if measurement.is_partial:
+        measured_in = f"steps of {measurement.share:.2%} of the batch"
+    yield f"\nA step takes {measurement.seconds:.4f} seconds (measured in {measured_in}, input included)."
     hours = _number(steps * measurement.seconds / 3600)
     yield (
         f"{_number(1 / measurement.seconds)} steps per second; {steps:,} steps take {hours} hours, without start, "

@@ -30,7 +30,7 @@ from mural_tf.models.build import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.embedder import embedder_of
 from mural_tf.runs.import_pretrained import workdir_of
-from mural_tf.runs.pretrain import train_and_finish
+from mural_tf.runs.pretrain import Start, train_and_finish
 from mural_tf.runs.tuning import TunedStart, check_dev, inherited, settings_by_data
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -73,11 +73,12 @@ def finetune(
     source = workdir_of(source, workdir)
     if config.method.get("student"):
         config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
+    open_batches = [name for name in ("image_text_batch", "text_text_batch") if not config.train[name]]
     config, initialize = starting_point(as_begun(config, workdir, given), source, given)
     check_dev(config)
-    start = None
+    start = Start(open_batches)
     if initialize is not None:
-        start = TunedStart(initialize)
+        start = TunedStart(initialize, open_batches)
     train_and_finish(config, workdir, tpu, debug_nans, profile, start)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -133,46 +133,73 @@ def _is_exported(export: pathlib.Path, steps: int) -> bool:
 
 
 def finish_run(
-    measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, evaluation_of=SplitEvaluation
+    measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, make_evaluator: Callable = SplitEvaluation
 ) -> None:
-    """Evaluates by `evaluation_of(measured, config, split)`, exports and searches, then prints the summary.
+    """Evaluates, exports and searches, then prints the summary.
 
     Each file appears when it is complete, and the summary last: an interrupted end of a run can be repeated.
+
+    Args:
+      measured: the trained model.
+      config: the run's configuration.
+      workdir: the run's folder.
+      make_evaluator: returns, from (measured, config, split), what measures the model, as `SplitEvaluation` does.
     """
     step = config.train.steps
     seconds = {"training": training_seconds(read_metrics(workdir))}
     print(f"Evaluating on {config.evaluation.split} …", flush=True)
-    evaluate = evaluation_of(measured, config, config.evaluation.split)
+    evaluator = make_evaluator(measured, config, config.evaluation.split)
     with _timed(seconds, "evaluation"):
-        evaluation = evaluate(step)
+        evaluation = evaluator(step)
     if evaluation is not None:
-        # A run that was killed after its evaluation has the row already.
-        keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))
-        row = metrics_row([evaluation], step, config.data.directory, existing_name(workdir, "result"))
-        append_metrics(workdir, row)
-        write_report(evaluation, workdir, model=display_name(workdir), data_dir=config.data.directory, step=step)
-    export = workdir / EXPORT
-    if config.train.export and (export / VERSIONS).is_dir():
-        print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
-    elif config.train.export and not _is_exported(export, step):
-        print("Exporting …", flush=True)
-        evaluated = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
-        with _timed(seconds, "export"):
-            export_model(measured.at(step), measured.tokenizer, config, export, evaluated, overwrite=True)
-    embedder = None if evaluation is None else measured.embedder(step)
+        _save_evaluation(evaluation, evaluator.name, config, workdir)
+    if config.train.export:
+        _export(measured, config, workdir, seconds)
+    embedder = None
+    if evaluation is not None:
+        embedder = measured.embedder(step)
     print("Writing the report …", flush=True)
+    searches = {}
     with _timed(seconds, "search"):
-        searches = {} if embedder is None else find_examples(evaluation, embedder, config)
+        if embedder is not None:
+            searches = find_examples(evaluation, embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
     summary = _summary(config, workdir, evaluation, searches)
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)
 
 
+def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Writes the numbers of the last step's evaluation to metrics.jsonl, and their report."""
+    step = config.train.steps
+    data = config.data.directory
+    # A run that was killed after its evaluation has the row already.
+    keep_metrics(workdir, lambda row: not has_evaluation(row, name, step))
+    append_metrics(workdir, metrics_row([evaluation], step, data, existing_name(workdir, "result")))
+    write_report(evaluation, workdir, model=display_name(workdir), data_dir=data, step=step)
+
+
+def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, seconds: dict[str, float]) -> None:
+    """Exports the result unless it is exported already, and sets `seconds["export"]`."""
+    step = config.train.steps
+    folder = workdir / EXPORT
+    if (folder / VERSIONS).is_dir():
+        print(f"{folder} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
+    elif not _is_exported(folder, step):
+        print("Exporting …", flush=True)
+        measured_on = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
+        with _timed(seconds, "export"):
+            export_model(measured.at(step), measured.tokenizer, config, folder, measured_on, overwrite=True)
+
+
 def _summary(
     config: ConfigDict, workdir: pathlib.Path, evaluation: Evaluation | None, searches: Mapping[str, Sequence]
 ) -> dict[str, object]:
-    """Returns the values of the summary; `searches`: the result of `find_examples`."""
+    """Returns the values of the summary.
+
+    Args:
+      searches: the result of `find_examples`.
+    """
     metrics = {}
     table = ""
     if evaluation is not None:
@@ -230,19 +257,25 @@ def _next_commands(config: ConfigDict, workdir: pathlib.Path, split: str, is_eva
     """Returns the commands that search, evaluate and fine-tune the model of a finished run."""
     data = config.data.directory
     export = workdir / EXPORT
-    source = f"{workdir} --trust" if names_code(config) else str(workdir)
     method = method_class(config.model)
-    commands = []
+    trust = ["--trust"] if names_code(config) else []  # a workdir whose configuration names code is not loaded without
+    commands = []  # lists of arguments
     if has_images(config.image_tower):
         # A workdir has the states of texts that training made, so that an index takes half of the time.
-        model = export if names_code(config) and export.exists() else workdir
-        part = f" --split={split}" if is_evaluated else ""
-        commands.append(f"python -m mural_tf search index {data}{part} --model={model} --output=my_index")
+        model = workdir
+        if names_code(config) and export.exists():
+            model = export  # needs no --trust
+        index = ["search", "index", data]
+        if is_evaluated:
+            index.append(f"--split={split}")
+        commands.append([*index, f"--model={model}", "--output=my_index"])
     if is_evaluated:
-        commands.append(f"python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}")
+        commands.append(["evaluate", f"--model={workdir}", *trust, f"--data_dir={data}", f"--split={split}"])
     if takes_steps(method):
-        # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
-        change = " --config.other_method=True" if method.starts_from else ""
-        tuned = f"--workdir={display_name(workdir)}_tuned --config.data.directory={data}"
-        commands.append(f"python -m mural_tf finetune --config=finetune{change} --from={source} {tuned}")
-    return commands
+        finetune = ["finetune", "--config=finetune"]
+        if method.starts_from:
+            # Fine-tuning on captions follows a stage only if it is told to; otherwise the stage goes on as itself.
+            finetune.append("--config.other_method=True")
+        finetune += [f"--from={workdir}", *trust, f"--workdir={display_name(workdir)}_tuned"]
+        commands.append([*finetune, f"--config.data.directory={data}"])
+    return [" ".join(["python -m mural_tf", *arguments]) for arguments in commands]

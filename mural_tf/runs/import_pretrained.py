@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.config import has_images
 from mural_lite.errors import UserError
-from mural_lite.files import as_path, read_json, write_whole
+from mural_lite.files import as_path, exclusive_lock, read_json, storage_errors, write_whole
 from mural_lite.remote_folders import display_name, local_copy, local_folder, local_model
 from mural_lite.trust import settle_handles
 from mural_lite.vectors import model_digest
@@ -104,11 +104,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     """Does the work of `import_into_workdir` in a local folder."""
     _check_empty(workdir)
     if source == WORKDIR:
-        if onto:
-            raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, value in {"text": text, "as_trained": as_trained}.items():
-            if value:
-                raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
+        _check_flags_of_workdir(onto=onto, text=text, as_trained=as_trained)
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
@@ -119,7 +115,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
         open_workdir(workdir, config)
         save_vocabulary(pieces, workdir / "vocabulary.txt")
         save_weights(model, workdir / "checkpoints", 0)
-    sources = f"{weights} and {text}" if text else weights
+    sources = weights
+    if text:
+        sources = f"{weights} and {text}"
     size = f"{config.model} with {trainable_parameters(model):,} parameters"
     print(f"Imported {sources} into {display_name(workdir)}: {size}.")
     if fresh_parts:
@@ -127,6 +125,15 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
             f"Not in the weights, so fresh: {', '.join(fresh_parts)}. Train before use, for example with "
             "`python -m mural_tf finetune`."
         )
+
+
+def _check_flags_of_workdir(onto, text, as_trained) -> None:
+    """Raises `UserError` for flags that only weights from elsewhere take."""
+    if onto:
+        raise UserError("A workdir has all parts: leave --onto out.")
+    for flag, value in {"text": text, "as_trained": as_trained}.items():
+        if value:
+            raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
 
 
 def _check_empty(workdir: pathlib.Path) -> None:
@@ -140,7 +147,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     if source != WORKDIR:
         weights = local_model(weights)
         _check_folder(source, weights)
-    before = None
+    before = None  # the model whose other parts stay
     pieces: list[str] = []
     if onto:
         before, tokenizer, config, _ = load_trained(local_model(onto))
@@ -163,12 +170,12 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
         model = build_model(config.copy_and_resolve_references(), len(pieces))
     for family, folder, parts in parts_from:
         importer_of(family).load_weights(folder, model, config, parts)
-    copied: list[str] = []
+    filled = set(loaded)
     if before is not None:
-        copied = _copy_parts(before, model, loaded)
-    fresh_parts = [name for name in model.weights_by_part() if name not in loaded and name not in copied]
+        filled.update(_copy_parts(before, model, loaded))
     if not has_images(config.image_tower):
-        fresh_parts = [name for name in fresh_parts if name != "image_encoder"]
+        filled.add("image_encoder")  # it has no weights
+    fresh_parts = [name for name in model.weights_by_part() if name not in filled]
     return model, config, pieces, fresh_parts
 
 
@@ -188,7 +195,15 @@ def _configure(
 ) -> tuple[ConfigDict, list[str]]:
     """Returns the configuration with the architecture of weights, and their vocabulary or [].
 
-    Raises `UserError` for images and texts that are not embedded into one space.
+    Args:
+      config: the configuration before.
+      parts_from: the weights to load: the source's, then the weights of the text tower `text`, if it is given.
+      loaded: the names of all parts that are loaded.
+      weights, onto, text: the folders, as the user named them, for messages.
+      as_trained: whether pixels and casing are read as the source's trainers read them.
+
+    Raises:
+      UserError: images and texts that are not embedded into one space.
     """
     pieces: list[str] = []
     size_at_first = config.embedding_size
@@ -240,10 +255,14 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
         )
     imported = as_path(f"{str(workdir).rstrip('/')}_{role}")
     origin = {"source": source, "digest": model_digest(local_model(source))}
-    if not imported.exists() or not has_checkpoint(local_copy(imported)):
-        import_into_workdir(family, source, imported)
-        write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
-        return str(imported)
+    # Workers of one run start together: the first imports, the others wait for it.
+    with storage_errors(imported):
+        imported.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(imported.with_name(f".{imported.name}.lock")):
+        if not imported.exists() or not has_checkpoint(local_copy(imported)):
+            import_into_workdir(family, source, imported)
+            write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
+            return str(imported)
     if not (imported / IMPORTED).exists():  # it was made before origins were kept
         return str(imported)
     recorded = read_json(imported / IMPORTED)

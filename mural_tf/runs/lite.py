@@ -84,7 +84,7 @@ class Choice:
 
 
 def choices(content: bytes, precision: str) -> list[Choice]:
-    """Returns the choices to try for a float32 encoder, in order; `precision`: only this one, "" for all."""
+    """Returns the choices to try for a float32 encoder, in order; with a `precision` only that one."""
     if precision:
         return [Choice(precision)]
     layers = layers_of(content)
@@ -133,8 +133,8 @@ def export_lite(
         "heads": list(model.head_names[1:]),
         "text": settings | {"sha256": hashlib.sha256(vocabulary).hexdigest()},
         "languages": languages,
-        "bytes": {},
-        "bound": 2.0,
+        "bytes": {},  # filled when all files are written
+        "bound": 2.0,  # accepts any vectors, until the trial has measured them
     }
     del model
     with whole_folder(export / FOLDER, DESCRIPTION) as partial:
@@ -146,11 +146,15 @@ def export_lite(
             trial.choose(name, choices(content, precision))
         report = trial.report()
         _write(partial / REPORT, report)
-        files = [path for path in sorted(partial.iterdir()) if path.name != DESCRIPTION]
-        sizes = {path.name: path.stat().st_size for path in files}
-        description |= dict(bytes=sizes, bound=trial.bound)
+        description["bytes"] = _sizes_of_files(partial)
+        description["bound"] = trial.bound
         _write(partial / DESCRIPTION, description)
     return report
+
+
+def _sizes_of_files(folder: pathlib.Path) -> dict[str, int]:
+    """Returns {name: bytes} of the files that lite.json describes."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != DESCRIPTION}
 
 
 def _trained_languages(export: pathlib.Path) -> list[str]:
@@ -275,10 +279,11 @@ class _Trial:
             return {}
         self._texts = list(self._original.texts) or self._texts
         recalls = {}
-        for key, value in metrics.items():
+        for key, value in metrics.items():  # keys are retrieval/LANGUAGE_OR_GROUP/METRIC
             name, _, metric = key.rpartition("/")
             _, _, language = name.partition("/")
-            if metric == "mean_recall" and f"retrieval/{language}/text_to_image/recall@1" in metrics:  # not a group
+            is_language = f"retrieval/{language}/text_to_image/recall@1" in metrics  # groups have only means
+            if metric == "mean_recall" and is_language:
                 recalls[language] = value
         return recalls
 
@@ -396,9 +401,11 @@ def describe(report: dict) -> str:
             if row["lost"]:
                 language = max(row["lost"], key=row["lost"].get)
                 loss = f"{row['lost'][language]:.2f} in {language}"
-            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}  {loss}"
-            mark = "  <- chosen" if row["chosen"] else ""
-            lines.append(f"{name:14} {row['kind']:38} {numbers}{mark}")
+            numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}"
+            line = f"{name:14} {row['kind']:38} {numbers}  {loss}"
+            if row["chosen"]:
+                line += "  <- chosen"
+            lines.append(line)
     return "\n".join(lines)
 
 
@@ -412,30 +419,37 @@ NORMAL = 1
 
 
 def write_places(model: bytes, path: pathlib.Path) -> None:
-    """Writes the positions of the pieces in a SentencePiece model's file, and hashes to find pieces by their text."""
+    """Writes where the pieces are in a SentencePiece model's file, and hashes to find pieces by their text.
+
+    few_pieces.py reads a text with only those pieces of a large model that occur in it. The arrays, for N pieces, are
+    "hashes", uint32 [N], in their order, and "ids", int32 [N], of the pieces with these hashes; "spans", uint32 [N, 2],
+    the begin and end of each piece by its id; "always", int32, ids of pieces that every text needs; "others", uint32
+    [K, 2], begin and end of the model's other fields; "longest", the characters of the longest piece.
+    """
     plain_type = bytes([NORMAL])
     separator = byte_characters()[SEPARATOR].encode("utf-8")
     spans: list[tuple[int, int]] = []
     texts: list[bytes] = []
-    scores: list[tuple[float, int]] = []
+    scored_ids: list[tuple[float, int]] = []
     always: list[int] = []
     others: list[tuple[int, int]] = []
     for field, begin, value, end in fields(model, 0, len(model)):
         if field == PIECE:
+            piece_id = len(spans)
             parts = {part: model[first:last] for part, _, first, last in fields(model, value, end)}
             text = parts.get(TEXT, b"")
             if parts.get(TYPE, plain_type) == plain_type:
                 score = np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0]
-                scores.append((score, len(spans)))
+                scored_ids.append((score, piece_id))
             elif not text.startswith(separator):  # whole words in bytes are many, and are found by their text
-                always.append(len(spans))
+                always.append(piece_id)
             spans.append((begin, end))
             texts.append(text)
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
-    if scores:  # unknown characters are weighed by the lowest and the highest, see few_pieces.py
-        _, lowest = min(scores)
-        _, highest = max(scores)
+    if scored_ids:  # unknown characters are weighed by the lowest and the highest score, see few_pieces.py
+        _, lowest = min(scored_ids)
+        _, highest = max(scored_ids)
         always += [lowest, highest]
     hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
     order = np.argsort(hashes, kind="stable")

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import pathlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import tensorflow as tf
@@ -28,7 +28,7 @@ from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finis
 from mural_tf.runs.finished import SUMMARY, is_finished
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.training.batch_sizes import check_train
+from mural_tf.training.batch_sizes import check_train, round_batches
 from mural_tf.training.callbacks import StopRequested, StopSignals
 from mural_tf.training.checkpoints import has_checkpoint, save_result
 from mural_tf.training.failures import failures_in_one_line
@@ -74,91 +74,159 @@ def train_and_finish(
     profile: str,
     start: Start | None = None,
 ) -> None:
-    """Does the work of pretraining and fine-tuning; `start`: where weights come from, `None`: from scratch."""
+    """Does the work of pretraining and fine-tuning.
+
+    Args:
+      config, workdir, tpu, debug_nans, profile: as in `pretrain`.
+      start: where weights come from; `None`: from scratch.
+    """
     start = start or Start()
     config, pieces = _with_weights_of_towers(complete(config))
     check_places(config)
-    steps = parse_profile(profile, config.train.steps)
+    profiled_steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
     settle_vocabulary(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    round_batches(config, start.open_batches, strategy.num_replicas_in_sync)
     check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data)  # which also finds mistakes before data are fetched and drawn
     folders = [workdir]
     folders += [source.directory for source in sources]
     check_places_of_pod(strategy, folders)
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
-        writes = is_chief(strategy) and not is_finished(folder, config.train.steps)
+        lock = contextlib.nullcontext()
+        if is_chief(strategy) and not is_finished(folder, config.train.steps):
+            lock = lock_workdir(folder)
         try:
-            lock = contextlib.nullcontext()
-            if writes:
-                lock = lock_workdir(folder)
-            with lock:
-                with failures_in_one_line(config, strategy):
-                    finished = _train_in_workdir(config, pieces, folder, strategy, steps, debug_nans, start, signals)
+            with lock, failures_in_one_line(config, strategy):
+                is_complete = _train_in_workdir(
+                    config, pieces, folder, strategy, profiled_steps, debug_nans, start, signals
+                )
         except StopRequested:
-            finished = False
-    if not finished:
-        name = "a signal of another worker" if signals.received is None else signals.received.name
-        message = f"Stopped by {name}; everything is saved in {workdir}. The same command goes on from there."
+            is_complete = False
+    if not is_complete:
+        cause = "a signal of another worker"
+        if signals.received is not None:
+            cause = signals.received.name
+        message = f"Stopped by {cause}; everything is saved in {workdir}. The same command goes on from there."
         if signals.received == signal.SIGINT:
             raise KeyboardInterrupt(message)
         print(message)
 
 
-def _train_in_workdir(config, pieces, workdir, strategy, profile, debug_nans, start: Start, signals) -> bool:
-    """Trains in a local workdir and finishes the run; returns whether the run reached its last step."""
+def _train_in_workdir(
+    config: ConfigDict,
+    pieces: list[str],
+    workdir: pathlib.Path,
+    strategy: tf.distribute.Strategy,
+    profile: tuple[int, int] | None,
+    debug_nans: bool,
+    start: Start,
+    signals: StopSignals,
+) -> bool:
+    """Trains in a local workdir and finishes the run; returns whether the run reached its last step.
+
+    Args:
+      config: the complete configuration.
+      pieces: the vocabulary of the weights that the text tower starts with, or [].
+      workdir: a folder of this machine.
+      strategy: the strategy of the run.
+      profile: (first, last) step to profile, or `None`.
+      debug_nans: stop at the first operation that yields NaN or infinity.
+      start: where weights come from.
+      signals: entered; they end the run with everything saved.
+    """
     writes = is_chief(strategy)
-    opens = writes and not is_finished(workdir, config.train.steps)
-    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=opens))
-    if opens:
-        (workdir / SUMMARY).unlink(missing_ok=True)  # of the run before it was lengthened
+    may_change_workdir = writes and not is_finished(workdir, config.train.steps)
+    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=may_change_workdir))
+    if may_change_workdir:
+        # A run that was lengthened has the summary of the shorter one, which would say that it is finished.
+        (workdir / SUMMARY).unlink(missing_ok=True)
     if is_finished(workdir, config.train.steps):
         print(f"{display_name(workdir)} is finished: {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True
-    # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
+    _set_up_compilation(config, debug_nans)
+    keras.utils.set_random_seed(config.seed)
+    tokenizer = _in_turn(strategy, workdir, lambda: _prepare(config, pieces, workdir))
+    with strategy.scope():
+        model = _build_model(config, tokenizer, workdir, strategy, start)
+    _announce_training(model, config, workdir, strategy)
+    measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
+    evaluate = None
+    if takes_steps(type(model)):
+        evaluate = start.evaluation(measured, config, "dev")
+    is_complete = fit(
+        model,
+        tokenizer,
+        config,
+        workdir,
+        strategy,
+        signals,
+        evaluate,
+        make_columns=columns_of,
+        make_observers=functools.partial(observers, profile=profile),
+    )
+    signals.check()
+    if is_complete and writes:
+        start.settle(model, measured, evaluate, config, workdir)  # saves averaged, mixed or chosen weights as result
+        finish_run(measured, config, workdir, start.evaluation)
+    return is_complete
+
+
+def _set_up_compilation(config: ConfigDict, debug_nans: bool) -> None:
+    """Chooses whether XLA compiles parts of a step, and whether every operation's result is checked for NaN."""
     if debug_nans or config.train.jit:
+        # Neither the check nor the whole step's compiler looks into functions that are compiled by themselves.
         set_fusion("off")
     else:
         set_fusion(config.train.fused)
     if debug_nans:
         tf.debugging.enable_check_numerics()
-    keras.utils.set_random_seed(config.seed)
-    tokenizer = _in_turn(strategy, workdir, lambda: _prepare(config, pieces, workdir))
-    with strategy.scope():
-        if compiles_fused():
-            compile_first_quietly()
-        model = build_model(as_compiled(config, strategy), tokenizer.vocabulary_size)
-        start.prepare(model)
-        if not has_checkpoint(workdir):
-            start.fill(model, tokenizer, config, workdir, strategy)
-            model.begin(tokenizer, restored=start.is_trained)
-            if not takes_steps(type(model)):
-                model.learn(config, tokenizer, workdir)
-        model = on_features(model)
-        compile_model(model, config)
-    if writes:
+
+
+def _build_model(
+    config: ConfigDict,
+    tokenizer: WordPieceTokenizer,
+    workdir: pathlib.Path,
+    strategy: tf.distribute.Strategy,
+    start: Start,
+) -> DualEncoder:
+    """Returns the run's compiled model; without a checkpoint, with the weights before the first step.
+
+    Call it in the strategy's scope.
+    """
+    if compiles_fused():
+        compile_first_quietly()
+    model = build_model(as_compiled(config, strategy), tokenizer.vocabulary_size)
+    start.prepare(model)  # gives it, for example, a teacher, which no checkpoint holds
+    if not has_checkpoint(workdir):
+        start.fill(model, tokenizer, config, workdir, strategy)  # sets trained weights
+        model.begin(tokenizer, restored=start.is_trained)  # sets a method's own state before the first step
+        if not takes_steps(type(model)):
+            model.learn(config, tokenizer, workdir)  # takes the place of all steps
+    model = on_features(model)
+    compile_model(model, config)
+    return model
+
+
+def _announce_training(
+    model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, strategy: tf.distribute.Strategy
+) -> None:
+    """Prints what is trained, and where."""
+    if is_chief(strategy):
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {display_name(workdir)}.", flush=True)
     else:
         print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
-    measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
-    evaluate = None
-    if takes_steps(type(model)):
-        evaluate = start.evaluation(measured, config, "dev")
-    observers_of = functools.partial(observers, profile=profile)
-    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, columns_of, observers_of)
-    signals.check()
-    if reached and writes:
-        start.settle(model, measured, evaluate, config, workdir)
-        finish_run(measured, config, workdir, start.evaluation)
-    return reached
 
 
 class Start:
     """Where a run's weights come from, and the consequences: here from scratch; `tuning.TunedStart` tunes.
+
+    Args:
+      open_batches: fields of `config.train` that follow from the data, such as "image_text_batch".
 
     Attributes:
       evaluation: the kind of its evaluations on a split.
@@ -167,6 +235,9 @@ class Start:
 
     evaluation: ClassVar[type[SplitEvaluation]] = SplitEvaluation
     is_trained: ClassVar[bool] = False
+
+    def __init__(self, open_batches: Collection[str] = ()):
+        self.open_batches = open_batches
 
     def prepare(self, model: DualEncoder) -> None:
         """Gives a new model, at every start of the program, state that it needs besides its weights."""
@@ -218,7 +289,10 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
 
 
 def _prepare(config: ConfigDict, pieces: list[str], workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the tokenizer; `pieces`: the vocabulary of the weights that the text tower starts with, or []."""
+    """Returns the tokenizer of a run whose data are there and whose workdir has its vocabulary.
+
+    `pieces` is the vocabulary of the weights that the text tower starts with; [] if it starts without weights.
+    """
     check_optimizer(config.optimizer)
     prepare_data(config)
     if pieces and not (workdir / "vocabulary.txt").exists():

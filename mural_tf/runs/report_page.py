@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_lite import pages
-from mural_lite.config import takes_features
+from mural_lite.config import takes_features, training_folders
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, read_json, write_whole
@@ -281,13 +281,21 @@ def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[s
 
 
 def _data(config: ConfigDict) -> list[tuple[str, str]]:
-    """Returns (name, value) of the data set's description."""
-    lines = [("folder", config.data.directory)]
-    try:
-        description = read_json(as_path(config.data.directory) / "dataset.json")
-    except UserError:  # other people's records come without a description
-        return lines
-    lines += [(key, str(description[key])) for key in ("name", "license") if key in description]
+    """Returns (name, value) of the training data's folders and of their descriptions."""
+    lines = []
+    for folder in training_folders(config.data):
+        lines.append(("folder", folder))
+        try:
+            description = read_json(as_path(folder) / "dataset.json")
+        except UserError:  # other people's records come without a description
+            continue
+        lines += _described(description)
+    return lines
+
+
+def _described(description: Mapping) -> list[tuple[str, str]]:
+    """Returns (name, value) of the entries of a dataset.json."""
+    lines = [(key, str(description[key])) for key in ("name", "license") if key in description]
     for part, splits in _items(description.get("counts")):
         for split, counts in _items(splits):
             words = [f"{number:,} {name}" for name, number in _items(counts)] or [f"{counts:,}"]

@@ -319,12 +319,14 @@ class TunedStart(Start):
 
     Args:
       initialize: sets a model's weights; it may return the model that the image tower comes from.
+      open_batches: as in `Start`.
     """
 
     evaluation = TunedEvaluation
     is_trained = True
 
-    def __init__(self, initialize: Callable[[DualEncoder], Embedder | None]):
+    def __init__(self, initialize: Callable[[DualEncoder], Embedder | None], open_batches: Collection[str] = ()):
+        super().__init__(open_batches)
         self._initialize = initialize
 
     def prepare(self, model):

@@ -22,8 +22,11 @@ def build_tokenizer(
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
 
-    `as_asset`: the graph reads the file, and a SavedModel carries it.
-    Raises `UserError` for a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
+    Args:
+      as_asset: whether the graph reads the file, and a SavedModel carries it.
+
+    Raises:
+      UserError: a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
     """
     if in_sentence_pieces(config):
         layout = layout_of(config.vocabulary.layout)
@@ -31,8 +34,9 @@ def build_tokenizer(
     else:
         lines = read_lines(vocabulary_file)
     check_digest(lines, config.vocabulary.sha256, vocabulary_file)
-    asset = vocabulary_file if as_asset else ""
-    return tokenizer_of(config, lines, vocabulary_file, asset)
+    if as_asset:
+        return tokenizer_of(config, lines, vocabulary_file, asset=vocabulary_file)
+    return tokenizer_of(config, lines, vocabulary_file)
 
 
 def tokenizer_of(
@@ -41,7 +45,17 @@ def tokenizer_of(
     name: str | pathlib.Path = "The vocabulary",
     asset: str | pathlib.Path = "",
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
-    """Returns `build_tokenizer`'s tokenizer for a vocabulary's lines; `name`: theirs in errors; `asset`: their file."""
+    """Returns the tokenizer that a whole configuration tree describes, for the lines of a vocabulary.
+
+    Args:
+      config: the whole configuration.
+      vocabulary: the lines of its file.
+      name: the vocabulary's name in errors.
+      asset: the file, which the graph reads and a SavedModel carries; "" for none.
+
+    Raises:
+      UserError: lines that are not such a vocabulary.
+    """
     settings = config.vocabulary
     options = dict(
         max_length=config.text_tower.max_length,
@@ -62,7 +76,7 @@ def tokenizer_of(
         if settings.prompt:
             raise UserError(f"vocabulary.prompt={settings.prompt!r}: a tower of words of each language takes none.")
         return WordTokenizer(vocabulary, config.text_tower.languages, **options)
-    options |= dict(cleaning=settings.cleaning)
-    tokenizer_class = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
     check_vocabulary(vocabulary, str(name))
-    return tokenizer_class(vocabulary, **options)
+    if settings.builder == "byte_pair":
+        return BytePairTokenizer(vocabulary, cleaning=settings.cleaning, **options)
+    return WordPieceTokenizer(vocabulary, cleaning=settings.cleaning, **options)

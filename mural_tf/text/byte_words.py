@@ -57,7 +57,8 @@ def separator() -> str:
 def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the words of texts, string [B] in UTF-8, in bytes between separators: string [B] without spaces.
 
-    `name`: a key of `EXPRESSIONS`.
+    Args:
+      name: a key of `EXPRESSIONS`.
     """
     texts = tf.strings.regex_replace(texts, _with_all_spaces(_SPACES[name]), rb"\1" + BARRIER + rb"\2\3")
     expression = _with_all_spaces(EXPRESSIONS[name].replace(REST, r"\s+"))

@@ -135,11 +135,11 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     """Returns the pieces, [piece, score, type] each, and the settings; raises `UserError` for other lines."""
     try:
         pieces = json.loads(f"[{','.join(lines)}]")
-        settings = pieces[0].pop(3)
+        settings = pieces[0].pop(3)  # the first line has them behind its piece
         charsmap = base64.b64decode(settings["charsmap"], validate=True)
         has_settings = all(type(settings[name]) is value_type for name, value_type in SETTINGS.items())
-        is_valid = len(pieces) == len(lines) and has_settings and settings["model"] in MODELS
-        is_valid = is_valid and all(map(_is_piece, pieces))
+        has_settings = has_settings and settings["model"] in MODELS
+        is_valid = has_settings and len(pieces) == len(lines) and all(map(_is_piece, pieces))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -221,38 +221,27 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
-        family = model.get("type")
-        if not family and "merges" in model:
-            family = "BPE"
         has_bytes = bool(model.get("byte_fallback"))
-        if family not in ("Unigram", "BPE"):
-            raise _refusal(path, f"its model is {family or 'unnamed'}")
-        if family == "BPE" and not has_bytes:
-            raise _refusal(path, "its model is BPE without byte fallback")
+        family = _family_of(model, path)
         if family == "Unigram":
             scores = [list(entry) for entry in model["vocab"]]
         else:
             scores = _merge_scores(model)
         if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
             scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
-        added_tokens = {token["content"]: token for token in tokenizer.get("added_tokens") or []}
-        types = {}
-        for name, token in sorted(added_tokens.items(), key=lambda entry: entry[1]["id"]):
-            types[name] = "control" if token.get("special") else "user_defined"
-            if token["id"] == len(scores):
-                scores.append([name, 0.0])
+        types = _add_tokens(scores, tokenizer.get("added_tokens") or [])
         if has_bytes:
             types.update((f"<0x{byte:02X}>", "byte") for byte in range(256))
         if family == "Unigram":
             unknown, _ = scores[model["unk_id"]]
-            merged = set()
+            words = {piece for piece, _ in scores}
         else:
             unknown = model["unk_token"]
-            merged = _merged_pieces(model)
+            words = _merged_pieces(model)
         types[unknown] = "unknown"
         pieces = []
         for piece, score in scores:
-            is_of_text = family == "Unigram" or len(piece) == 1 or piece in merged
+            is_of_text = piece in words or len(piece) == 1
             default_type = "normal" if is_of_text else "control"
             pieces.append([piece, float(score), types.get(piece, default_type)])
         settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
@@ -261,6 +250,29 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
         raise  # which says more
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _refusal(path, "its JSON is not a tokenizer's") from None
+
+
+def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
+    """Returns "Unigram" or "BPE"; raises `UserError` for other models, and for BPE without byte fallback."""
+    family = model.get("type")
+    if not family and "merges" in model:
+        family = "BPE"
+    if family not in ("Unigram", "BPE"):
+        raise _refusal(path, f"its model is {family or 'unnamed'}")
+    if family == "BPE" and not model.get("byte_fallback"):
+        raise _refusal(path, "its model is BPE without byte fallback")
+    return family
+
+
+def _add_tokens(scores: list[list], added_tokens: Sequence[Mapping]) -> dict[str, str]:
+    """Adds to [piece, score] the tokens whose ids follow, and returns {added token: its type}."""
+    token_of = {token["content"]: token for token in added_tokens}
+    types = {}
+    for name, token in sorted(token_of.items(), key=lambda entry: entry[1]["id"]):
+        types[name] = "control" if token.get("special") else "user_defined"
+        if token["id"] == len(scores):  # otherwise the model has the piece already
+            scores.append([name, 0.0])
+    return types
 
 
 def _merge_scores(model: Mapping) -> list[list]:

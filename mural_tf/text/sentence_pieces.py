@@ -151,25 +151,20 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
           UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.
         """
-        rows = layout_of(layout)
-        if rows is None:
+        row_layout = layout_of(layout)
+        if row_layout is None:
             raise UserError(
                 f"vocabulary.layout={layout!r}: sentence pieces need one of {', '.join(LAYOUTS)}, or the three pieces "
                 "begin, end and padding."
             )
-        unknown_steps = [step for step in cleaning if step not in CLEANING]
-        if unknown_steps or options.get("lower_case") or options.get("strip_accents"):
-            raise UserError(
-                f"vocabulary.cleaning={tuple(cleaning)}, lower_case={options.get('lower_case', False)}, strip_accents="
-                f"{options.get('strip_accents', False)}: sentence pieces take only cleaning, of {', '.join(CLEANING)}."
-            )
+        _check_cleaning(cleaning, options)
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between begin and end.")
         self.cleaning = tuple(cleaning)
         pieces, settings = parse_lines(vocabulary, name)
         # Tuples: of a list TensorFlow would follow each entry, which takes seconds.
         self._pieces, _, types = zip(*pieces)
-        self.layout = _with_ids(rows, self._pieces)
+        self.layout = _with_ids(row_layout, self._pieces)
         if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
@@ -225,12 +220,13 @@ class SentencePieceTokenizer(Tokenizer):
 
         With a layout that `marks_ends`, it ends with its mark.
         """
-        ids = self._divide(tf.convert_to_tensor(texts, tf.string))
+        ids = self._divide(tf.convert_to_tensor(texts, tf.string))  # [B, (pieces)]
         size = tf.shape(ids.flat_values, tf.int64)
-        begins_word = tf.gather(self._marks_word, ids.flat_values)
+        begins_word = tf.gather(self._marks_word, ids.flat_values)  # [all pieces]
         if self.layout.marks_ends:
             begins_word = tf.roll(begins_word, shift=1, axis=0)  # the next piece begins a word
-        has_pieces = ids.row_lengths() > 0
+        # A text's first piece always begins a word.
+        has_pieces = ids.row_lengths() > 0  # [B]
         first = tf.boolean_mask(ids.row_starts(), has_pieces)
         begins_word |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)
         words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins_word)[:, 0])
@@ -264,6 +260,18 @@ class SentencePieceTokenizer(Tokenizer):
         if self.layout.is_full:
             tokens["input_mask"] = tf.ones_like(tokens["input_mask"])
         return tokens
+
+
+def _check_cleaning(cleaning: Sequence[str], options: dict) -> None:
+    """Raises `UserError` for an unknown step, and for casing, which is such a step here."""
+    lower_case = options.get("lower_case", False)
+    strip_accents = options.get("strip_accents", False)
+    unknown_steps = [step for step in cleaning if step not in CLEANING]
+    if unknown_steps or lower_case or strip_accents:
+        raise UserError(
+            f"vocabulary.cleaning={tuple(cleaning)}, lower_case={lower_case}, strip_accents={strip_accents}: sentence "
+            f"pieces take only cleaning, of {', '.join(CLEANING)}."
+        )
 
 
 def _starts_word(piece: str) -> bool:

@@ -53,7 +53,8 @@ def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool =
 def split_words(texts: tf.Tensor, whole_chinese: bool = False) -> tf.RaggedTensor:
     """Splits cleaned texts (string [B], from `clean_text`) into words: string [B, (words)].
 
-    `whole_chinese`: Chinese characters are letters like others, as a few tokenizers have them.
+    Args:
+      whole_chinese: whether Chinese characters are letters like others, as a few tokenizers have them.
     """
     words_by_themselves = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _ONE_CHARACTER_WORDS
     # tensorflow_text's regex_split answers the same, but builds a graph of ten times the size around its operation.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
@@ -55,6 +56,22 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
             if train.micro_batches > 1:
                 factors += f", and train.micro_batches={train.micro_batches}"
             raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {factors}.")
+
+
+def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> None:
+    """Sets batches that follow from the data to the nearest number below that the replicas share evenly, and says so.
+
+    Args:
+      config: a complete configuration, which is changed.
+      names: the fields of `config.train` that nobody gave, such as "image_text_batch".
+      replicas: how many replicas share a batch.
+    """
+    for name, group in _batch_fields(config).items():
+        multiple = replicas * group * config.train.micro_batches
+        size = config.train[name]
+        if name in names and size % multiple:
+            config.train[name] = max(multiple, size // multiple * multiple)
+            print(f"train.{name} is {config.train[name]}, not {size}: {replicas} replicas share a batch.", flush=True)
 
 
 def _batch_fields(config: ConfigDict) -> dict[str, int]:

@@ -381,7 +381,8 @@ class PeriodicEvaluation(Callback):
     def evaluate_if_due(self, step: int, first: bool = False) -> None:
         """Evaluates `step` if an evaluation is due and is not done yet; only where the workdir is written.
 
-        `first`: the evaluation before a run's first step, which is due.
+        Args:
+          first: whether this is the evaluation before a run's first step, which is due.
         """
         is_due = first or self.intervals.is_due(step, self.every)
         if not self.log.writes or not is_due:

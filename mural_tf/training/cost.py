@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 import resource
 import tempfile
@@ -47,13 +48,15 @@ LONGEST = 4.0  # seconds that a measured step takes at most, about
 class Measurement:
     """The figures that a dry run prints. Bytes and seconds are of one replica.
 
-    replicas: cards of this machine, or 1.
-    parameters: trainable numbers by part of the model.
-    rows: {part of a batch: rows of the global batch}.
-    memory: {name: bytes} of all that is there throughout a step.
-    seconds: seconds of a step of the whole batch.
-    share: the part of the batch that was measured, 0..1.
-    peak: the most bytes that this process, or the first card, has had.
+    Attributes:
+      config: the complete configuration.
+      replicas: cards of this machine, or 1.
+      parameters: trainable numbers by part of the model.
+      rows: {part of a batch: rows of the global batch}.
+      memory: {name: bytes} of all that is there throughout a step.
+      seconds: seconds of a step of the whole batch.
+      share: the share of the global batch that was measured, 0..1.
+      peak: the most bytes that this process, or the first card, has had.
     """
 
     config: ConfigDict
@@ -64,6 +67,11 @@ class Measurement:
     seconds: float
     share: float
     peak: int
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether steps were measured on less than a replica's part of the batch."""
+        return not math.isclose(self.share, 1 / self.replicas)
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:
@@ -98,7 +106,9 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
         vocabulary = existing_vocabulary(config)
         with tempfile.TemporaryDirectory() as folder:  # for a vocabulary of a few texts, where a run would build one
             tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    vocabulary_size = tokenizer.vocabulary_size if vocabulary else config.vocabulary.size
+    vocabulary_size = config.vocabulary.size
+    if vocabulary:
+        vocabulary_size = tokenizer.vocabulary_size
     model = on_features(build_model(config, vocabulary_size))
     if tokenizer is not None:
         model.begin(tokenizer, restored)
@@ -113,8 +123,16 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
-    memory = memory_of_replica(model, config, replicas)
-    return Measurement(config, replicas, parameters(model), rows, memory, seconds, 1 / parts, _peak_memory())
+    return Measurement(
+        config=config,
+        replicas=replicas,
+        parameters=parameters(model),
+        rows=rows,
+        memory=memory_of_replica(model, config, replicas),
+        seconds=seconds,
+        share=1 / parts,
+        peak=_peak_memory(),
+    )
 
 
 def _has_data(data: ConfigDict) -> bool:
@@ -140,7 +158,10 @@ def streams_of_parts(model: DualEncoder) -> dict[str, str]:
 def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_text: int) -> dict:
     """Returns {name: nest of `tf.TensorSpec`} of a batch without places and tallies, of static shapes.
 
-    `image_text`, `text_text`: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
+    Args:
+      model: the model that takes the batch.
+      config: the whole configuration.
+      image_text, text_text: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
     pixels = prepared_spec(model.configuration.image_tower)
     length = config.text_tower.max_length
@@ -156,9 +177,10 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
                 specs[side] = ids
         if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
-        elif part not in model.token_parts:
-            is_state = part in model.text_parts
-            width = model.text_encoder.embedding_size if is_state else model.embedding_size
+        elif part not in model.token_parts:  # a column's vectors
+            width = model.embedding_size
+            if part in model.text_parts:
+                width = model.text_encoder.embedding_size  # states, which still go through a head
             specs[part] = tf.TensorSpec([rows, width])
             specs[f"{part}_id"] = ids
         else:
@@ -247,7 +269,8 @@ def _seconds_of_step(
 ) -> float:
     """Returns the seconds of a step of one of `parts` of the batch, input included.
 
-    `limits`: seconds of steps that are not counted, and of steps that are; at least one step each.
+    Args:
+      limits: seconds of steps that are not counted, and of steps that are; at least one step each.
     """
     config = config.copy_and_resolve_references()
     for name in ("image_text_batch", "text_text_batch"):

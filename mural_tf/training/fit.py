@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from mural_tf.training.callbacks import (
     StopSignals,
     TrainingLog,
 )
-from mural_tf.training.checkpoints import training_checkpoints
+from mural_tf.training.checkpoints import Checkpoints, training_checkpoints
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.metrics_file import keep_metrics, read_metrics
 from mural_tf.training.trained_on import data_changes, note_data
@@ -78,17 +79,22 @@ def fit(
     strategy: tf.distribute.Strategy,
     signals: StopSignals,
     evaluate=None,
-    columns_of: Callable[..., dict] | None = None,
-    observers_of: Callable[..., list] | None = None,
+    make_columns: Callable[..., dict] | None = None,
+    make_observers: Callable[..., list] | None = None,
 ) -> bool:
     """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
 
     Args:
+      model: compiled by `compile_model`.
+      tokenizer: the run's tokenizer.
+      config: the run's configuration.
+      workdir: the run's folder.
+      strategy: the strategy of the run.
       signals: entered; while steps run they end training after the running one.
       evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
-      columns_of: returns the columns of batches that are made before the first step, once a checkpoint is restored, as
-        `models.frozen.columns_of` does; `None`: the method's own.
-      observers_of: returns further callbacks, as `observers.observers` does; `None`: there are only this loop's own.
+      make_columns: returns the columns of batches, as `models.frozen.columns_of` does; called before the first step,
+        once a checkpoint is restored. `None`: the method's own.
+      make_observers: returns further callbacks, as `observers.observers` does; `None`: there are only this loop's own.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
@@ -102,41 +108,34 @@ def fit(
     intervals = Intervals.of(train)
     sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
-        pipelines = input_pipelines(strategy) if _reads_share(config) else 1
-        model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
-        checkpoints = training_checkpoints(model, workdir, KEPT_CHECKPOINTS, writes, model.progress.saved())
-        restored = checkpoints.restore()
-        misfit = ""
-        if restored:
-            misfit = model.progress.restore(restored)
-        step = _common_step(model, strategy)
-        if misfit and writes:
-            print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
-        _compare_data(model.progress, sources, workdir, step, writes)
+        checkpoints, is_restored, step = _restore(model, config, workdir, strategy, sources)
     if writes:
         keep_metrics(workdir, lambda row: row["step"] <= step)
     skipped = _skipped_records(sources, workdir)
     pairs = sum(batch_size(config, stream) for stream in model.streams)
     log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)
-    evaluate_every = train.evaluate_every if evaluate is not None else 0
+    evaluate_every = 0
+    if evaluate is not None:
+        evaluate_every = train.evaluate_every
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
     # Saved before each evaluation too, which then may be interrupted.
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
     callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
-    if observers_of is not None:
-        callbacks += observers_of(model, config, log, strategy)
+    if make_observers is not None:
+        callbacks += make_observers(model, config, log, strategy)
 
     with log:
-        first = train.evaluate_first and step == 0
-        if first and not restored:
+        evaluates_first = train.evaluate_first and step == 0
+        if evaluates_first and not is_restored:
             checkpoints.save(0)  # as before every evaluation
-        evaluation.evaluate_if_due(step, first and evaluate is not None)  # also one that an interrupted run left out
+        # Due are the first evaluation, and one that an interrupted run left out.
+        evaluation.evaluate_if_due(step, evaluates_first and evaluate is not None)
         if step >= train.steps:
             checkpoints.wait()  # a full disk shows here
             return True
         checkpoints.prepare()
-        columns_of = columns_of or type(model).columns
-        columns = chief_first(strategy, lambda: columns_of(model, config, tokenizer, workdir))
+        make_columns = make_columns or type(model).columns
+        columns = chief_first(strategy, lambda: make_columns(model, config, tokenizer, workdir))
 
         def batches():
             skipped.begin()
@@ -153,6 +152,34 @@ def fit(
         finally:
             checkpoints.wait()
     return log.step >= train.steps
+
+
+def _restore(
+    model: DualEncoder,
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    strategy: tf.distribute.Strategy,
+    sources: dict[str, list],
+) -> tuple[Checkpoints, bool, int]:
+    """Restores the model and its place in the data, and says where a new epoch begins because the data changed.
+
+    Call it in the strategy's scope. Returns the workdir's checkpoints, whether one was restored, and its step or 0.
+    """
+    writes = is_chief(strategy)
+    pipelines = 1
+    if _reads_share(config):
+        pipelines = input_pipelines(strategy)
+    model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
+    checkpoints = training_checkpoints(model, workdir, KEPT_CHECKPOINTS, writes, model.progress.saved())
+    path = checkpoints.restore()
+    misfit = ""
+    if path:
+        misfit = model.progress.restore(path)
+    step = _common_step(model, strategy)
+    if misfit and writes:
+        print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
+    _compare_data(model.progress, sources, workdir, step, writes)
+    return checkpoints, bool(path), step
 
 
 def _reads_share(config: ConfigDict) -> bool:
@@ -182,9 +209,11 @@ def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: 
 
 
 def _describe_data(sources: dict[str, list], warns: bool) -> dict:
-    """Returns {"files": {name: bytes}, "dataset": digest} of all streams, names below their source's name.
+    """Returns {"files": {name: bytes}, "dataset": digest} of all streams; a source's name comes before its files'.
 
-    Warns, if it `warns`, of files that are missing.
+    Args:
+      sources: {stream: (source, its files) of each source}.
+      warns: whether to warn of missing files.
     """
     files_of = collections.defaultdict(set)
     for source, files in itertools.chain(*sources.values()):
@@ -204,19 +233,25 @@ def _describe_data(sources: dict[str, list], warns: bool) -> dict:
 
 
 def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> SkippedRecords:
-    """Returns a `SkippedRecords` that counts on from the records skipped before this start, by metrics.jsonl."""
+    """Returns the counts of skipped records, which begin with the last count that metrics.jsonl has of this run.
+
+    Args:
+      sources: {stream: (source, its files) of each source}.
+    """
     earlier_counts = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
+    skipped_before = 0
+    if earlier_counts:
+        skipped_before = int(earlier_counts[-1])
+    locations = {}
+    for stream, sources_of_stream in sources.items():
+        for source, files in sources_of_stream:
+            locations[part_name(stream, source)] = functools.partial(_location, files)
+    return SkippedRecords(locations, skipped_before)
 
-    def place_in(files):
-        """Returns a function that says the place of a record in words, by the number of its file and its first byte."""
-        return lambda file, byte: f"{files[file]}, byte {byte}"
 
-    parts = {}
-    for stream, parts_of_stream in sources.items():
-        for source, files in parts_of_stream:
-            parts[part_name(stream, source)] = place_in(files)
-    skipped_before = int(earlier_counts[-1]) if earlier_counts else 0
-    return SkippedRecords(parts, skipped_before)
+def _location(files: list[str], file_number: int, byte: int) -> str:
+    """Returns in words where a record begins."""
+    return f"{files[file_number]}, byte {byte}"
 
 
 def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
@@ -229,9 +264,9 @@ def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
     return step
 
 
-def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> None:
-    """Runs Keras' `fit` for each (number of intervals, steps in each), until training is stopped."""
-    for count, steps in parts:
+def _fit_intervals(model, batches: Callable, interval_runs: list[tuple[int, int]], callbacks) -> None:
+    """Runs Keras' `fit` on `batches()` for each (number of intervals, steps in each), until training is stopped."""
+    for count, steps in interval_runs:
         if not model.stop_training:
             # A data set: an iterator would take every batch through Python.
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
@@ -240,25 +275,29 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, columns: dict):
     """Returns the batches from the model's data position on, with the run's columns, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    pad = "max_length"  # accelerators and replicas need static shapes
-    has_accelerator = isinstance(strategy, tf.distribute.TPUStrategy) or tf.config.list_logical_devices("GPU")
-    if replicas == 1 and not has_accelerator and not config.train.jit:
-        pad = "longest"
+    pad = "longest"
+    if replicas > 1 or _has_accelerator(strategy) or config.train.jit:
+        pad = "max_length"  # accelerators, replicas and XLA need static shapes
 
-    def batches_of(share, number):
-        places = model.progress.of_pipeline(number)
+    def batches_of(share, pipeline):
+        places = model.progress.of_pipeline(pipeline)
         return training_batches(config, tokenizer, places, model.streams, pad, share, columns)
 
-    def distributed(context):
-        number = context.input_pipeline_id
+    def batches_of_pipeline(context):
+        pipeline = context.input_pipeline_id
         pipelines = context.num_input_pipelines
         if _reads_share(config):
-            return rows_of_replicas(batches_of(Share(number, pipelines), number), replicas // pipelines)
-        return rows_of_replicas(batches_of(ALL, 0), replicas, number, pipelines)
+            return rows_of_replicas(batches_of(Share(pipeline, pipelines), pipeline), replicas // pipelines)
+        return rows_of_replicas(batches_of(ALL, 0), replicas, pipeline, pipelines)
 
     if replicas == 1:
         return batches_of(ALL, 0)
-    return strategy.distribute_datasets_from_function(distributed)
+    return strategy.distribute_datasets_from_function(batches_of_pipeline)
+
+
+def _has_accelerator(strategy: tf.distribute.Strategy) -> bool:
+    """Whether steps run on a TPU or a GPU."""
+    return isinstance(strategy, tf.distribute.TPUStrategy) or bool(tf.config.list_logical_devices("GPU"))
 
 
 def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0, pipelines: int = 1) -> tf.data.Dataset:
@@ -279,15 +318,15 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
 
     def local_rows(values):
         for_replicas = tf.reshape(values, [replicas, values.shape[0] // replicas, *values.shape[1:]])
-        return for_replicas[begin : begin + local]
+        return for_replicas[begin : begin + local]  # [local, B / replicas, …]
 
-    def rows(batch):
-        parts = {}
+    def elements_of(batch):
+        by_replica = {}
         for name, values in batch.items():
             if name == "data_wait_seconds" or name.endswith(("_place", "_tally")):
-                parts[name] = tf.repeat(values[None], local, axis=0)
+                by_replica[name] = tf.repeat(values[None], local, axis=0)  # [local, 1, …]
             else:
-                parts[name] = tf.nest.map_structure(local_rows, values)
-        return tf.data.Dataset.from_tensor_slices(parts)
+                by_replica[name] = tf.nest.map_structure(local_rows, values)
+        return tf.data.Dataset.from_tensor_slices(by_replica)
 
-    return batches.flat_map(rows)
+    return batches.flat_map(elements_of)

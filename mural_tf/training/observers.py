@@ -28,11 +28,20 @@ def observers(
     strategy: tf.distribute.Strategy,
     profile: tuple[int, int] | None = None,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks of this file that a run has; `profile`: the steps of `Profile`, `None`: without it."""
-    batches = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
-    # People wait for fine-tuning, which evaluates first; several workers cannot ask.
-    asks = config.train.evaluate_first and workers(strategy) == 1
-    callbacks = [Forecast(log, asks), AtChance(log, batches, config.optimizer.warmup_steps)]
+    """Returns the callbacks of this file that a run has.
+
+    Args:
+      model: a compiled model.
+      config: the run's configuration.
+      log: the run's numbers.
+      strategy: the strategy of the run.
+      profile: (first, last) step to profile; `None`: no profile is written.
+    """
+    # "Go on?" needs a user who waits for the run, as for fine-tuning, which evaluates first; and one terminal, which
+    # several workers do not share.
+    may_ask = config.train.evaluate_first and workers(strategy) == 1
+    batch_sizes = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
+    callbacks = [Forecast(log, may_ask), AtChance(log, batch_sizes, config.optimizer.warmup_steps)]
     if profile:
         callbacks.append(Profile(profile, log))
     return callbacks
@@ -41,13 +50,13 @@ def observers(
 class Forecast(Callback):
     """Says after a minute of steps how long the rest takes.
 
-    Where that is days and it `asks`, it names shorter runs and, at a terminal, waits for an answer.
+    Where that is days and it `may_ask`, it names shorter runs and, at a terminal, waits for an answer.
     """
 
-    def __init__(self, log: TrainingLog, asks: bool):
+    def __init__(self, log: TrainingLog, may_ask: bool):
         super().__init__()
         self.log = log
-        self.asks = asks
+        self.may_ask = may_ask
         self._said = False
 
     def on_epoch_end(self, epoch, logs=None):
@@ -57,7 +66,7 @@ class Forecast(Callback):
         self._said = True
         steps_left = self.log.steps - self.log.step
         print(f"Forecast: {duration(seconds_left)} for the {steps_left:,} steps that are left.", flush=True)
-        if seconds_left < DAYS or not self.asks:
+        if seconds_left < DAYS or not self.may_ask:
             return
         print(
             "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
@@ -72,14 +81,14 @@ class AtChance(Callback):
     """Says when a task that should have learned something finds matches no better than by guessing, or its loss is 0.
 
     Args:
-      batches: {task: examples in its global batch} of the tasks with an in-batch recall.
+      batch_sizes: {task: examples in its global batch} of the tasks with an in-batch recall.
       warmup_steps: steps before which no recall is expected.
     """
 
-    def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
+    def __init__(self, log: TrainingLog, batch_sizes: dict[str, int], warmup_steps: int):
         super().__init__()
         self.log = log
-        self.batches = batches
+        self.batch_sizes = batch_sizes
         self.warmup_steps = warmup_steps
         self._intervals: collections.Counter[str] = collections.Counter()
 
@@ -92,16 +101,16 @@ class AtChance(Callback):
                     "negative, as in a batch of one pair or where all images have one image_id."
                 )
                 self._look(name, float(value) == 0.0, message)
-            if task in self.batches and measure == "recall@1":
+            if task in self.batch_sizes and measure == "recall@1":
                 recall = float(value)
-                count = self.batches[task]
+                batch = self.batch_sizes[task]
                 message = (
                     "after the warm-up the run still finds no more than by guessing: in-batch recall "
-                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stays near ln N. Likely causes: "
+                    f"{task} {recall:.4f} (1 in {batch:,} by guessing); the loss stays near ln N. Likely causes: "
                     "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
                     "temperature is at its bound."
                 )
-                self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
+                self._look(name, recall < 2.0 / batch and self.log.step > self.warmup_steps, message)
 
     def _look(self, name: str, is_stuck: bool, message: str) -> None:
         """Counts the intervals in succession in which a number is stuck; prints the message after the third."""

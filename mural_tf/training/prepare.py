@@ -64,16 +64,17 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
 def check_data(data: ConfigDict) -> None:
     """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
-    if data.source != "records" and data.source not in registered("mural.data"):
-        sources = ", ".join(["records", *registered("mural.data")])
+    known_names = ["records", *registered("mural.data")]
+    if data.source not in known_names:
         raise UserError(
-            f"Unknown data.source {data.source!r}; known: {sources}. A source is registered by its package: install "
-            "that, in a checkout again: pip install -e ."
+            f"Unknown data.source {data.source!r}; known: {', '.join(known_names)}. Install the package that registers "
+            "it; in a checkout, run `pip install -e .` again."
         )
     for source in training_sources(data):
-        has_text_pairs = records.find_files(source.directory, records.TEXT_PAIRS, "train")
-        if not has_text_pairs or not data.sources:  # a source of a mixture may have only text pairs
-            source.files(records.IMAGE_TEXT)  # raises if there are not any
+        text_pair_files = records.find_files(source.directory, records.TEXT_PAIRS, "train")
+        if data.sources and text_pair_files:
+            continue  # in a mixture, the images may come from the other sources
+        source.files(records.IMAGE_TEXT)  # called only for its `UserError`, where there are no such files
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:

@@ -85,7 +85,9 @@ class _Buffer(ctypes.Structure):
 def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
     """Returns a sentence with the number of operations in a training step; raises `UserError` if a TPU refuses any.
 
-    `vocabulary_size`: word pieces; `batch`: image-caption pairs, and text pairs, per replica.
+    Args:
+      vocabulary_size: word pieces.
+      batch: image-caption pairs, and text pairs, per replica.
     """
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu

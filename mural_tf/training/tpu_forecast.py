@@ -139,17 +139,13 @@ def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
         command = [sys.executable, "-m", program, str(module_file), str(result), slice_.topology, str(slice_.replicas)]
         if text_file:
             command.append(text_file)
-        root = str(pathlib.Path(__file__).parents[2])
-        environment = {**os.environ, **ENVIRONMENT}
-        paths = filter(None, [root, os.environ.get("PYTHONPATH", "")])
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
         with errors.open("wb") as stream:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
                 stdout=subprocess.DEVNULL,
                 stderr=stream,
-                env=environment,
+                env=_environment_of_compiler(),
             )
         try:
             _wait(process)
@@ -159,6 +155,14 @@ def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
         if not result.exists():
             raise UserError(_end_of_compiler(process.returncode, errors.read_text(encoding="utf-8", errors="replace")))
         return json.loads(result.read_text(encoding="utf-8"))
+
+
+def _environment_of_compiler() -> dict[str, str]:
+    """Returns the environment variables of a process that finds this package, and sets the compiler up."""
+    paths = [str(pathlib.Path(__file__).parents[2])]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _wait(process: subprocess.Popen) -> None:

@@ -18,7 +18,8 @@ FILE = "trained_on.json"
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
     """Returns differences between `data` and the data that the checkpoint of `step` was trained on; [] if not known.
 
-    `data`: {"files": {name: size in bytes}, "dataset": digest of the description}, as from `records.describe_files`.
+    Args:
+      data: {"files": {name: size in bytes}, "dataset": digest of the description}, as from `records.describe_files`.
     """
     entries = _entries(workdir, step)
     if not entries or step == 0:

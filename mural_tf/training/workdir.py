@@ -37,6 +37,7 @@ FREE_FIELDS = (
     "train.steps_per_execution",
     "train.fused",
     "train.jit",
+    "evaluation.source_data",  # which follows from the place where the command runs
     "evaluation.split",
     "vocabulary.sha256",  # of the vocabulary as it was made; `build_tokenizer` compares it
 )
@@ -69,11 +70,12 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
     lock_file = workdir / LOCK
     with contextlib.ExitStack() as lock:  # held until the end, and errors of storage only while it is taken
         with storage_errors(lock_file):
-            owner = ""
+            other_run = "another run"
             if lock_file.exists():
                 owner = lock_file.read_text(encoding="utf-8", errors="replace").strip()
-            by_owner = f" ({owner})" if owner else ""
-            busy = f"{workdir} is in use by another run{by_owner}. Wait until it ends, or name another --workdir."
+                if owner:
+                    other_run += f" ({owner})"
+            busy = f"{workdir} is in use by {other_run}. Wait until it ends, or name another --workdir."
             lock.enter_context(exclusive_lock(lock_file, busy))
             lock_file.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
@@ -95,24 +97,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     _make_folder(workdir)
     if (workdir / "config.json").exists():
-        recorded = load_config(workdir / "config.json")
-        different = _differences(recorded, config)
-        binding = {key: change for key, change in different.items() if not writes or key not in CHANGEABLE_FIELDS}
-        if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
-            (workdir / "vocabulary.txt").unlink(missing_ok=True)  # first: a kill between must not leave the other's
-            save_config(config, workdir / "config.json")
-        elif binding:
-            more = f" and {len(binding) - SHOWN} more" if len(binding) > SHOWN else ""
-            changes = "; ".join(list(binding.values())[:SHOWN])
-            raise UserError(
-                f"{workdir} belongs to another configuration ({changes}{more}). Run with its own, "
-                f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
-            )
-        else:
-            if different:
-                _take_changes(workdir, recorded, config, different)
-            if writes:
-                _keep_data_folder(workdir, recorded, config)
+        _compare_configs(workdir, config, writes)
     else:
         _check_own(workdir)
         save_config(config, workdir / "config.json")
@@ -123,6 +108,30 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         write_whole(workdir / "environment.json", json.dumps(environment(), indent=2) + "\n")
     _compare_threads(workdir)
     return workdir
+
+
+def _compare_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) -> None:
+    """Takes what changed in `config` into a workdir's config.json; raises `UserError` for a change it cannot take."""
+    recorded = load_config(workdir / "config.json")
+    changes = _differences(recorded, config)
+    refused = [change for field, change in changes.items() if not writes or field not in CHANGEABLE_FIELDS]
+    is_untrained = {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING
+    if changes and writes and is_untrained:
+        (workdir / "vocabulary.txt").unlink(missing_ok=True)  # first: a kill between must not leave the other's
+        save_config(config, workdir / "config.json")
+        return
+    if refused:
+        shown = "; ".join(refused[:SHOWN])
+        if len(refused) > SHOWN:
+            shown += f" and {len(refused) - SHOWN} more"
+        raise UserError(
+            f"{workdir} belongs to another configuration ({shown}). Run with its own, "
+            f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
+        )
+    if changes:
+        _take_changes(workdir, recorded, config, changes)
+    if writes:
+        _keep_data_folder(workdir, recorded, config)
 
 
 def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict, different: dict[str, str]) -> None:

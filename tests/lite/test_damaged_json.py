@@ -57,3 +57,21 @@ def test_an_export_does_without_a_damaged_description_and_says_so(tmp_path, capl
     (tmp_path / "dataset.json").write_text('{"languages": 5, "name": "toys"}')
     assert set(_training_data(config)) == {"source", "languages"}
     assert str(tmp_path / "dataset.json") in caplog.text
+
+
+def test_the_card_of_a_mixture_describes_each_source(tmp_path):
+    config = base_config()
+    config.data.directory = str(tmp_path / "evaluated")
+    descriptions = {
+        "evaluated": {"name": "multi30k", "sources": [{"kind": "multi30k"}], "languages": {"fr": 9}},
+        "web": {"name": "cc3m", "sources": [{"kind": "tsv"}], "languages": {"en": 9}, "license": "of its owners"},
+        "pairs": {"name": "opus", "sources": [{"kind": "opus"}], "languages": {"de en": 5}},
+    }
+    for name, description in descriptions.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dataset.json").write_text(json.dumps(description))
+    config.data.sources = {name: {"directory": str(tmp_path / name)} for name in ("web", "pairs")}
+    card = _training_data(config)
+    assert card["sources"] == [{"kind": "opus"}, {"kind": "tsv"}] and card["languages"] == ["de en", "en"]
+    assert card["data_sets"]["web"]["license"] == "of its owners" and card["data_sets"]["pairs"]["weight"] == 1
+    assert str(tmp_path) not in json.dumps(card)

@@ -3,6 +3,9 @@
 The store's client and server are real; what trains in such a folder is in test_remote_folders.py.
 """
 
+import contextlib
+import io
+import itertools
 import os
 import shutil
 import tempfile
@@ -14,6 +17,8 @@ from store_proxy import DROP, proxy_before
 
 from mural_lite import remote_folders
 from mural_lite.errors import UserError
+from mural_lite.files import copy_file
+from mural_lite.paths import RemotePath
 from mural_lite.remote_folders import local_copy, local_folder, share
 
 FOLDER = "s3://bucket/run"
@@ -91,6 +96,36 @@ def test_a_bucket_without_permission_is_one_line(proxy, store, methods, tmp_path
     assert not list(tmp_path.iterdir())
     proxy.rule = lambda method, path, number: None
     assert not stored(store[1], "run")
+
+
+class CutOff:
+    """A source of many megabytes that ends with an error."""
+
+    def __init__(self, pieces, error):
+        self._pieces = itertools.repeat(bytes(1 << 20), pieces)
+        self._error = error
+
+    def open(self, mode):
+        return contextlib.nullcontext(self)
+
+    def read(self, size):
+        for piece in self._pieces:
+            return piece
+        raise self._error
+
+
+@pytest.mark.parametrize("pieces", [3, 20])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error", "disk"), KeyboardInterrupt()])
+def test_an_interrupted_upload_is_not_published(store, pieces, error):
+    """Within the first part that is sent, and after it; what was there before stays."""
+    target = RemotePath(f"s3://bucket/cut-{pieces}-{type(error).__name__}.bin")
+    with pytest.raises(type(error)):
+        copy_file(CutOff(pieces, error), target)
+    assert not target.exists()
+    target.write_all(io.BytesIO(bytes(pieces << 20)))
+    with pytest.raises(type(error)):
+        copy_file(CutOff(pieces, error), target)
+    assert target.stat().st_size == pieces << 20
 
 
 def test_a_bucket_that_is_not_there_is_one_line(store):

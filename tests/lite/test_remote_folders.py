@@ -1,11 +1,14 @@
 """Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
 
+import contextlib
+import errno
 import glob
 import json
 import os
 import pathlib
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -129,6 +132,71 @@ def test_another_export_is_not_complete_before_all_its_files_are_there(folders, 
     assert log == ["-export/model_card.json", "export/config.json", "export/vocabulary.txt", "export/model_card.json"]
     mirror.push()
     assert len(log) == 4
+
+
+def test_another_export_leaves_nothing_of_the_former_one(folders, tmp_path):
+    local, store, _ = folders
+    write(local, "export/config.json", "export/model_card.json", "export/lite/text.tflite", "metrics.jsonl")
+    Mirror(local, store).push()
+    (tmp_path / "longer").mkdir()
+    mirror = Mirror(tmp_path / "longer", store)
+    mirror.pull()
+    shutil.rmtree(mirror.local / "export")
+    write(mirror.local, "export/config.json", "export/model_card.json", "export/vocabulary.txt")
+    mirror.push()
+    names = [path.relative_to(store) for path in (store / "export").files()]
+    assert names == ["export/config.json", "export/model_card.json", "export/vocabulary.txt"]
+
+
+def test_a_database_comes_before_its_matrices_and_goes_after_them(folders):
+    local, store, log = folders
+    write(local, "vectors.npy", "captions.npy")
+    with contextlib.closing(sqlite3.connect(local / "index.sqlite")) as database:
+        database.execute("CREATE TABLE items (id)")
+    mirror = Mirror(local, store)
+    mirror.push()
+    assert log == ["index.sqlite", "captions.npy", "vectors.npy"]
+    for path in local.iterdir():
+        path.unlink()
+    mirror.push()
+    assert log[3:] == ["-vectors.npy", "-captions.npy", "-index.sqlite"]
+
+
+@pytest.mark.parametrize("text", ["", "process 12 on host", "[]", '{"time": 1}'])
+def test_a_lock_of_another_form_is_waited_for(folders, text, capsys):
+    """Half-written, or a workdir's own lock in a folder that was copied by hand."""
+    _, store, _ = folders
+    (store / "in_use.lock").write_text(text)
+    with local_folder(store) as local:
+        write(local, "metrics.jsonl")
+    assert "was last used by an unknown run" in capsys.readouterr().out
+    assert (store / "metrics.jsonl").exists() and not (store / "in_use.lock").exists()
+
+
+def test_a_store_that_finds_nothing_is_a_failure(folders, monkeypatch):
+    """s3fs says so of a bucket that is no longer there, and of an upload that was aborted."""
+    local, store, _ = folders
+    write(local, "metrics.jsonl")
+
+    def fail(source, target):
+        raise FileNotFoundError(errno.ENOENT, "The specified bucket does not exist", str(target))
+
+    monkeypatch.setattr(remote_folders, "copy_file", fail)
+    with pytest.raises(FileNotFoundError):
+        Mirror(local, store).push()
+
+
+def test_a_folder_is_copied_again_only_if_it_changed(folders):
+    _, store, _ = folders
+    write(store, "config.json", "lite/text.tflite")
+    first = remote_folders.local_copy(store)
+    assert remote_folders.local_copy(store) == first
+    (store / "config.json").write_text("other text")
+    again = remote_folders.local_copy(store)
+    assert again != first and (again / "config.json").read_text() == "other text"
+    fsspec.filesystem("memory").pipe_file("memory://bucket/store/a//b", b"no path has this name")
+    names = [path.relative_to(store) for path in store.files()]
+    assert "config.json" in names and not [name for name in names if "//" in name]
 
 
 def test_an_export_with_versions_is_seen(folders, tmp_path):

@@ -67,9 +67,9 @@ class IndexMachine(stateful.RuleBasedStateMachine):
                 self.rows[name] = (version, colour)
                 self.removed.pop(name, None)
         gone = self.rows.keys() - met.keys()
-        would_be_empty = prune and gone == self.rows.keys()  # then all stay
-        expected.gone, expected.pruned = (0, len(gone)) if prune else (len(gone), 0)
-        for name in gone if prune and not would_be_empty else ():
+        prunes = prune and len(gone) < len(self.rows)  # a source of which nothing is met empties no index
+        expected.gone, expected.pruned = (0, len(gone)) if prunes else (len(gone), 0)
+        for name in gone if prunes else ():
             del self.rows[name]
         embedder = ColorEmbedder()
         items = []
@@ -79,7 +79,7 @@ class IndexMachine(stateful.RuleBasedStateMachine):
         try:
             counts = changes.sync(self.place, embedder, items, prune)
         except UserError:
-            assert not self.rows or would_be_empty
+            assert gone == self.rows.keys()
         else:
             assert self.rows and not would_be_empty and counts == expected and embedder.encoded == pictures
 

@@ -172,6 +172,14 @@ def test_a_product_of_several_rows_has_each_of_their_values():
     assert choose(table).filters == ("price",)
 
 
+def test_words_that_few_items_share_are_no_filter():
+    """A filter's values are repeated by a fifth of the items: 2 of 12 are too few, 3 of 12 enough."""
+    for repeated, filters in ((2, ()), (3, ("maker",))):
+        names = [f"maker {number}" for number in range(12 - repeated)] + ["maker 0"] * repeated
+        items = [Item(f"hat {number}", fields={"maker": name}) for number, name in enumerate(names)]
+        assert choose(items, ["maker"]).filters == filters
+
+
 # --- words
 
 

@@ -66,27 +66,22 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     """
     ids = tokens["input_word_ids"]
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-    is_special = tf.reduce_any(tf.equal(ids[..., None], tf.constant(tokenizer.special_ids)), axis=-1)
+    is_special = tf.reduce_any(tf.equal(ids[..., None], tf.constant(tokenizer.special_ids)), axis=-1)  # [B, T]
     is_piece = (tokens["input_mask"] > 0) & ~is_special
-    count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
-    target_count = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
+    piece_count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
+    target_count = tf.where(piece_count > 0, tf.maximum(tf.round(share * piece_count), 1.0), 0.0)
 
-    order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), seeds[0]), -1.0)
-    _, positions = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
-    shape = tf.shape(positions)  # [B, K]
-    rank = tf.cast(tf.range(shape[1]), tf.float32)
+    order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), seeds[0]), -1.0)  # [B, T]
+    _, positions = tf.math.top_k(order, _places(ids, share))  # [B, K]: pieces come first, in random order
+    shape = tf.shape(positions)
+    rank = tf.cast(tf.range(shape[1]), tf.float32)  # [K]
     weights = tf.cast(rank[None, :] < target_count[:, None], tf.float32)  # [B, K]
-    targets = tf.gather(ids, positions, batch_dims=1)
+    targets = tf.gather(ids, positions, batch_dims=1)  # [B, K]
 
-    draw = tf.random.stateless_uniform(shape, seeds[1])
-    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
-    index = tf.random.stateless_uniform(shape, seeds[2], 0, len(ordinary), tf.int32)
-    random_pieces = tf.gather(tf.constant(ordinary, tf.int32), index)
-    new_pieces = tf.where(draw < MASKED + RANDOM, random_pieces, targets)
-    new_pieces = tf.where(draw < MASKED, tokenizer.mask_id, new_pieces)
+    new_pieces = _replace_pieces(targets, tokenizer, seeds[1], seeds[2])
     new_pieces = tf.where(weights > 0, new_pieces, targets)
     rows = tf.broadcast_to(tf.range(shape[0])[:, None], shape)
-    indices = tf.stack([rows, positions], axis=2)
+    indices = tf.stack([rows, positions], axis=2)  # [B, K, 2]
     masked = tf.tensor_scatter_nd_update(ids, indices, new_pieces)
     return {
         **tokens,
@@ -95,6 +90,17 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
         "targets": targets,
         "weights": weights,
     }
+
+
+def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_seed: tf.Tensor) -> tf.Tensor:
+    """Returns ids of pieces, [B, K], of which `MASKED` are masks, `RANDOM` random pieces, and the others stay."""
+    shape = tf.shape(pieces)
+    draw = tf.random.stateless_uniform(shape, choice_seed)
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
+    index = tf.random.stateless_uniform(shape, piece_seed, 0, len(ordinary), tf.int32)
+    random_pieces = tf.gather(tf.constant(ordinary, tf.int32), index)
+    replaced = tf.where(draw < MASKED + RANDOM, random_pieces, pieces)
+    return tf.where(draw < MASKED, tokenizer.mask_id, replaced)
 
 
 def _places(ids: tf.Tensor, share: float):

@@ -146,9 +146,9 @@ class ColumnFolder:
             self._read_state()
             yield
 
-    def is_made_for(self, data: str) -> bool:
-        """Whether the folder has all vectors for the data that `mark_complete` named."""
-        return self.state["made_for"] == data
+    def is_made_for(self, data_digest: str) -> bool:
+        """Whether the folder has all vectors for the data whose digest `mark_complete` noted."""
+        return self.state["made_for"] == data_digest
 
     def _keys(self, prefix: str = "") -> np.ndarray:
         """Returns int64 [N]; [0] where the folder has no keys yet."""
@@ -169,25 +169,30 @@ class ColumnFolder:
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Adds the texts that have no vector yet, or one of zeros, `block` at a time, 0: `BLOCK`.
+        """Adds the texts that have no vector yet, or a vector of zeros.
 
-        `texts`: blocks (the texts' keys, int64 [B], the texts); a text may come again.
+        Args:
+          texts: blocks of (the texts' keys, int64 [B], the texts); a text may come again.
+          embed: returns the vectors of texts.
+          block: how many texts are embedded and stored at a time; 0: `BLOCK`.
         """
+        max_waiting = block or BLOCK
         self._trim()
         self._zero_rows = self._find_zero_rows()
         self._missing = 0
         if self.state["count"]:
             print(f"{self.state['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
-        embedded_before = np.setdiff1d(self._keys(), np.array(list(self._zero_rows), np.int64))
-        sorted_keys = embedded_before
-        is_present = np.zeros(len(embedded_before), bool)
-        waiting: dict[int, bytes] = {}
+        # The keys of vectors of zeros count as new, so that their texts are tried again.
+        embedded_before = np.setdiff1d(self._keys(), np.array(list(self._zero_rows), np.int64))  # [E], sorted
+        sorted_keys = embedded_before  # and the keys that this call adds
+        is_present = np.zeros(len(embedded_before), bool)  # which of `embedded_before` the data still have
+        waiting: dict[int, bytes] = {}  # {key: text} of the next block
         for keys, keyed_texts in texts:
             old_keys = keys[_is_among(embedded_before, keys)]
             is_present[np.searchsorted(embedded_before, old_keys)] = True
             for row in np.flatnonzero(~_is_among(sorted_keys, keys)):
                 waiting.setdefault(int(keys[row]), keyed_texts[row])
-            if len(waiting) >= (block or BLOCK):
+            if len(waiting) >= max_waiting:
                 sorted_keys = self._add(sorted_keys, waiting, embed)
                 waiting = {}
                 print(f"{self.state['count']:,} are embedded …", flush=True)
@@ -276,25 +281,24 @@ class ColumnFolder:
             self._append("group_vectors", sums.astype(self._dtype))
         self._append("group_keys", ids)
 
-    def mark_complete(self, data: str, most_missing: float) -> None:
-        """Notes that the folder has all vectors for `data`, whose texts `extend` was given.
+    def mark_complete(self, data_digest: str, max_missing_fraction: float) -> None:
+        """Notes that the folder has all vectors for the data with this digest, whose texts `extend` was given.
 
-        Raises `UserError` if more than the share `most_missing` of these texts has no vector.
+        Raises `UserError` if more than `max_missing_fraction` of these texts have no vector.
         """
-        count = self._present
-        missing = self._missing
         example = ""
-        if missing:
+        if self._missing:
             example = self._first_missing[:80].decode("utf-8", "replace")
-            lacking = f"{missing:,} of {count:,} have no {self._vector_name}, such as {example!r}"
-            if missing > most_missing * count:
+            text_count = self._present
+            problem = f"{self._missing:,} of {text_count:,} have no {self._vector_name}, such as {example!r}"
+            if self._missing > max_missing_fraction * text_count:
                 raise UserError(
-                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. For a teacher, embed the texts "
-                    "of the data to train on, in the languages of method.pivot and data.image_text_languages; for a "
-                    "tower, mend or leave out the pictures that do not decode."
+                    f"{problem}: more than data.max_skipped_fraction={max_missing_fraction:g}. For a teacher, embed "
+                    "the texts of the data to train on, in the languages of method.pivot and "
+                    "data.image_text_languages; for a tower, repair or remove the pictures that cannot be decoded."
                 )
-            print(f"{lacking}: they teach nothing.", flush=True)
-        self.state.update(missing=missing, first_missing=example, made_for=data)
+            print(f"{problem}: they are not used in training.", flush=True)
+        self.state.update(missing=self._missing, first_missing=example, made_for=data_digest)
         self._write_state()
 
 

@@ -54,11 +54,12 @@ FIRST_RECORDS = 100  # looked at before training
 class Begin(NamedTuple):
     """Where a block of records begins, in the group of files that an input pipeline reads.
 
-    items: how many items of the epoch come before.
-    group: the group's number in the epoch.
-    turn: the slot, a file of the group, whose turn is first.
-    begins: int64 [CYCLE], the byte in each slot.
-    counts: int64 [CYCLE], how many records precede that byte.
+    Attributes:
+      items: how many items of the epoch come before.
+      group: the group's number in the epoch.
+      turn: the slot, a file of the group, whose turn is first.
+      begins: int64 [CYCLE], the byte in each slot.
+      counts: int64 [CYCLE], how many records precede that byte.
     """
 
     items: tf.Tensor
@@ -138,12 +139,7 @@ def endless_items(
     further entries, as of `read_group`, "file", "byte" and "lost", and "in_epoch", how many items this epoch has, as
     far as bytes tell when they are read. Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
     """
-    if share.pipelines > len(files):
-        raise UserError(
-            f"{share.pipelines} input pipelines share {len(files)} files of {files[0].rsplit('/', 1)[0]}, and each "
-            "needs one: set --config.data.read=all, with which each reads everything, or write smaller files with "
-            "python -m mural_tf convert records:FOLDER --output=OTHER --shard_megabytes=N."
-        )
+    _check_share(share, files)
     copies = None
     if data.language_temperature != 1.0 or languages:
         if counts is None:
@@ -151,10 +147,12 @@ def endless_items(
         copies = _copies_per_language(counts, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
     size = data.shuffle_buffer or UNSHUFFLED
+    shuffled = data.shuffle_buffer > 0
     first_epoch = int(after[0])
-    first_number = np.int64(max(int(after[1]), 0) // size)
+    last_offset = int(after[1])  # -1 before the first item of an epoch
+    first_number = np.int64(max(last_offset, 0) // size)  # the window that holds the last item used
     first_begin = tf.constant(after[3:], tf.int64)
-    used = first_epoch * EPOCH + int(after[1]) + 1
+    first_unused = first_epoch * EPOCH + last_offset + 1
 
     def windows_of_epoch(epoch):
         """Returns (epoch · 2^40 + number, items of the window); the last one ends with the epoch's `END_OF_EPOCH`."""
@@ -175,8 +173,21 @@ def endless_items(
 
     windows = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(windows_of_epoch)
     windows = windows.prefetch(1)  # the next one, also of the next epoch, fills while one is used
-    shuffled = data.shuffle_buffer > 0
-    return windows.flat_map(lambda number, window: _items_of_window(number, window, size, seed, used, shuffled))
+
+    def items_of_window(number, window):
+        return _items_of_window(number, window, size=size, seed=seed, used=first_unused, shuffled=shuffled)
+
+    return windows.flat_map(items_of_window)
+
+
+def _check_share(share: Share, files: Sequence[str]) -> None:
+    """Raises `UserError` if an input pipeline would have no file to read."""
+    if share.pipelines > len(files):
+        raise UserError(
+            f"{share.pipelines} input pipelines share {len(files)} files of {files[0].rsplit('/', 1)[0]}, and each "
+            "needs one: set --config.data.read=all, with which each reads everything, or write smaller files with "
+            "python -m mural_tf convert records:FOLDER --output=OTHER --shard_megabytes=N."
+        )
 
 
 def positions(places: tf.Tensor) -> tf.Tensor:
@@ -220,35 +231,46 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
 
 
 def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
-    """Returns where the next block begins, int64 [BEGIN], and the block's items in as many copies as `copies` says.
+    """Returns where the next block begins, int64 [BEGIN], and the items of a block with "begin" and "in_epoch".
 
-    The first item of a window has the window's "begin"; other items have "". "in_epoch" is how many items an epoch
-    has if the rest of its bytes has items as the bytes read so far. Items before the epoch's item `first` are left out.
+    Args:
+      begin: where the block begins, int64 [BEGIN].
+      block: the items of `_blocks`, {name: [items]}, with "group" and "ends".
+      copies: how many copies of an item are made, by its language; `None`: one of each.
+      language_key: as in `endless_items`.
+      seeds: (the order's seed, epoch), int64 [2].
+      window: items in a window. Its first item has the window's "begin"; other items have "".
+      first: items before this item of the epoch are left out.
     """
     block = dict(block)
     group = block.pop("group")
-    ends = block.pop("ends")  # of its records
+    ends = block.pop("ends")
     begin = Begin.of(begin).in_group(group["number"])
     if copies is not None:
-        seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])
+        seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])  # the prime keeps (seed, epoch) pairs apart
         block = _in_copies(block, copies, language_key, seed)
     count = tf.size(block["problem"], tf.int64)
-    is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
+    is_first = tf.equal((begin.items + tf.range(count)) % window, 0)  # [items]
     block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
-    slot = ends["slot"][:, None]
+    slots = ends["slot"][:, None]  # [records, 1]
     next_begin = Begin(
-        begin.items + count,
-        group["number"],
-        (ends["slot"][-1] + 1) % group["slots"],
-        tf.tensor_scatter_nd_max(begin.begins, slot, ends["end"]),
-        tf.tensor_scatter_nd_max(begin.counts, slot, ends["count"]),
+        items=begin.items + count,
+        group=group["number"],
+        turn=(ends["slot"][-1] + 1) % group["slots"],
+        begins=tf.tensor_scatter_nd_max(begin.begins, slots, ends["end"]),
+        counts=tf.tensor_scatter_nd_max(begin.counts, slots, ends["count"]),
     )
-    bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(next_begin.begins), tf.float64)
-    bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
-    in_epoch = tf.cast(next_begin.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
-    block["in_epoch"] = tf.fill([count], tf.cast(in_epoch, tf.int64))
+    block["in_epoch"] = tf.fill([count], _estimate_items(next_begin, group))
     left_out = tf.maximum(first - begin.items, 0)
     return next_begin.numbers(), {name: values[left_out:] for name, values in block.items()}
+
+
+def _estimate_items(begin: Begin, group: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns how many items an epoch has, int64, if the rest of its bytes has items as the bytes before `begin`."""
+    bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(begin.begins), tf.float64)
+    bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
+    items = tf.cast(begin.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
+    return tf.cast(items, tf.int64)
 
 
 def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
@@ -270,7 +292,7 @@ def _items_of_window(
       window: {name: [items]}. An `END_OF_EPOCH` stays at the end.
       size: items in a window.
       seed: the order's seed.
-      used: the first place whose item is taken.
+      used: the first place whose item is taken; the run has used those before it.
       shuffled: whether items are shuffled; otherwise they keep their order.
     """
     tf.compat.v1.set_random_seed(None)
@@ -279,7 +301,7 @@ def _items_of_window(
     count = tf.size(window["problem"], tf.int64)
     end_count = tf.cast(tf.equal(window["problem"][-1], END_OF_EPOCH), tf.int64)  # 0 or 1
     number_in_epoch = number % EPOCH
-    first = number - number_in_epoch + number_in_epoch * size
+    first = number - number_in_epoch + number_in_epoch * size  # the place of the window's first item
     order = tf.data.Dataset.range(count - end_count)
     if shuffled:
         seeds = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
@@ -317,22 +339,14 @@ def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns the items of a block of records, {name: [items]}."""
-    count = tf.size(block["problem"])
-    serialized = block["serialized"]
-    if _takes_many(parse):  # a call for each record takes ten times as long
-
-        def parse_at_once(many):
-            return {**parse(many), "number": tf.range(count)}
-
-        # A block with a fault gives nothing at once, and the first element comes from the second way.
-        at_once = tf.data.Dataset.from_tensors(serialized).map(parse_at_once).ignore_errors()
-        one_by_one = tf.data.Dataset.from_tensors(0).map(lambda _: _parse_one_by_one(serialized, parse))
-        items = at_once.concatenate(one_by_one).take(1).get_single_element()
+    """Returns the items of a block of records, {name: [items]}; an item with a "problem" for a record that failed."""
+    record_count = tf.size(block["problem"])
+    if _takes_many(parse):
+        items = _parse_at_once(block["serialized"], parse)
     else:
-        items = _parse_one_by_one(serialized, parse)
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], count)
-    failed = tf.where(tf.equal(counts, 0))[:, 0]
+        items = _parse_one_by_one(block["serialized"], parse)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], record_count)  # [records]
+    failed = tf.where(tf.equal(counts, 0))[:, 0]  # [failures]
     all_parsed = tf.reduce_all(counts > 0)
     all_are_items = tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM))
     items = tf.cond(
@@ -343,6 +357,21 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
     number = items.pop("number")
     origins = {name: block[name] for name in ("file", "byte", "lost")}
     return {**items, **_rows(origins, number)}
+
+
+def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
+    """Returns what `_parse_one_by_one` returns, by one call of `parse` if no record has a fault.
+
+    A call for each record takes ten times as long.
+    """
+
+    def parse_many(many):
+        return {**parse(many), "number": tf.range(tf.size(serialized))}
+
+    # If the one call fails, its data set is empty, and the first element comes from the other data set.
+    at_once = tf.data.Dataset.from_tensors(serialized).map(parse_many).ignore_errors()
+    one_by_one = tf.data.Dataset.from_tensors(0).map(lambda _: _parse_one_by_one(serialized, parse))
+    return at_once.concatenate(one_by_one).take(1).get_single_element()
 
 
 def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
@@ -361,7 +390,10 @@ def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Te
 def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the items and one item for each record that failed, in the records' order, without `NO_ITEM`.
 
-    `failed`: int64 [failures], the numbers of records; `problems`: string [records], each one's reading problem or "".
+    Args:
+      items: {name: [items]}.
+      failed: the numbers of the records that failed, int64 [failures].
+      problems: the problem with which each record was read, or "": string [records].
     """
     problem = tf.gather(problems, failed)
     problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
@@ -390,10 +422,7 @@ def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]
 
 def _blank(reference: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
     """Returns items without content, {name: zeros or "" of `shape`}, with the names and types of `reference`."""
-    blank = {}
-    for name, values in reference.items():
-        nothing = "" if values.dtype == tf.string else 0
-        blank[name] = tf.fill(shape, tf.constant(nothing, values.dtype))
+    blank = {name: tf.zeros(shape, values.dtype) for name, values in reference.items()}
     return {**blank, "problem": tf.fill(shape, problem)}
 
 
@@ -430,9 +459,9 @@ def usable_items(
         is_end = tf.equal(origins["problem"], END_OF_EPOCH)
         last_row = tf.size(is_end, tf.int64) - 1
         checked_row = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last_row)
-        stop = _too_many(tallies[checked_row, 0], is_end[checked_row], max_skipped_fraction)
-        stopped = tf.cond(stop, lambda: _stop(stream, tallies[checked_row]), lambda: False)
-        with tf.control_dependencies([stopped]):
+        too_many = _too_many(tallies[checked_row, 0], is_end[checked_row], max_skipped_fraction)
+        checked = tf.cond(too_many, lambda: _stop(stream, tallies[checked_row]), lambda: False)
+        with tf.control_dependencies([checked]):  # otherwise the graph would leave the check out
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(decoded.pop("problem"), ""))[:, 0]
         rows = tf.gather(rows, usable)
@@ -478,23 +507,29 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
 
 
 def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
-    is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])
+    """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3].
+
+    Args:
+      before: the tally before the block, int64 [1 + kinds, 3].
+      origins: {name: [items]}, where the items come from, as `_decode_block` returns them.
+    """
+    is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])  # [items, kinds]
     is_end = tf.equal(origins["problem"], END_OF_EPOCH)
     lost = tf.where(is_end, np.int64(0), origins["lost"])
     in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])
     skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
     read_and_skipped = tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1)  # [items, 2]
-    sums = before[0, :2] + tf.cumsum(read_and_skipped)
+    sums = before[0, :2] + tf.cumsum(read_and_skipped)  # [2] + [items, 2]
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
-    counts = before[1:, 0] + tf.cumsum(skipped)
-    first = tf.argmax(is_kind, axis=0)
+    counts = before[1:, 0] + tf.cumsum(skipped)  # [kinds] + [items, kinds]
+    first = tf.argmax(is_kind, axis=0)  # [kinds]
     first_places = tf.stack([tf.gather(origins[name], first) for name in ("file", "byte")], axis=1)  # [kinds, 2]
+    # The first place of a kind stays; without an item of the kind, `first` is 0 and names another item.
     first_places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], first_places, 0)
     first_places = tf.where(before[1:, :1] > 0, before[1:, 1:], first_places)
-    first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))
-    by_kind = tf.concat([counts[..., None], first_places], axis=2)
-    return tf.concat([sums[:, None], by_kind], axis=1)
+    first_places = tf.broadcast_to(first_places, tf.concat([tf.shape(counts), [2]], axis=0))  # [items, kinds, 2]
+    by_kind = tf.concat([counts[..., None], first_places], axis=2)  # [items, kinds, 3]
+    return tf.concat([sums[:, None], by_kind], axis=1)  # [items, 1 + kinds, 3]
 
 
 def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
@@ -533,34 +568,46 @@ def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
 # Before the first epoch.
 
 
-def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
-    """Raises `UserError` if the first records are of another kind, as then all will be, or if no record has an item.
+def has_first_item(files: Sequence[str], parse: Callable) -> bool:
+    """Whether a record has an item: without one no batch would ever come.
 
-    `without` is the error if no record has an item: no batch would ever come.
+    Args:
+      files: TFRecord files.
+      parse: as in `endless_items`.
+
+    Raises:
+      UserError: the first records are of another kind, as then all will be, or no record can be read.
     """
-    seen = failed = 0
+    record_count = 0
+    failed_count = 0
+    first_reason = ""
     problems = []  # (fault, place, count)
-    reason = ""
     for name in files:
         for _, serialized in records.read_serialized(name, lambda *problem: problems.append(problem)):
+            record_count += 1
             try:
-                if tf.reduce_any(tf.not_equal(_parse_one(parse, serialized)["problem"], NO_ITEM)):
-                    return
+                if _has_item(parse, serialized):
+                    return True
             except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
-                failed += 1
-                reason = reason or _reason_of(error)
-            seen += 1
-            if failed == seen >= FIRST_RECORDS:
-                break  # of each further file, its first record
-    if failed and failed == seen:
+                failed_count += 1
+                first_reason = first_reason or _reason_of(error)
+            if failed_count == record_count >= FIRST_RECORDS:
+                break  # enough failed; of each further file only the first record is looked at
+    if failed_count and failed_count == record_count:
         raise UserError(
-            f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
+            f"{files[0]} does not hold records of the expected kind ({first_reason}). See docs/data.md, and "
             "data.format for img2dataset's records."
         )
-    if problems and not seen:
+    if problems and not record_count:
         fault, place, count = problems[0]
         raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
-    raise UserError(without)
+    return False
+
+
+def _has_item(parse: Callable, serialized: tf.Tensor) -> bool:
+    """Whether a record, a string scalar, holds an item, usable or not."""
+    items = _parse_one(parse, serialized)
+    return bool(tf.reduce_any(tf.not_equal(items["problem"], NO_ITEM)))
 
 
 def _reason_of(error: Exception) -> str:
@@ -665,7 +712,11 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
     """Returns which sources have no item in `languages`, of text pairs as second language; all False for no languages.
 
-    `counts`: of each source, as of `balanced_languages`. Raises `UserError` for a language that no source has.
+    Args:
+      counts: of each source, as of `balanced_languages`.
+
+    Raises:
+      UserError: a language that no source has.
     """
     languages_of_sources = []
     for counts_of_source in counts:

@@ -15,6 +15,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,8 +31,8 @@ from mural_tf.data.streams.epochs import (
     PLACE,
     Share,
     balanced_languages,
-    check_first_item,
     endless_items,
+    has_first_item,
     one_pass,
     parser,
     place_of_last,
@@ -149,7 +150,8 @@ def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields blocks of a stream's usable items, each once, undecoded, in file order: an array [items] per name.
 
-    `names`: the entries to read, for example "caption".
+    Args:
+      names: the entries to read, for example "caption".
     """
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
@@ -162,6 +164,26 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
             yield tuple(block[name][is_wanted] for name in names)
 
 
+class _OpenSource(NamedTuple):
+    """A source whose items a stream can read.
+
+    Attributes:
+      source: its folder and weight.
+      files: its training files.
+      stream: the stream, set for this source.
+      parse: the function from a record to its items.
+      has_items: whether a record has an item of the stream.
+      counts: its items by language; `None` where a stream takes them as often as they are in the data.
+    """
+
+    source: DataSource
+    files: list[str]
+    stream: Stream
+    parse: Callable
+    has_items: bool
+    counts: dict[str, int] | None
+
+
 def _read_stream(
     name: str,
     config: ConfigDict,
@@ -171,51 +193,72 @@ def _read_stream(
     columns: Mapping[str, Column],
 ) -> tuple[tf.data.Dataset, Callable[[dict], dict]]:
     """Returns the items of a stream's batches, {name: [B, …]}, after its places, and the function to make a batch."""
-    sources = stream_sources(config.data, name)
-    seed = config.seed
-    if places is None:
-        places = np.stack([start_of(0)] * len(sources))
-    streams = []
-    parsers = []
-    counts = []  # of each source's items by language, `None` where they are not needed
-    for number, (source, files) in enumerate(sources):
+    sources = []
+    for number, (source, files) in enumerate(stream_sources(config.data, name)):
         # Draws for an item differ between sources and pipelines, the order of files only between sources.
-        draw_seed = seed + (number * 2**12 + share.pipeline) * 2**20
+        draw_seed = config.seed + (number * 2**12 + share.pipeline) * 2**20
         stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
-        parse = parser(stream.read, stream.takes_many)
-        check_first_item(files, parse, stream.without)
-        streams.append(stream)
-        parsers.append(parse)
-        is_counted = config.data.language_temperature != 1.0 or stream.languages
-        counts.append(_language_counts(stream, files, parse) if is_counted else None)
-    languages = streams[0].languages
-    key = streams[0].language_key
-    lacking = [False] * len(sources)
-    if languages:
-        lacking = without_languages(counts, key, languages)
+        sources.append(_open_source(source, files, stream))
+    if places is None:
+        places = np.stack([start_of(0)] * len(sources))  # [sources, PLACE]
+    # Any source's stream would do here: they differ only in their folders, and in the draws for single items.
+    seed = 2 * config.seed + stream.order
+    if not any(opened.has_items for opened in sources):
+        raise UserError(stream.without)
+    lacks_languages = [False] * len(sources)
+    if stream.languages:
+        all_counts = [opened.counts for opened in sources]
+        lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
     usable = []
-    for number, ((source, files), after) in enumerate(zip(sources, places)):
-        part = part_name(name, source)
-        if lacking[number]:
-            _say_once(f"{part} has no item in {', '.join(languages)}: the other sources have its share.")
+    for number, opened in enumerate(sources):
+        part = part_name(name, opened.source)
+        if lacks_languages[number] or not opened.has_items:
+            chosen = f" in {', '.join(stream.languages)}" if lacks_languages[number] else ""
+            _say_once(f"{part} has no item{chosen}: the other sources have its share.")
             usable.append(None)
-            continue
-        order = 2 * seed + stream.order + number * 2**32
-        data = streams[number].settings.data
-        items = endless_items(files, parsers[number], data, order, after, languages, key, share, counts[number])
-        items_used = int(after[2])
-        usable.append(usable_items(items, streams[number].decode, part, data.max_skipped_fraction, items_used))
-    mixing_seed = (2 * seed + stream.order, share.pipeline)
-    weights = [source.weight for source, _ in sources]
-    all_used = int(places[:, 2].sum())
-    batches = mixed(usable, weights, all_used, mixing_seed, stream.size)
+        else:
+            usable.append(_usable_of_source(opened, part, seed + number * 2**32, places[number], share))
+    weights = [opened.source.weight for opened in sources]
+    items_used = int(places[:, 2].sum())
+    batches = mixed(usable, weights, items_used, (seed, share.pipeline), stream.size)
 
     def make_batch(items):
         epoch, offset = tf.unstack(items["position"][0])
-        batch_seed = tf.stack([tf.cast(seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
+        batch_seed = tf.stack([tf.cast(config.seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
         return {**stream.make_batch(items, batch_seed), **_progress(name, items, len(sources))}
 
     return batches, make_batch
+
+
+def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenSource:
+    """Returns a source after a look at its first records; raises `UserError` if they are of another kind."""
+    parse = parser(stream.read, stream.takes_many)
+    has_items = has_first_item(files, parse)
+    counts = None
+    if stream.settings.data.language_temperature != 1.0 or stream.languages:
+        counts = _language_counts(stream, files, parse)
+    return _OpenSource(source, files, stream, parse, has_items, counts)
+
+
+def _usable_of_source(
+    opened: _OpenSource, part: str, order_seed: int, last_place: np.ndarray, share: Share
+) -> tf.data.Dataset:
+    """Returns a source's usable items after its last place, int64 [PLACE], in blocks; `part` is its name in errors."""
+    stream = opened.stream
+    data = stream.settings.data
+    items = endless_items(
+        opened.files,
+        opened.parse,
+        data,
+        seed=order_seed,
+        after=last_place,
+        languages=stream.languages,
+        language_key=stream.language_key,
+        share=share,
+        counts=opened.counts,
+    )
+    items_used = int(last_place[2])
+    return usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used)
 
 
 _counted: dict[tuple, dict[str, int]] = {}  # by all that decides: a start reads its data three times, and counts once

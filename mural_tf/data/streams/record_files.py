@@ -51,7 +51,13 @@ NONE = np.int64(-1)
 
 
 class RecordFiles(NamedTuple):
-    """Files as tensors: names, string [files], and sizes in bytes, int64 [files]; `remote`: in an object store."""
+    """Files as tensors.
+
+    Attributes:
+      names: string [files].
+      sizes: in bytes, int64 [files].
+      remote: whether they are in an object store.
+    """
 
     names: tf.Tensor
     sizes: tf.Tensor
@@ -105,7 +111,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
 def _read_file(
     name: tf.Tensor, size: tf.Tensor, number: tf.Tensor, slot: tf.Tensor, first: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns the records of a file behind `first`, a byte and the number of records before it."""
+    """Returns the records of a file behind `first`, a byte and the number of records before it: int64 [2]."""
     file = FileInSlot(name, size, number, slot)
     first_byte, _ = tf.unstack(first)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
@@ -116,41 +122,58 @@ def _read_file(
     blocks = _records(names, first_byte, buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
-    def locate(position_and_count, block):
-        """Returns the position and count behind a block of records, and the arguments of `elements` for the block."""
-        position, count = tf.unstack(position_and_count)
-        ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
-        bounds = tf.concat([[position], ends], axis=0)
-        count_after = count + tf.size(block, tf.int64)
-        return tf.stack([bounds[-1], count_after]), (block, bounds, position, count)
+    def elements(block, bounds, count):
+        return _elements_of_block(file, can_be_read, block, bounds, count)
 
-    def elements(block, bounds, position, count):
-        """Returns the elements of a block; an empty block means that the fast way could not read it."""
-        to_variant = tf.data.experimental.to_variant  # conditions in a graph give tensors, not data sets
+    return blocks.scan(first, _locate_block).flat_map(elements)
 
-        def records_of_block():
-            counts = count + 1 + tf.range(tf.size(block, tf.int64))
-            lost = tf.ones_like(counts)
-            content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
-            content["file"] = tf.fill(tf.shape(block), number)
-            content["slot"] = tf.fill(tf.shape(block), slot)
-            return to_variant(tf.data.Dataset.from_tensor_slices(content))
 
-        def records_behind_damage():
-            return to_variant(_read_rest(file, position, count))
+def _locate_block(position_and_count: tf.Tensor, block: tf.Tensor) -> tuple[tf.Tensor, tuple]:
+    """Adds to a block of records, string [N], where it lies in its file.
 
-        def unreadable_file():
-            content = file.element("", UNREADABLE_FILE, position, ONE, size, count + 1)
-            return to_variant(tf.data.Dataset.from_tensors(content))
+    `position_and_count` is where the block begins: a byte, and how many records come before, int64 [2]. Returns the
+    same behind the block; and the block, the bytes where its records begin and where the last one ends, int64 [N + 1],
+    and the count before the block.
+    """
+    position, count = tf.unstack(position_and_count)
+    ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)  # [N]
+    bounds = tf.concat([[position], ends], axis=0)  # [N + 1]
+    count_after = count + tf.size(block, tf.int64)
+    return tf.stack([bounds[-1], count_after]), (block, bounds, count)
 
-        def after_fast_way():
-            return tf.cond(can_be_read, records_behind_damage, unreadable_file)
 
-        is_cut_off = tf.logical_and(tf.equal(tf.size(block), 0), position < size)
-        variant = tf.cond(is_cut_off, after_fast_way, records_of_block)
-        return tf.data.experimental.from_variant(variant, RECORD_SPEC)
+def _elements_of_block(
+    file: FileInSlot, can_be_read: tf.Tensor, block: tf.Tensor, bounds: tf.Tensor, count: tf.Tensor
+) -> tf.data.Dataset:
+    """Returns the elements of a block that `_locate_block` located.
 
-    return blocks.scan(first, locate).flat_map(elements)
+    An empty block before the file's end means that the fast way could not go on there: the file is damaged, or cannot
+    be read at all.
+    """
+    to_variant = tf.data.experimental.to_variant  # conditions in a graph give tensors, not data sets
+    position = bounds[0]
+
+    def records_of_block():
+        counts = count + 1 + tf.range(tf.size(block, tf.int64))
+        lost = tf.ones_like(counts)
+        content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
+        content["file"] = tf.fill(tf.shape(block), file.number)
+        content["slot"] = tf.fill(tf.shape(block), file.slot)
+        return to_variant(tf.data.Dataset.from_tensor_slices(content))
+
+    def records_behind_damage():
+        return to_variant(_read_rest(file, position, count))
+
+    def unreadable_file():
+        content = file.element("", UNREADABLE_FILE, position, ONE, file.size, count + 1)
+        return to_variant(tf.data.Dataset.from_tensors(content))
+
+    def after_fast_way():
+        return tf.cond(can_be_read, records_behind_damage, unreadable_file)
+
+    is_cut_off = tf.logical_and(tf.equal(tf.size(block), 0), position < file.size)
+    variant = tf.cond(is_cut_off, after_fast_way, records_of_block)
+    return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
 
 def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
@@ -247,12 +270,12 @@ def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
     """Returns the length stored at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
-    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
+    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))  # [N], those at which a whole header fits
     headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
     length, stored = tf.split(headers, [8, 4], axis=1)
     rows = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte
-    parts = tf.gather(_CRC_TABLES, rows)
-    crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))
+    parts = tf.gather(_CRC_TABLES, rows)  # [N, 8]
+    crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))  # [N]
     rotated = tf.bitwise.bitwise_or(tf.bitwise.right_shift(crc, 15), tf.bitwise.left_shift(crc, 17))
     agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored, tf.uint32))  # modulo 2^32
     return tf.where(agrees, tf.bitcast(length, tf.int64), -1)

@@ -105,9 +105,12 @@ class Stream:
         return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """Returns an item, {name: scalar} of `read`, with its image decoded; `position`: int64 [2].
+        """Returns an item, {name: scalar} of `read`, with its image decoded.
 
         A class where this is `None` takes items as they are.
+
+        Args:
+          position: int64 [2].
         """
         if self.pictures is not None:
             return item

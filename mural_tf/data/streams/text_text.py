@@ -55,7 +55,6 @@ class TextText(Stream):
         super().__init__(settings, texts)
         source = settings.data.text_pairs
         pivot = settings.own.pivot
-        self.languages = settings.data.text_text_languages
         if source not in SOURCES:
             raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
         if pivot is not None and source == ACROSS_LANGUAGES:
@@ -63,16 +62,20 @@ class TextText(Stream):
                 f"data.text_pairs={source} draws languages, and a target is in method.pivot's languages: "
                 f"use {FILES} or {CO_CAPTIONS}."
             )
-        self.without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
-        self.parse = parse_text_pair if source == FILES else parse_co_captions
+        without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+        self.languages = settings.data.text_text_languages
+        self.takes_many = source == FILES
         self.decode = None
-        if source == ACROSS_LANGUAGES:
-            self.languages = ()
+        if source == FILES:
+            self.parse = parse_text_pair
+        elif source == CO_CAPTIONS:
+            self.parse = parse_co_captions
+        else:
+            self.languages = ()  # the parser chooses them, because both texts of an item are drawn
             self.parse = across_languages_parser(settings.data.text_text_languages)
             self.decode = self._draw
-            self.without += ", in different languages (one of data.text_text_languages, if set)"
-        self.without += "."
-        self.takes_many = source == FILES
+            without += ", in different languages (one of data.text_text_languages, if set)"
+        self.without = f"{without}."
         if pivot is not None:
             pivots = pivots_of(settings.data, pivot)
             self.parse = with_pivot(self.parse, pivots)
@@ -120,7 +123,7 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
 
     def parse_with_pivot(serialized):
         items = parse(serialized)
-        a_is_pivot = is_one_of(items["language_a"], pivots)
+        a_is_pivot = is_one_of(items["language_a"], pivots)  # bool [pairs], as all below
         b_is_pivot = is_one_of(items["language_b"], pivots)
         is_item = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
         swapped = dict(items)
@@ -144,8 +147,8 @@ def across_languages_parser(languages: Sequence[str] = ()):
 
     def parse(serialized):
         item = parse_image_text(serialized)
-        named = tf.equal(item["problem"], "") & tf.not_equal(item["language"], "")
-        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), named, axis=1)  # [2, named]
+        is_usable = tf.equal(item["problem"], "") & tf.not_equal(item["language"], "")  # [captions]
+        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), is_usable, axis=1)  # [2, usable]
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
         count = tf.where(has_pair, tf.size(item["caption"]), 0)
         pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": item["image_id"]}
@@ -172,9 +175,10 @@ def draw_across_languages(
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
         number = tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)
         pair = pairs[number]  # [2]
+        # The text with the highest of random scores is a random one: for each language among its own texts.
         scores = tf.random.stateless_uniform([2, tf.size(texts)], seeds[1])
         is_in_language = tf.equal(languages_of_texts[None, :], pair[:, None])  # [2, texts]
-        rows = tf.argmax(tf.where(is_in_language, scores, -1.0), axis=1)
+        rows = tf.argmax(tf.where(is_in_language, scores, -1.0), axis=1)  # [2]
         return tf.gather(texts, rows), pair
 
     nothing = tf.fill([2], "")
@@ -191,7 +195,7 @@ def draw_across_languages(
 
 def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tensor:
     """Returns all ordered pairs of different languages, string [L] → string [pairs, 2], the second among `second`."""
-    is_pair = tf.not_equal(languages[:, None], languages[None, :])
+    is_pair = tf.not_equal(languages[:, None], languages[None, :])  # [L, L]
     if second:
         is_pair &= is_one_of(languages, second)[None, :]
     return tf.gather(languages, tf.where(is_pair))

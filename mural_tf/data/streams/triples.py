@@ -57,8 +57,9 @@ def parse_triples(languages: Sequence[str] = ()):
     def parse(serialized):
         item = parse_image_text(serialized)
         group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
+        # A record may have fewer groups than captions; the captions beyond them have no known translation.
         count = tf.minimum(tf.size(group), tf.size(item["caption"]))
-        group = group[:count]
+        group = group[:count]  # [captions], as all lists below
         text = item["caption"][:count]
         language = item["language"][:count]
         problem = item["problem"][:count]
@@ -66,11 +67,11 @@ def parse_triples(languages: Sequence[str] = ()):
         if languages:
             takes_part &= is_one_of(language, languages)
         row = tf.range(count)
-        is_pair = takes_part[:, None] & takes_part[None, :]
+        is_pair = takes_part[:, None] & takes_part[None, :]  # [captions, captions]
         is_pair &= tf.equal(group[:, None], group[None, :])
         is_pair &= tf.not_equal(language[:, None], language[None, :])
-        is_pair &= row[:, None] < row[None, :]
-        first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)
+        is_pair &= row[:, None] < row[None, :]  # each unordered pair once
+        first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)  # [triples] each
         return {
             "image_id": tf.gather(item["image_id"], first),
             "image": tf.gather(item["image"], first),
@@ -85,7 +86,7 @@ def parse_triples(languages: Sequence[str] = ()):
 
 def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
     """Exchanges `text_a` and `text_b` of half of the items, string [B], drawn from `seed`, int [2]."""
-    swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5
+    is_swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5  # [B]
     a = items["text_a"]
     b = items["text_b"]
-    return {**items, "text_a": tf.where(swapped, b, a), "text_b": tf.where(swapped, a, b)}
+    return {**items, "text_a": tf.where(is_swapped, b, a), "text_b": tf.where(is_swapped, a, b)}

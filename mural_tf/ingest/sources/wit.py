@@ -267,7 +267,9 @@ def _split_size(pairs: int, sizes: Sequence[int]) -> int:
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
     """Returns the first images whose pairs fit into `size`, sorted, uint64 [N]; images with too many are passed over.
 
-    `images`: hashes, in the order in which they are taken; `counts`: the pairs of each.
+    Args:
+      images: hashes, in the order in which they are taken.
+      counts: the pairs of each.
     """
     first_images = []
     total = 0

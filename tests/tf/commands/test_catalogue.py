@@ -21,6 +21,7 @@ from snapshots import assert_snapshot
 from table_data import columns, found, parquet, pictures, rows, text
 
 from mural_lite import models
+from mural_lite.config import base_config
 from mural_lite.config_file import load_config, save_config
 from mural_lite.errors import UserError
 from mural_lite.files import exclusive_lock
@@ -480,3 +481,18 @@ def test_from_a_table_to_a_search(tmp_path, export):
     assert "56 translation pairs in 1 language: 84 steps of 8 pairs, adam at 0.004" in taught.stdout  # 16 of the table
     assert "out/index is of another model" in taught.stdout and "24 images in" in taught.stdout
     assert f"--model={tmp_path}/out/translated" in taught.stdout
+
+
+@pytest.mark.parametrize("pairs_before, pairs_now", [(0, 90), (90, 0), (90, 120)])
+def test_a_run_from_nothing_goes_on_with_the_batches_and_the_weight_of_its_beginning(tmp_path, pairs_before, pairs_now):
+    """The table has grown, got its first translations, or lost them, while the run was interrupted."""
+    counts = {"image_text": {"train": {"captions": 50}, "dev": {}}, "text_pairs": {"train": pairs_before}}
+    (tmp_path / "dataset.json").write_text(json.dumps({"counts": counts}))
+    first = training._with_data(base_config(), tmp_path, training.NOTHING)
+    assert first.train.image_text_batch == 25
+    (tmp_path / "workdir").mkdir()
+    save_config(first, tmp_path / "workdir/config.json")
+    counts = {"image_text": {"train": {"captions": 80}, "dev": {}}, "text_pairs": {"train": pairs_now}}
+    (tmp_path / "dataset.json").write_text(json.dumps({"counts": counts}))
+    again = training._as_begun(training._with_data(base_config(), tmp_path, training.NOTHING), tmp_path / "workdir")
+    assert again.to_dict() == first.to_dict()

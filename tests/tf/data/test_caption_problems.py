@@ -45,7 +45,7 @@ def test_karpathy(tmp_path):
     path = tmp_path / "dataset.json"
     sentences = [{"raw": "a", "tokens": ["a"], "sentid": 70}, "x", {"raw": " "}, {"raw": "b"}]
     good = {"split": "test", "filename": "1.jpg", "imgid": 1, "sentences": sentences}
-    changes = [{}, {"filename": 3}, {"filename": None}, {"sentences": "a"}, {"cocoid": [1]}, {"split": None},
+    changes = [{}, {"filepath": 3}, {"filename": None}, {"sentences": "a"}, {"cocoid": [1]}, {"split": None},
                {"split": "train"}, {"split": "tesu"}, {"cocoid": 9, "filepath": "val"}]  # fmt: skip
     entries = [{**good, "id": 20 + place, **change} for place, change in enumerate(changes)]
     path.write_text(json.dumps({"images": [*entries, 5]}))
@@ -69,6 +69,7 @@ def test_karpathy(tmp_path):
         ("image of an unknown split, expected train, restval, val, test", f"{path}, image 27"), *of_sentences,
     ]  # fmt: skip
     assert len(read(read_karpathy, path, {"test"}, captions_per_image=1)[0]) == 2
+    assert len(read(read_karpathy, path, ["test", "tesu", "train"])[0]) == 8  # all splits that the file has
     captions, others = read(read_karpathy, path, ["tesu", "train"])
     assert len(captions) == 4 and others == [problems[0], problems[7], *of_sentences, *of_sentences]
     with pytest.raises(UserError) as raised:

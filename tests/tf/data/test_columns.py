@@ -125,21 +125,21 @@ def test_a_folder_that_is_complete(tmp_path, capsys):
     folder = ColumnFolder(tmp_path, 2, "float16", "t", "vector of the tower's")
     folder.extend(stream(1, 2, 4, 5), embed)
     folder.mark_complete("data 1", 0.0)
-    assert "they teach nothing" not in capsys.readouterr().out
+    assert "they are not used in training" not in capsys.readouterr().out
     assert [folder.is_made_for(data) for data in ("data 1", "data 2")] == [True, False]
     folder.extend(stream(1, 2, 4, 5, 8), embed)
     with pytest.raises(UserError) as raised:
         folder.mark_complete("data 2", 0.19)
-    lacking = "1 of 5 have no vector of the tower's, such as '?8'"
+    problem = "1 of 5 have no vector of the tower's, such as '?8'"
     assert str(raised.value) == (
-        f"{lacking}: more than data.max_skipped_fraction=0.19. For a teacher, embed the texts of the data to train on, "
-        "in the languages of method.pivot and data.image_text_languages; for a tower, mend or leave out the pictures "
-        "that do not decode."
+        f"{problem}: more than data.max_skipped_fraction=0.19. For a teacher, embed the texts of the data to train on, "
+        "in the languages of method.pivot and data.image_text_languages; for a tower, repair or remove the pictures "
+        "that cannot be decoded."
     )
     assert folder.is_made_for("data 1")
     capsys.readouterr()
     folder.mark_complete("data 2", 0.2)
-    assert capsys.readouterr().out == f"{lacking}: they teach nothing.\n"
+    assert capsys.readouterr().out == f"{problem}: they are not used in training.\n"
     assert ColumnFolder(tmp_path, 2, "float16", "t").is_made_for("data 2")
 
 
@@ -159,7 +159,10 @@ def test_what_has_no_vector_is_tried_again_and_counts_only_where_it_is(tmp_path,
     assert made((1, 2, 4), embed, "they are left out") == (5, 2, 0, "")
     before = np.memmap(tmp_path / "vectors", np.float16, "r")[:2].tolist()
     assert made((1, 2, 4, 3), embed, "one fails again") == (5, 2, 1, "?3")
-    assert "1 of 4 have no vector of the teacher's, such as '?3': they teach nothing." in capsys.readouterr().out
+    assert (
+        "1 of 4 have no vector of the teacher's, such as '?3': they are not used in training."
+        in capsys.readouterr().out
+    )
     calls = []
     assert made((1, 2, 3, 5), lambda texts: calls.extend(texts) or mended(texts), "it is mended") == (6, 1, 0, "")
     assert sorted(calls) == [b"5", b"?3"]

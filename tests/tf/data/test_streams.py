@@ -179,6 +179,7 @@ def test_a_mixture_of_which_one_source_has_the_chosen_languages(tmp_path, capsys
     def batch(*languages):
         config.data.image_text_languages = languages
         batches = pipeline.training_batches(config, toy_data.toy_tokenizer(), streams=("image_text",))
+        assert batches.element_spec["image_id"].shape == [8]  # known before the first batch, as TPUs need it
         (values,) = batches.skip(2).take(1).as_numpy_iterator()
         return values["image_text_place"][0, :, 2].tolist()  # items that each source gave so far
 
@@ -189,6 +190,25 @@ def test_a_mixture_of_which_one_source_has_the_chosen_languages(tmp_path, capsys
     assert said.count("image_text/c has no item in en, de: the other sources have its share.") == 1
     with pytest.raises(UserError, match="^No records in language sw; the data has de, en, fr.$"):
         batch("de", "sw")
+
+
+def test_a_mixture_of_which_one_source_has_triples(tmp_path, capsys):
+    """The other source has captions in one language alone, so that its images have no pair of languages."""
+    for name, languages in (("a", ("en", "de")), ("b", ("ja",))):
+        images = captioned(4, languages)
+        for image in images:
+            image.caption_groups = [image.image_id] * len(image.captions)
+        records.write_records(tmp_path / name, records.IMAGE_TEXT, "train", images)
+    config = toy_data.toy_config(tmp_path)
+    config.data.sources = {name: {"directory": f"{tmp_path}/{name}"} for name in "ab"}
+    config.train.image_text_batch = 4
+    batches = pipeline.training_batches(config, toy_data.toy_tokenizer(), streams=("triples",))
+    (values,) = batches.take(1).as_numpy_iterator()
+    assert values["triples_place"][0, :, 2].tolist() == [4, -1]
+    assert "triples/b has no item: the other sources have its share." in capsys.readouterr().out
+    config.data.image_text_languages = ("ja", "zh")
+    with pytest.raises(UserError, match="^No image has two captions of one caption_group"):
+        pipeline.training_batches(config, toy_data.toy_tokenizer(), streams=("triples",))
 
 
 def test_sources_of_a_configuration():

@@ -5,12 +5,14 @@ import types
 
 import pytest
 
+from mural_lite.config import base_config
 from mural_tf.evaluation.benchmarks import BENCHMARKS, contamination_notes
 
 
 def model(folder, sources=(), name="converted", path=""):
     (folder / "dataset.json").write_text(json.dumps({"name": name, "sources": list(sources)}))
-    config = types.SimpleNamespace(data=types.SimpleNamespace(directory=str(folder)))
+    config = base_config()
+    config.data.directory = str(folder)
     return types.SimpleNamespace(config=config, path=path)
 
 
@@ -51,6 +53,18 @@ def test_evaluating_on_the_training_split_itself(tmp_path):
     embedder = model(tmp_path)
     assert "this very split" in notes("retrieval", embedder, tmp_path, split="train")[0]
     assert not notes("retrieval", embedder, tmp_path, split="test")
+
+
+def test_sources_of_a_mixture_are_the_training_data_and_the_evaluated_folder_is_not(tmp_path):
+    evaluated, captions = tmp_path / "evaluated", tmp_path / "captions"
+    for folder, sources in ((evaluated, []), (captions, [COCO_TRAIN])):
+        folder.mkdir()
+        embedder = model(folder, sources)
+    embedder.config.data.directory = str(evaluated)
+    embedder.config.data.sources = {"web": {"directory": str(captions)}}
+    assert notes("xtd", embedder, evaluated)
+    assert "this very split" in notes("retrieval", embedder, captions, split="train")[0]
+    assert not notes("retrieval", embedder, evaluated, split="train")
 
 
 def test_model_card_of_an_export_is_read(tmp_path):

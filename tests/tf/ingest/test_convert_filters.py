@@ -286,13 +286,15 @@ def test_a_conversion_is_another_one_if_files_of_its_settings_change(tmp_path):
 
 @pytest.mark.parametrize("which", ["text", "both"])
 def test_a_picture_that_is_left_out_holds_no_text(tmp_path, which):
-    """Within a unit, and over several: of three pictures of a text the first is small, the second no picture."""
+    """Within a unit, and over several: the first is small, the second no picture, the third cut off."""
     (tmp_path / "small.jpg").write_bytes(image_bytes(0, 100, 100))
     (tmp_path / "broken.jpg").write_bytes(b"<html>404</html>")
     (tmp_path / "large.jpg").write_bytes(image_bytes(1, 300, 300))
-    source = write_captions(tmp_path, [(f"{name}.jpg", "a red heart") for name in ("small", "broken", "large")])
+    (tmp_path / "cut.jpg").write_bytes(image_bytes(2, 300, 300)[:-2000])
+    names = ("small", "broken", "cut", "large")
+    source = write_captions(tmp_path, [(f"{name}.jpg", "a red heart") for name in names])
     sources = []
-    for name in ("small", "broken", "large"):
+    for name in names:
         (tmp_path / f"of {name}").mkdir()
         (tmp_path / f"of {name}" / "a.tsv").write_text(f"{name}.jpg\ta red heart\n")
         sources.append(f"captions:{tmp_path}/of {name}/a.tsv,images={tmp_path}")

@@ -26,14 +26,14 @@ from mural_tf.ingest.sources import wit
 DEEP = b"[" * 200_000
 HALF = json.dumps({"caption": "half of a pair \ud800"}).encode()
 METADATA = {  # key -> metadata that cannot be used, and what they are counted as
-    "1": (b"[1, 2]", "metadata that are not a JSON object"),
-    "2": (DEEP, "metadata that are not a JSON object"),
+    "1": (b"[1, 2]", "metadata that is not a JSON object"),
+    "2": (DEEP, "metadata that is not a JSON object"),
     "3": (b'{"caption": 5}', "caption that is not text"),
     "4": (b'{"caption": "a", "url": 7}', "address that is not text"),
     "5": (b'{"caption": ["a"]}', "caption that is not text"),
     "6": (HALF, "caption that is not text"),
     "7": (b'{"caption": "a", "url": {"b": 1}}', "address that is not text"),
-    "8": (b"5", "metadata that are not a JSON object"),
+    "8": (b"5", "metadata that is not a JSON object"),
 }
 
 

@@ -276,7 +276,7 @@ def test_pictures_that_do_not_decode_are_skipped_and_counted_up_to_a_bound(tmp_p
     toy_data.write_toy_data(tmp_path, images)
     config, tokenizer = cached_config(tmp_path, "align"), toy_data.toy_tokenizer()
     config.data.max_skipped_fraction = 0.04
-    with pytest.raises(UserError, match="2 of 40 have no state of the frozen tower.*pictures that do not decode"):
+    with pytest.raises(UserError, match="2 of 40 have no state of the frozen tower.*pictures that cannot be decoded"):
         made_columns(config, tmp_path)
     config.data.max_skipped_fraction = 0.1
     columns = made_columns(config, tmp_path)

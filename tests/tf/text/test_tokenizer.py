@@ -117,6 +117,13 @@ def test_a_text_of_longest_pieces_keeps_them_all(kind):
     assert row.tolist() == [2, *[longest] * 4, 3]
 
 
+def test_a_text_of_longest_pieces_in_another_script_keeps_them_all():
+    """A letter of it has two bytes, which the cut must not count as two letters."""
+    object_ = WordPieceTokenizer([*SPECIAL, "яяяяббббдддд"], max_length=6)
+    row = object_(["яяяяббббдддд " * 5])["input_word_ids"].numpy()[0]
+    assert row.tolist() == [2, *[len(SPECIAL)] * 4, 3]
+
+
 @pytest.mark.parametrize("lower_case", [False, True])  # and accents stripped
 def test_texts_are_cut_in_bytes_before_they_are_cleaned(lower_case):
     object_ = tokenizer(max_length=8, lower_case=lower_case, strip_accents=lower_case)

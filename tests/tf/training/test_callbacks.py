@@ -267,8 +267,8 @@ def test_the_observers_of_a_run(monkeypatch):
         monkeypatch.setattr(observers, "workers", lambda strategy, count=count: count)
         config.train.evaluate_first = first
         forecast, chance = observers.observers(model, config, log, "strategy")
-        assert forecast.asks == (count == 1 and first) and forecast.log is chance.log is log
-        assert chance.batches == {"image_text": 32, "text_text": 16} and chance.warmup_steps == 7
+        assert forecast.may_ask == (count == 1 and first) and forecast.log is chance.log is log
+        assert chance.batch_sizes == {"image_text": 32, "text_text": 16} and chance.warmup_steps == 7
     profile = observers.observers(model, config, log, "strategy", (3, 5))[2]
     assert (profile.first, profile.last, profile.log) == (3, 5, log)
 

@@ -234,6 +234,22 @@ def test_batches_that_replicas_share(captions, micro, replicas, message, config,
     assert str(raised.value) == f"train.{message}"
 
 
+@pytest.mark.parametrize(
+    "replicas, micro, size, expected", [(3, 1, 16, 15), (8, 1, 4, 8), (2, 4, 21, 16), (2, 1, 16, 16)]
+)
+def test_batches_that_follow_from_the_data_are_divided_evenly(replicas, micro, size, expected, config, capsys):
+    """To the nearest number below, and at least one pair for each replica; a batch that was given stays."""
+    config.train.micro_batches = micro
+    config.train.image_text_batch = config.train.text_text_batch = size
+    batch_sizes.round_batches(config, ["image_text_batch"], replicas)
+    assert (config.train.image_text_batch, config.train.text_text_batch) == (expected, size)
+    said = (
+        f"train.image_text_batch is {expected}, not {size}: {replicas} replicas share a batch."
+        in capsys.readouterr().out
+    )
+    assert said == (size != expected)
+
+
 @pytest.mark.parametrize("field, value", [
     ("seed", -1), ("seed", 2**31), ("loss.image_text_weight", -0.1), ("loss.text_text_weight", float("nan")),
     ("loss.label_smoothing", 1.0), ("loss.label_smoothing", -0.1),
@@ -402,7 +418,7 @@ class Parts:
         signals = types.SimpleNamespace(after_the_step=contextlib.nullcontext)
         columns = lambda *arguments: self.calls.append(("columns", arguments[1:])) or "columns"  # noqa: E731
         strategy = tf.distribute.get_strategy()
-        return fit.fit(self.model, "tokens", config, "workdir", strategy, signals, columns_of=columns, **options)
+        return fit.fit(self.model, "tokens", config, "workdir", strategy, signals, make_columns=columns, **options)
 
 
 OpFailure = tf.errors.DataLossError(None, None, "unusable")
@@ -412,7 +428,7 @@ def test_a_run_from_its_first_step(config, monkeypatch, capsys):
     config.train.update(dict(steps=10, log_every=4, checkpoint_every=7, evaluate_every=5, evaluate_first=True))
     parts = Parts(monkeypatch)
     observers = lambda model, config, log, strategy: ["observer"]  # noqa: E731
-    assert parts.fit(config, evaluate="evaluate", observers_of=observers) is True
+    assert parts.fit(config, evaluate="evaluate", make_observers=observers) is True
     callbacks = [parts.log, "stopping", "saving", parts.evaluation, "observer"]
     assert parts.calls == [
         "enter", ("save", 0), (0, True), "prepare", ("columns", (config, "tokens", "workdir")), "begin",

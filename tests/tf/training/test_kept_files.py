@@ -331,8 +331,8 @@ def test_data_that_there_is_to_train_on(tmp_path, monkeypatch):
     with pytest.raises(UserError) as raised:
         prepare.check_data(config.data)
     assert str(raised.value) == (
-        "Unknown data.source 'web'; known: records, built, other. A source is registered by its package: install that, "
-        "in a checkout again: pip install -e ."
+        "Unknown data.source 'web'; known: records, built, other. Install the package that registers it; in a "
+        "checkout, run `pip install -e .` again."
     )
 
 
@@ -383,6 +383,17 @@ def test_a_workdir_of_another_configuration(made, tmp_path, monkeypatch):
     monkeypatch.setattr(workdir.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=f"^Cannot write to {tmp_path}: Permission denied"):
         open_workdir(tmp_path, config)
+
+
+@pytest.mark.parametrize("has_vocabulary", [False, True])
+def test_another_configuration_before_training_replaces_the_first(tmp_path, has_vocabulary):
+    config = toy_data.toy_config("")
+    open_workdir(tmp_path, config)
+    if has_vocabulary:
+        (tmp_path / "vocabulary.txt").touch()
+    config.seed = 1
+    open_workdir(tmp_path, config)
+    assert load_config(tmp_path / "config.json").seed == 1 and not (tmp_path / "vocabulary.txt").exists()
 
 
 def test_what_a_killed_run_left_half_written_goes(tmp_path):

@@ -251,5 +251,5 @@ def test_killed_and_lengthened_runs_are_the_run_of_all_steps(run, tmp_path, monk
 @pytest.mark.slow  # what the flag may be: `test_profile_flag`
 def test_a_profile_is_written(run, tmp_path):
     run.config.train.steps = 4
-    assert run("whole", observers_of=functools.partial(observers, profile=(2, 3))).finished
+    assert run("whole", make_observers=functools.partial(observers, profile=(2, 3))).finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
