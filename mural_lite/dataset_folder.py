@@ -48,9 +48,11 @@ def _difference(stored, wanted) -> str:
         stored = {name: value for name, value in stored.items() if value != wanted.get(name)}
         wanted = {name: value for name, value in wanted.items() if value != all_stored.get(name)}
     elif isinstance(stored, list) and isinstance(wanted, list):
-        all_stored = stored
-        stored = [entry for entry in stored if entry not in wanted]
-        wanted = [entry for entry in wanted if entry not in all_stored]
+        only_stored = [entry for entry in stored if entry not in wanted]
+        only_wanted = [entry for entry in wanted if entry not in stored]
+        if only_stored or only_wanted:  # otherwise they differ in their order
+            stored = only_stored
+            wanted = only_wanted
     return f"{brief(stored)} instead of {brief(wanted)}"
 
 

@@ -127,14 +127,17 @@ def _matches(pattern: str) -> Iterator[str]:
     position = parts.index("**")
     rest = os.sep.join(parts[position + 1 :])
     begin = os.sep.join(parts[:position]) or os.sep * position
+    only_folders = pattern.endswith(os.sep)
     for base in glob.glob(begin) if begin else [os.curdir]:
         for folder, folders, files in os.walk(base):
             folders[:] = [name for name in folders if not name.startswith(".")]
             if rest:
                 yield from _matches(os.path.join(glob.escape(folder), rest))
                 continue
-            yield folder
-            for name in (*folders, *files):
+            if begin or folder != base:
+                yield folder
+            names = folders if only_folders else [*folders, *files]
+            for name in names:
                 if not name.startswith("."):
                     yield os.path.join(folder, name)
 

@@ -107,12 +107,15 @@ class RemotePath:
         try:
             shutil.copyfileobj(content, file, PIECE)
             file.close()
+            file.commit()
         except BaseException:  # a keyboard interrupt, too
             with contextlib.suppress(Exception):
                 file.discard()
                 file.closed = True  # otherwise a client's object would try to write when it is deleted
             raise
-        file.commit()
+        finally:
+            with contextlib.suppress(AttributeError, ValueError):
+                file.fs.transaction.files.remove(file)  # which would keep it as long as the program runs
 
     def stat(self) -> Status:
         return Status(self._call("info")["size"])

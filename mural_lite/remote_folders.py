@@ -90,7 +90,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
     with _failures_as_user_errors(f"Cannot read {original}"):
         versions = original.versions()
         copied_versions, local = _copied.get(str(original), ({}, None))
-        if versions and versions == copied_versions:
+        if versions and versions == copied_versions and local.exists():  # programs that clean /tmp may remove it
             return local
         copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
         _copies.append(copies)
@@ -275,8 +275,10 @@ class Mirror:
     def _remove_former_export(self) -> None:
         """Removes the store's files of an export that another one replaced here, such as a `lite/` that this one lacks.
 
-        Exports with versions are never replaced.
+        Exports with versions are never replaced. After `pull`, the card and the configuration alone are here.
         """
+        if not any((self.local / "export").glob("*_encoder")):
+            return
         names = [path.relative_to(self.store) for path in (self.store / "export").files()]
         if any(name.startswith(_EXPORT_VERSIONS) for name in names):
             return

@@ -315,7 +315,8 @@ class _Changes:
     def publish(self, prune: bool) -> None:
         """Removes items that were not met, counts for searches, and publishes the new state.
 
-        If no item was met, all stay, and `sync` raises: a folder that cannot be read for a while empties no index.
+        If no item of the index was met, all stay, and `sync` raises: a folder that cannot be read for a while empties
+        no index.
         """
         self._encode_missing_captions()
         query = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
@@ -547,11 +548,12 @@ def check_not_of_catalogue(folder: str | os.PathLike, stored: dict) -> None:
 
 def clear(folder: str | os.PathLike) -> None:
     """Empties the index in a folder, as for another model; items that were taken out by hand stay out."""
-    emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "meta", "sqlite_sequence")
+    emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
     with changing(folder) as opened, files.transaction(opened):
         opened.execute("INSERT INTO words (words) VALUES ('delete-all')")
         for table in emptied:
             opened.execute(f"DELETE FROM {table}")
+        opened.execute("DELETE FROM meta WHERE key != 'by_catalogue'")
 
 
 def sync(

@@ -50,7 +50,9 @@ def index(
         if not names:
             recorded = described(folder)
             changes.check_not_of_catalogue(folder, recorded)
-            names = recorded["sources"]
+            names = recorded.get("sources", [])
+            if not names:
+                raise UserError(f"The index {display_name(folder)} has no sources yet: name folders or files to index.")
         embeddings = list(filter(embed.is_embeddings, names))
         if embeddings and len(names) > 1:
             raise UserError(f"{embeddings[0]} holds vectors that `embed` made: give this folder alone.")

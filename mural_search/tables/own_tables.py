@@ -417,8 +417,7 @@ def _rows_of_csv(
             cells, end = _read_row(lines, begin, form)
             problem = ""
             if header:
-                further_lines = map(lines.__getitem__, range(begin + 1, end))
-                problem = _problem_with_cells(cells, header, form, further_lines)
+                problem = _problem_with_cells(cells, header, form)
         except csv.Error as error:
             cells = []
             problem = f"row that is no CSV ({error})"
@@ -446,27 +445,24 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     return cells, begin + max(1, reader.line_num)
 
 
-def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form, further_lines: Iterable[str]) -> str:
-    """Returns why the cells of a row do not fit this table, or "".
-
-    `further_lines`: the lines of the row behind its first.
-    """
+def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
+    """Returns why the cells of a row do not fit this table, or ""."""
     if any(map(str.strip, cells[len(header) :])):
         return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
-    has_line_breaks = any("\n" in cell or "\r" in cell for cell in cells)
+    cells_of_lines = [cell for cell in cells if "\n" in cell or "\r" in cell]
     is_short = len(cells) < len(header)
-    if has_line_breaks and (is_short or _hold_rows(further_lines, form, len(header))):
+    if cells_of_lines and (is_short or any(_holds_rows(cell, form, len(header)) for cell in cells_of_lines)):
         return "row with a quote that nothing closes"
     return ""
 
 
-def _hold_rows(lines: Iterable[str], form: Form, columns: int) -> bool:
-    """Whether lines hold a whole row of the table by themselves: a line with all columns and a picture.
+def _holds_rows(cell: str, form: Form, columns: int) -> bool:
+    """Whether a cell holds a whole row of the table: a line with all columns and a picture.
 
     A line with fewer columns may belong to a cell: a list of pictures, or a description with commas and an address.
     """
     try:
-        rows = csv.reader(lines, delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
+        rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
         return any(len(row) >= columns and any(map(names_picture, row)) for row in rows)
     except csv.Error:
         return True

@@ -99,6 +99,7 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
     counts = {record_type: collections.Counter() for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
     for record_type, count in counts.items():
         for language, text in _training_texts(data_dir, record_type):
+            language = language or UNDETERMINED
             count[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)

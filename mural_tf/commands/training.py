@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from ml_collections import ConfigDict
@@ -163,8 +163,10 @@ class CatalogueTrainer:
         workdir = self.folder / WORKDIR
         config = _with_data(self.config, self.folder / DATA, self.source)
         if self.source == NOTHING:
-            config = _as_begun(config, workdir)
-            start = Start(open_batches=("image_text_batch", "text_text_batch"))
+            given = given_fields()
+            config = _as_begun(config, workdir, given)
+            batches = ("image_text_batch", "text_text_batch")
+            start = Start(open_batches=[name for name in batches if f"train.{name}" not in given])
             train_and_finish(config, workdir, tpu="", debug_nans=False, profile="", start=start)
         else:
             finetune(config, self.source, workdir, given=given_fields())
@@ -218,13 +220,17 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
     return config
 
 
-def _as_begun(config: ConfigDict, workdir: pathlib.Path | RemotePath) -> ConfigDict:
-    """Returns the configuration with the batches and the weight of a run that has begun: its table may have grown."""
+def _as_begun(config: ConfigDict, workdir: pathlib.Path | RemotePath, given: Collection[str] = ()) -> ConfigDict:
+    """Returns the configuration with the batches and the weight of a run that has begun: its table may have grown.
+
+    Fields that the user named, `given`, keep their values.
+    """
     path = workdir / "config.json"
     if not path.is_file():
         return config
     before = load_config(local_copy(path))
-    config.train.image_text_batch = before.train.image_text_batch
-    config.train.text_text_batch = before.train.text_text_batch
-    config.loss.text_text_weight = before.loss.text_text_weight
+    for field in ("train.image_text_batch", "train.text_text_batch", "loss.text_text_weight"):
+        if field not in given:
+            branch, name = field.split(".")
+            config[branch][name] = before[branch][name]
     return config

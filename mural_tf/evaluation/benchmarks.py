@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from mural_lite.config import training_folders
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, read_json
+from mural_lite.paths import RemotePath
 from mural_lite.remote_folders import model_place
 from mural_lite.versions import MODEL_CARD, newest_description
 from mural_tf.evaluation.protocol import changed_options, check_protocol
@@ -200,7 +201,7 @@ def contamination_notes(
     directories, descriptions = _record(embedder)
     if split == "train":
         for directory in directories:
-            if _resolved(as_path(directory)) == _resolved(folder):
+            if is_same_folder(folder, directory):
                 return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
     origins = {}  # {part of a collection: the description that names it}
     for text in descriptions:
@@ -217,11 +218,12 @@ def contamination_notes(
     return notes
 
 
-def _resolved(folder):
-    """Returns the real path of a folder of this machine; a remote folder stays as it is."""
-    if isinstance(folder, pathlib.Path):
-        return folder.resolve()
-    return folder
+def is_same_folder(folder: pathlib.Path | RemotePath, other: str) -> bool:
+    """Whether two names mean one folder, however they are spelt: relative, or by a link."""
+    other_folder = as_path(other)
+    if isinstance(folder, pathlib.Path) and isinstance(other_folder, pathlib.Path):
+        return folder.resolve() == other_folder.resolve()
+    return folder == other_folder
 
 
 def _record(embedder) -> tuple[list[str], list[str]]:

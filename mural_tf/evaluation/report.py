@@ -62,7 +62,7 @@ def evaluate_and_report(
     check_protocol(protocol)
     folder = _output_folder(model, output)
     names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
-    if folder is not None and folder != as_path(model) and (folder / "checkpoints").is_dir():
+    if folder is not None and not benchmarks.is_same_folder(folder, model) and (folder / "checkpoints").is_dir():
         raise UserError(
             f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
             "another folder."
@@ -128,7 +128,9 @@ def _write_numbers(
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
     which = ""
-    if folder == as_path(model) and isinstance(folder, pathlib.Path):  # a store has no list of checkpoints
+    if isinstance(folder, pathlib.Path) and benchmarks.is_same_folder(
+        folder, model
+    ):  # a store has no list of checkpoints
         which = existing_name(folder, checkpoint)
     append_metrics(folder, metrics_row(evaluations, step, str(request.folder), which))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())

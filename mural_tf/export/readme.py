@@ -93,7 +93,7 @@ def _languages(card: Mapping) -> list[str]:
     for part in origins(card["origin"]):
         languages.update(part.languages)
     data = card["training_data"]
-    if "counts" in data or not card["origin"]:
+    if "counts" in data or "data_sets" in data or not card["origin"]:  # a mixture's counts are in its data sets
         languages.update(data["languages"])
     return sorted(languages)
 

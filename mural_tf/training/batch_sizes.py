@@ -59,7 +59,9 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
 
 
 def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> None:
-    """Sets batches that follow from the data to the nearest number below that the replicas share evenly, and says so.
+    """Sets batches that follow from the data to a number that the replicas share evenly, and says so.
+
+    It is the nearest number below, or, for little data, the least such number.
 
     Args:
       config: a complete configuration, which is changed.
@@ -71,7 +73,7 @@ def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> 
         size = config.train[name]
         if name in names and size % multiple:
             config.train[name] = max(multiple, size // multiple * multiple)
-            print(f"train.{name} is {config.train[name]}, not {size}: {replicas} replicas share a batch.", flush=True)
+            print(f"train.{name} is {config.train[name]}, not {size}: a multiple of {multiple}.", flush=True)
 
 
 def _batch_fields(config: ConfigDict) -> dict[str, int]:

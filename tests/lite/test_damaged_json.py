@@ -51,6 +51,16 @@ def test_another_description_is_not_overwritten(tmp_path, values, words):
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.parametrize("stored, words", [
+    ([["a", 1], ["b", 2]], r"\[\['b', 2\]\] instead of \[\['b', 3\]\]"),
+    ([["b", 3], ["a", 1]], r"\[\['b', 3\], \['a', 1\]\] instead of \[\['a', 1\], \['b', 3\]\]"),
+])  # fmt: skip
+def test_the_files_that_differ_are_named(tmp_path, stored, words):
+    (tmp_path / "dataset.json").write_text(json.dumps({"files": stored}))
+    with pytest.raises(UserError, match=words):
+        dataset_folder.is_built(tmp_path, {"files": [["a", 1], ["b", 3]]})
+
+
 def test_an_export_does_without_a_damaged_description_and_says_so(tmp_path, caplog):
     config = base_config()
     config.data.directory = str(tmp_path)

@@ -75,7 +75,10 @@ def test_two_stars_follow_no_links_to_folders(tmp_path, monkeypatch):
     assert find(tmp_path / "latest/a/**/1.jpg") == [tmp_path / "latest/a/b/1.jpg"]
     everything = ("", "3.jpg", "a", "a/2.jpg", "a/b", "a/b/1.jpg", "a/first", "a/second", "latest")
     assert find(tmp_path / "**") == [tmp_path / name for name in everything]
+    folders = ("", "a", "a/b", "a/first", "a/second", "latest")
+    assert find(f"{tmp_path}/**/") == [tmp_path / name for name in folders]
     monkeypatch.chdir(tmp_path)
+    assert find("**") == [pathlib.Path(name) for name in everything[1:]]
     assert find("**/*.jpg") == [path.relative_to(tmp_path) for path in pictures]
 
 

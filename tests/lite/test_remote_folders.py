@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import glob
+import io
 import json
 import os
 import pathlib
@@ -142,10 +143,10 @@ def test_another_export_leaves_nothing_of_the_former_one(folders, tmp_path):
     mirror = Mirror(tmp_path / "longer", store)
     mirror.pull()
     shutil.rmtree(mirror.local / "export")
-    write(mirror.local, "export/config.json", "export/model_card.json", "export/vocabulary.txt")
+    names = ["export/config.json", "export/image_encoder/1/saved_model.pb", "export/model_card.json"]
+    write(mirror.local, *names)
     mirror.push()
-    names = [path.relative_to(store) for path in (store / "export").files()]
-    assert names == ["export/config.json", "export/model_card.json", "export/vocabulary.txt"]
+    assert [path.relative_to(store) for path in (store / "export").files()] == names
 
 
 def test_a_database_comes_before_its_matrices_and_goes_after_them(folders):
@@ -186,11 +187,22 @@ def test_a_store_that_finds_nothing_is_a_failure(folders, monkeypatch):
         Mirror(local, store).push()
 
 
+def test_written_files_are_not_kept_by_the_client(folders):
+    _, store, _ = folders
+    client = fsspec.filesystem("memory", use_listings_cache=False)
+    for _ in range(3):
+        (store / "a").write_all(io.BytesIO(b"abc"))
+    assert (store / "a").read_bytes() == b"abc" and not client.transaction.files
+
+
 def test_a_folder_is_copied_again_only_if_it_changed(folders):
     _, store, _ = folders
     write(store, "config.json", "lite/text.tflite")
     first = remote_folders.local_copy(store)
     assert remote_folders.local_copy(store) == first
+    shutil.rmtree(first)  # by a program that cleans /tmp
+    first = remote_folders.local_copy(store)
+    assert (first / "lite/text.tflite").exists()
     (store / "config.json").write_text("other text")
     again = remote_folders.local_copy(store)
     assert again != first and (again / "config.json").read_text() == "other text"

@@ -457,6 +457,11 @@ def test_texts_next_to_pictures_may_have_another_encoding(tmp_path):
 
 
 def test_cells_of_several_lines_are_cells(tmp_path):
+    """In any column; a cell in the first one is closed on a line with all other columns, a picture among them."""
+    (tmp_path / "first").mkdir()
+    first = 'caption,image\n"red\nhat",p0.jpg\ncoat,p1.jpg\n'
+    entries, skipped = found(inspect_table(TableRequest(str(text(first)(tmp_path / "first")), language="en")), tmp_path)
+    assert [entry.name for entry in entries] == ["p0.jpg", "p1.jpg"] and not skipped
     lines = ["sku,title,images,info", 'S0,hat,"p0.jpg,\np1.jpg",new', "S1,coat,p2.jpg,old"]
     lines.append('S2,bag,p3.jpg,"Made of felt.\nPictures: front, https://x.example/2.jpg\nWash it cold."')
     entries, skipped = found(inspect_table(TableRequest(str(text("\n".join(lines))(tmp_path)))), tmp_path)

@@ -189,6 +189,19 @@ def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeyp
     assert kept["model"] == str(workdir) and kept["step"] == 7
 
 
+def test_numbers_go_to_the_own_workdir_however_it_is_spelt_and_to_no_other(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
+    workdir = tmp_path / "workdir"
+    for folder in (workdir, tmp_path / "other"):
+        (folder / "checkpoints").mkdir(parents=True)
+    output = f"{workdir}/../workdir"
+    report.evaluate_and_report(str(workdir), str(data_dir), "test", output=output, protocol=lenient())
+    (row,) = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(row)["checkpoint"] == "latest"
+    with pytest.raises(UserError, match="is a workdir, whose card shows the numbers in it: .*name another folder"):
+        report.evaluate_and_report(str(workdir), str(data_dir), "test", output=str(tmp_path / "other"))
+
+
 def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "open_model", lambda path, checkpoint: FakeEmbedder())
     export = tmp_path / "export"
