@@ -444,7 +444,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     """Stores which model makes the vectors; raises `UserError` if another model made the vectors of an `index`."""
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
-        recorded = files.fingerprint_of(stored["probes"], json.loads(stored["model"]))
+        recorded = files.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
         recorded.check(model, index)
         if recorded.encoder != model.encoder:
             raise UserError(

@@ -115,13 +115,19 @@ def publish(database: sqlite3.Connection, **values) -> None:
     keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
 
 
-def fingerprint_of(probes: bytes, model: dict) -> Fingerprint:
-    """Returns the model that `keep_model` wrote; raises `UserError` if it is damaged."""
+def parse_fingerprint(probes: bytes, record: dict) -> Fingerprint:
+    """Returns the fingerprint that `keep_model` stored; raises `UserError` if it is damaged.
+
+    Args:
+      probes: its vectors, the content of a .npy file.
+      record: {"path", "step", "encoder"} of its model.
+    """
     try:
         vectors = np.load(io.BytesIO(probes), allow_pickle=False).astype(np.float32)
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
             raise ValueError(f"vectors {list(vectors.shape)}")
-        return Fingerprint(vectors, str(model["path"]), model["step"], str(model.get("encoder", "")))
+        return Fingerprint(vectors, str(record["path"]), record["step"], str(record.get("encoder", "")))
+    # SyntaxError, because NumPy reads the header of a .npy file as Python.
     except (ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError) as error:
         raise UserError(
             f"The index is damaged (the record of its model: {error}): delete it and make it again."

@@ -206,8 +206,10 @@ class _Column:
 
     @property
     def is_filter(self) -> bool:
-        """Whether a filter can name it and it has few values, each of several items, or a range of numbers or dates."""
-        if OPERATORS.search(self.name):
+        """Whether the field is offered as a filter: few values that items share, or a range of numbers or dates."""
+        if OPERATORS.search(self.name):  # such a name could not be told from its value in --filter=NAME=VALUE
             return False
-        is_range = self._are_amounts and len(self.part_counts) > FEW_NUMBERS and not self.is_id
-        return is_range or (self.repeats and len(self.part_counts) <= FEW and not self.is_text)
+        value_count = len(self.part_counts)
+        has_range = self._are_amounts and value_count > FEW_NUMBERS and not self.is_id
+        has_shared_values = self.repeats and value_count <= FEW and not self.is_text
+        return has_range or has_shared_values

@@ -410,7 +410,7 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     meta = ItemTable(local_copy(folder) / database.NAME).meta
     if "probes" not in meta:
         return None
-    return database.fingerprint_of(meta["probes"], meta["model"])
+    return database.parse_fingerprint(meta["probes"], meta["model"])
 
 
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
@@ -424,7 +424,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     if wrong or meta["dtype"] not in DTYPES:
         parts = ", ".join(wrong) or "dtype"
         raise UserError(f"{name} is damaged (its {parts}): delete it and make it again.")
-    model = database.fingerprint_of(meta["probes"], meta["model"])
+    model = database.parse_fingerprint(meta["probes"], meta["model"])
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
@@ -512,29 +512,41 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
     """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items without a vector.
 
-    Ends at a caption without a vector. Raises `UserError` for vectors of another length than 1.
+    Ends at a caption without a vector. Raises `UserError` for vectors that have not `width` numbers (0: as many as the
+    first), or whose norm is not 1.
     """
     damage = f"The index is damaged ({database.NAME}): delete it and make it again"
     pairs = table.vectors(of_captions)
-    vector_id, vector = next(pairs, (None, b""))
-    for begin in range(0, len(ids), TOGETHER):
-        block = ids[begin : begin + TOGETHER].tolist()
-        vectors: dict[int, bytes] = {}  # by their row in the block
-        for row, number in enumerate(block):
-            if vector_id == number:
-                vectors[row] = vector
-                vector_id, vector = next(pairs, (None, b""))
-        if of_captions and len(vectors) < len(block):
+    for block_ids, stored in _in_blocks(ids, pairs):
+        if of_captions and len(stored) < len(block_ids):
             return
-        joined = b"".join(vectors.values())
-        width = width or len(joined) // dtype.itemsize // len(vectors)
-        if len(joined) != len(vectors) * width * dtype.itemsize:
-            raise UserError(f"{damage}: it holds vectors of another length than {width} numbers.")
-        rows = np.array(list(vectors), np.int64)
-        matrix = np.zeros((len(block), width), dtype)
-        matrix[rows] = np.frombuffer(joined, dtype).reshape(len(rows), width)
+        if not width:  # of captions, each of which has a vector
+            width = len(stored[0]) // dtype.itemsize
+        if any(len(vector) != width * dtype.itemsize for vector in stored.values()):
+            raise UserError(f"{damage}: it holds vectors that have not {width} numbers.")
+        rows = np.array(list(stored), np.int64)
+        matrix = np.zeros((len(block_ids), width), dtype)
+        matrix[rows] = np.frombuffer(b"".join(stored.values()), dtype).reshape(len(rows), width)
         check_lengths(matrix, rows, damage)
         yield matrix
+
+
+def _in_blocks(ids: np.ndarray, pairs: Iterator[tuple[int, bytes]]) -> Iterator[tuple[list[int], dict[int, bytes]]]:
+    """Yields a block of ids, and the vectors that these have as {row in the block: vector}.
+
+    Args:
+      ids: int64 [N], rising.
+      pairs: (id, vector) in the order of the ids, of some of them.
+    """
+    vector_id, vector = next(pairs, (None, b""))
+    for begin in range(0, len(ids), TOGETHER):
+        block_ids = ids[begin : begin + TOGETHER].tolist()
+        stored = {}
+        for row, item_id in enumerate(block_ids):
+            if vector_id == item_id:
+                stored[row] = vector
+                vector_id, vector = next(pairs, (None, b""))
+        yield block_ids, stored
 
 
 def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_zero: bool = False) -> None:

@@ -580,7 +580,7 @@ class _Facet:
     def __init__(self, groups: str):
         self._amount = functools.partial(amount, groups=groups)
         self._counts: dict[str, int] = {}
-        self._least = (np.inf, "")
+        self._least = (np.inf, "")  # (number, its text)
         self._most = (-np.inf, "")
         self._are_amounts = True
 
@@ -595,9 +595,11 @@ class _Facet:
             self._most = max(self._most, (number, value))
 
     def describe(self) -> dict[str, object]:
-        """Returns the facet as `ItemTable.facets` does."""
+        """Returns {"values": {value: count}} of few values, {"least", "most"} of many numbers or dates, else {}."""
         if self._are_amounts and len(self._counts) > FEW_NUMBERS:
-            return {"least": self._least[1], "most": self._most[1]}
+            _, least = self._least
+            _, most = self._most
+            return {"least": least, "most": most}
         if len(self._counts) > FEW:
             return {}
         if self._are_amounts:

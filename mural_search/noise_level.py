@@ -49,15 +49,21 @@ def best_values(ranked: Ranked) -> dict[str, float]:
 
 
 def measure_noise(index, embedder) -> NoiseLevel:
-    """Asks an index with strings that mean nothing: its captions, or texts of any model, in disorder."""
+    """Returns the noise level of an index: for each way of ranking a quantile of the best values of senseless strings.
+
+    The strings are captions of the index with their letters shuffled, or the probes', if it has no captions.
+    """
     captions = itertools.chain.from_iterable(item.captions for item in index.table)
     texts = [text for _, text in itertools.islice(captions, MOST_CAPTIONS)]
     noise = noise_like(texts or PROBES[:-1], STRINGS)  # the last probe is empty
-    values: dict[str, list[float]] = collections.defaultdict(list)
+    values_by_way: dict[str, list[float]] = collections.defaultdict(list)
     for ranked in _ask(index, embedder, noise):
         for way, value in best_values(ranked).items():
-            values[way].append(value)
-    levels = {way: float(np.quantile(values[way], share)) for way, share in SHARES.items() if values[way]}
+            values_by_way[way].append(value)
+    levels = {}
+    for way, share in SHARES.items():
+        if way in values_by_way:
+            levels[way] = float(np.quantile(values_by_way[way], share))
     return NoiseLevel(len(index), levels)
 
 

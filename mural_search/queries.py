@@ -378,17 +378,21 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
 
 
 def _first_alike(vectors: np.ndarray) -> list[int]:
-    """Returns for each vector, [N, D], the place of the first vector that looks the same; a block at a time."""
+    """Returns for each of the vectors, [N, D], the number of the first vector that looks the same, perhaps itself."""
     firsts = []
     for begin in range(0, len(vectors), COMPARED):
-        are_alike = vectors[begin : begin + COMPARED] @ vectors.T >= ALIKE  # [B, N]
-        own = np.arange(len(are_alike))
-        are_alike[own, begin + own] = True  # a row without a vector is like itself only
-        firsts += np.argmax(are_alike, axis=1).tolist()
+        block = vectors[begin : begin + COMPARED]
+        are_alike = block @ vectors.T >= ALIKE  # [B, N]
+        rows = np.arange(len(block))
+        are_alike[rows, begin + rows] = (
+            True  # zeros, which a picture without a vector has, are not even like themselves
+        )
+        first_alike = np.argmax(are_alike, axis=1)  # of booleans: the first that is true
+        firsts += first_alike.tolist()
     return firsts
 
 
-COMPARED = 2**10  # vectors that are compared with all at a time
+COMPARED = 2**10  # vectors that are compared with all vectors at a time
 ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
 
 

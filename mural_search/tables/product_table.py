@@ -268,26 +268,31 @@ class ProductTable:
             with_languages.append(content._replace(captions=captions))
         return with_languages
 
-    def _guessed_language(self, name: str, text: str) -> str:
-        """Returns the language of a caption in a column."""
-        guess = self.guesses.get(name)
-        if guess is None:  # only later rows have this column: it is guessed like the first column
-            guess = next(iter(self.guesses.values()), None)
-        if guess is None:
-            return "und"  # the first pictures had no words inside
-        return guess(text)
+    def _guessed_language(self, column: str, text: str) -> str:
+        """Returns the BCP 47 tag that is guessed for a caption in a column; "und" if there is no guess at all."""
+        guess_language = self.guesses.get(column)
+        if (
+            guess_language is None and self.guesses
+        ):  # only later rows have this column: the first column's guess is used
+            guess_language = next(iter(self.guesses.values()))
+        if guess_language is None:  # no caption was there when languages were estimated: pictures without words inside
+            return "und"
+        return guess_language(text)
 
     def reason_against(self, values: Mapping[str, Value]) -> str:
-        """Returns why a row is not wanted, or ""."""
+        """Returns why a row is left out; "" if it is kept."""
         where = self.request.where
-        for name in self.columns.sold:
-            text = _text_in(values, name).casefold().removesuffix(".0")  # pandas writes 0 as 0.0
-            if text in NOT_FOR_SALE and name not in where and not self.request.all_rows:
-                return f"row that is not for sale ({name}: {text}); --where=all takes these, too"
-        for name, conditions in where.items():
-            text = _text_in(values, name)
-            if not all(is_met(text, self.group_marks[name]) for is_met in conditions):
-                return f"row that --where leaves out ({name})"
+        if not self.request.all_rows:
+            for column in self.columns.sold:
+                if column in where:  # the user's own condition decides
+                    continue
+                text = _text_in(values, column).casefold().removesuffix(".0")  # pandas writes 0 as 0.0
+                if text in NOT_FOR_SALE:
+                    return f"row that is not for sale ({column}: {text}); --where=all takes these, too"
+        for column, conditions in where.items():
+            text = _text_in(values, column)
+            if not all(is_met(text, self.group_marks[column]) for is_met in conditions):
+                return f"row that --where leaves out ({column})"
         return ""
 
 

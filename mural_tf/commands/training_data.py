@@ -51,31 +51,39 @@ class Picture:
         return self.entries[0].name
 
     def captions(self) -> list[Caption]:
-        """Returns its captions in groups of the same meaning.
+        """Returns its captions; captions of one group mean the same.
 
-        If each language has one caption, all captions are one group. Otherwise a row's captions are a group, if each
-        of its languages has one caption; other captions are groups by themselves.
+        If no language has two captions, all captions are one group. Otherwise a row with at most one caption per
+        language is a group, and any other caption is a group by itself.
         """
-        first_row: dict[tuple[str, str], int] = {}  # by (language, text)
-        for entry in self.entries:
-            for key, (row, _) in entry.captions.items():
-                first_row[key] = min(row, first_row.get(key, row))
-        languages = [language for language, _ in first_row]
-        if len(set(languages)) == len(languages):
-            return [Caption(text, language, 0) for language, text in first_row]
+        first_rows = self._first_rows()
+        if _all_differ([language for language, _ in first_rows]):
+            return [Caption(text, language, 0) for language, text in first_rows]
         languages_of_row: dict[int, list[str]] = collections.defaultdict(list)
-        for (language, _), row in first_row.items():
+        for (language, _), row in first_rows.items():
             languages_of_row[row].append(language)
         group_of_row = {row: number for number, row in enumerate(languages_of_row)}
+        first_single_group = len(group_of_row)  # groups of single captions are numbered from here on
         captions = []
-        for number, ((language, text), row) in enumerate(first_row.items()):
-            row_languages = languages_of_row[row]
-            if len(set(row_languages)) == len(row_languages):
+        for number, ((language, text), row) in enumerate(first_rows.items()):
+            group = first_single_group + number
+            if _all_differ(languages_of_row[row]):
                 group = group_of_row[row]
-            else:
-                group = len(group_of_row) + number
             captions.append(Caption(text, language, group))
         return captions
+
+    def _first_rows(self) -> dict[tuple[str, str], int]:
+        """Returns {(language, text) of a caption: the number of the first row that has it}."""
+        first_rows: dict[tuple[str, str], int] = {}
+        for entry in self.entries:
+            for key, (row, _) in entry.captions.items():
+                first_rows[key] = min(row, first_rows.get(key, row))
+        return first_rows
+
+
+def _all_differ(values: Sequence[str]) -> bool:
+    """Whether no value comes twice."""
+    return len(set(values)) == len(values)
 
 
 class Caption(NamedTuple):

@@ -219,15 +219,20 @@ def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict
 
 
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
-    """Returns the lines of the pieces, with unused lines for rows without a piece; `config` is set to use them."""
+    """Returns the vocabulary's lines and sets `config.vocabulary` to use them.
+
+    The table of tokens has a row per line; a row without a piece gets an unused line.
+    """
     content = _Content(_file_of(path))
-    types = dict.fromkeys(content.ids.values(), "control")
-    types |= {content.ids["unknown"]: "unknown", content.pieces.index("<mask>"): "control"}
+    type_of = dict.fromkeys(content.ids.values(), "control")  # {id of a piece: its type}
+    type_of[content.ids["unknown"]] = "unknown"
+    type_of[content.pieces.index("<mask>")] = "control"
     pieces = []
-    for number, (piece, score) in enumerate(zip(content.pieces, content.scores)):
-        pieces.append([piece, float(score), types.get(number, "normal")])
+    for piece_id, (piece, score) in enumerate(zip(content.pieces, content.scores)):
+        pieces.append([piece, float(score), type_of.get(piece_id, "normal")])
     settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}
-    lines = fit_rows(piece_models.as_lines(pieces, settings, path), content.sizes["vocab_size"], path)
+    lines = piece_models.as_lines(pieces, settings, path)
+    lines = fit_rows(lines, content.sizes["vocab_size"], path)
     use_sentence_pieces(config, lines, "xlm_roberta", ())
     config.vocabulary.prompts = PROMPTS
     return lines

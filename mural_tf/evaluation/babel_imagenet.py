@@ -89,21 +89,30 @@ def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarr
 
 
 def _published(folder: pathlib.Path, result: Evaluation, large_languages: list[str]) -> dict[str, dict[str, float]]:
-    """Returns {row: {model: accuracy@1 in percent}}, where the model's file has as many classes as ours.
+    """Returns {row: {model: accuracy@1 in percent}} of the published files in a folder, a file per model.
 
     Args:
+      folder: the folder of the files.
+      result: our evaluation.
       large_languages: the members of `GROUP`, which gets a row, too.
     """
     published = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.json")):
-        content = read_json(path)
-        for row in json_field(content, "results", list[dict], path):
-            language = json_field(row, "lang", str, path).lower().replace("_", "-")
-            classes = result.sizes.get(language, {}).get("classes")
-            if row.get("prompt") == "label" and row.get("num_classes") == classes:
-                accuracy = check_json(row.get("accuracy"), float, "accuracy", path)
-                published[language][path.stem] = 100.0 * accuracy
-        if large_languages and all(path.stem in published[language] for language in large_languages):
-            accuracies = [published[language][path.stem] for language in large_languages]
-            published[GROUP][path.stem] = float(np.mean(accuracies))
-    return {row: models for row, models in published.items() if models}
+        accuracies = _accuracies_in(path, result)
+        if large_languages and accuracies.keys() >= set(large_languages):
+            accuracies[GROUP] = float(np.mean([accuracies[language] for language in large_languages]))
+        for row, accuracy in accuracies.items():
+            published[row][path.stem] = accuracy
+    return dict(published)
+
+
+def _accuracies_in(path: pathlib.Path, result: Evaluation) -> dict[str, float]:
+    """Returns {language: accuracy@1 in percent} of a published file, where it has as many classes as our evaluation."""
+    accuracies = {}
+    for row in json_field(read_json(path), "results", list[dict], path):
+        language = json_field(row, "lang", str, path).lower().replace("_", "-")
+        if language not in result.sizes or row.get("num_classes") != result.sizes[language]["classes"]:
+            continue
+        if row.get("prompt") == "label":  # the class's name alone, as in our evaluation
+            accuracies[language] = 100.0 * check_json(row.get("accuracy"), float, "accuracy", path)
+    return accuracies

@@ -231,14 +231,15 @@ def _preparation(image: Mapping, tower: Mapping) -> str:
 
 
 def _notes(card: Mapping) -> list[str]:
-    """Returns what is known of the image tower's classes and of the weights' origin."""
+    """Returns the lines about the image tower's classes and the origin of the weights; [] if there is neither."""
     lines = []
     class_count = card["config"]["image_tower"].get("classes")
     if class_count:
         lines += [
             "",
-            f"Of photographs it knows the {class_count:,} kinds of things that its image tower's classifier tells "
-            "apart, by their names; a photograph of another thing gets the names that look nearest.",
+            f"Its image tower's classifier distinguishes {class_count:,} kinds of things, and the model finds "
+            "photographs of these by their names. A photograph of any other thing gets the names of the kinds that "
+            "look most alike.",
         ]
     if card["origin"]:
         lines += ["", f"Its weights began as {card['origin']}."]

@@ -271,7 +271,7 @@ class WriteShard:
         self.settings = plan.request.settings
         self.screen = Screen(self.settings, plan.request.folder)
         self.names = plan.request.names()
-        self.duplicates = plan.request.duplicates()
+        self.duplicate_kinds = plan.request.duplicates()
 
     def __call__(self, number: int) -> None:
         """Writes the parts of a shard and, last, its manifest."""
@@ -311,7 +311,7 @@ class WriteShard:
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
-        accepted = reading.decided.without_duplicates(accepted, reading, self.duplicates)
+        accepted = reading.decided.without_duplicates(accepted, reading, self.duplicate_kinds)
         if accepted is None:
             return None
         return self.screen.record_of(accepted, reading)
@@ -320,10 +320,12 @@ class WriteShard:
         """Whether a pair passes the filters and is not a duplicate."""
         if not self.screen.accepts_pair(pair, reading.tally):
             return False
-        decisions = [decision for decision in self.duplicates if decision != SAME_IMAGE]
-        if decisions and reading.decided.is_duplicate_pair(pair, decisions[0]):
-            reading.tally.leave_out(SAME_PAIR, pair.place)
-            return False
+        for duplicate_kind in self.duplicate_kinds:
+            if duplicate_kind == SAME_IMAGE:  # a pair of texts has no image
+                continue
+            if reading.decided.is_duplicate_pair(pair, duplicate_kind):
+                reading.tally.leave_out(SAME_PAIR, pair.place)
+                return False
         return True
 
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:

@@ -243,14 +243,17 @@ class Counts:
         """Adds scores [B, Q] of candidates begin, begin + 1, … with all queries."""
         for first in range(0, len(scores), _UINT8_ROWS):
             block = scores[first : first + _UINT8_ROWS]
-            above = (block > self.high).view(np.uint8).sum(axis=0, dtype=np.uint8)
-            possible = (block >= self.low).view(np.uint8).sum(axis=0, dtype=np.uint8)
+            above = _count_true(block > self.high)
+            not_below = _count_true(block >= self.low)
             self.above += above
-            columns = np.flatnonzero(possible != above)
-            if len(columns):
-                near = block[:, columns]
-                rows, near_columns = np.nonzero((near >= self.low[columns]) & (near <= self.high[columns]))
-                self._decide(columns[near_columns], begin + first + rows)
+            undecided = np.flatnonzero(
+                not_below != above
+            )  # queries with a score that float32 cannot tell from the best
+            if len(undecided):
+                scores_of_undecided = block[:, undecided]
+                is_near = (scores_of_undecided >= self.low[undecided]) & (scores_of_undecided <= self.high[undecided])
+                rows, columns = np.nonzero(is_near)
+                self._decide(undecided[columns], begin + first + rows)
 
     def ranks(self) -> np.ndarray:
         """Returns float64 [Q]: 1 + above + tied / 2; NaN for queries without a positive."""
@@ -290,6 +293,11 @@ class Counts:
             inside = np.flatnonzero((column >= begin) & (column < begin + _PAIRS_AT_ONCE))
             result[inside] = scores[row_of[queries[inside]], column[inside] - begin]
         return result
+
+
+def _count_true(mask: np.ndarray) -> np.ndarray:
+    """Returns how many rows are true in each column, uint8 [Q]; bool [B, Q] with at most `_UINT8_ROWS` rows."""
+    return mask.view(np.uint8).sum(axis=0, dtype=np.uint8)  # faster than a sum of booleans
 
 
 def _renumber(values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,8 @@ from mural_tf.models.states import (
     Items,
     KnownStates,
     by_tokens,
+    existing_text_states,
     image_states,
-    made_text_states,
     pictures_of,
     split_image_tower,
     text_states,
@@ -82,7 +82,7 @@ def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -
     _, texts = _frozen_parts(model)
     if not texts:
         return None
-    return made_text_states(model, config, workdir)
+    return existing_text_states(model, config, workdir)
 
 
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:

@@ -98,12 +98,14 @@ def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer
         return folder.column(as_stored=True)
 
 
-def made_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
-    """Returns `KnownStates` of the texts whose states runs with this tower have made; `None` if no run has."""
-    states = _states_folder(config, workdir)  # opening one of its folders would make it
-    if not states.is_dir() or not any(states.glob("texts-*")):
+def existing_text_states(model, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
+    """Returns the states of texts that runs with this tower have stored; `None` if no run has stored any."""
+    folder = _states_folder(config, workdir)
+    has_states = folder.is_dir() and any(folder.glob("texts-*"))
+    if not has_states:  # checked first, because `_text_folder` makes a missing folder
         return None
-    return KnownStates(model, _text_folder(model, config, workdir).column(as_stored=True))
+    column = _text_folder(model, config, workdir).column(as_stored=True)
+    return KnownStates(model, column)
 
 
 class KnownStates:

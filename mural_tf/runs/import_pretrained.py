@@ -302,20 +302,22 @@ def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFro
     return [own_parts, PartsFrom(family, folder, text_parts)]
 
 
-def _copy_parts(before: DualEncoder, model: DualEncoder, loaded: Collection[str]) -> list[str]:
-    """Copies the parts that were not loaded and fit, and returns their names; heads only fit their own text tower."""
-    old_parts = before.weights_by_part()
+def _copy_parts(old_model: DualEncoder, model: DualEncoder, loaded: Collection[str]) -> list[str]:
+    """Copies each part that was not loaded and has the same shapes in `old_model`; returns the copied parts' names."""
+    old_parts = old_model.weights_by_part()
     copied = []
     for name, part in model.weights_by_part().items():
         if name in loaded or name not in old_parts:
             continue
-        if "text_encoder" in loaded and name.endswith("_head"):
+        if "text_encoder" in loaded and name.endswith("_head"):  # a head fits only the text tower it was trained with
             continue
-        pairs = list(zip(variables_of(part), variables_of(old_parts[name])))
-        if all(new.shape == old.shape for new, old in pairs):
-            for new, old in pairs:
-                new.assign(old)
-            copied.append(name)
+        variables = variables_of(part)
+        old_variables = variables_of(old_parts[name])
+        if [variable.shape for variable in variables] != [variable.shape for variable in old_variables]:
+            continue
+        for variable, old_variable in zip(variables, old_variables):
+            variable.assign(old_variable)
+        copied.append(name)
     return copied
 
 

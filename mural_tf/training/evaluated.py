@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from mural_tf.training.metrics_file import CHECKPOINT, EVALUATED, read_metrics
 
 # Keys of single languages have one of these; groups of languages and "all" have only the mean recall.
-_OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
+_LANGUAGE_METRICS = ("/text_to_image/recall@1", "/image_to_text/recall@1")
 
 
 def evaluations_of(
@@ -64,7 +64,10 @@ def _names(row: Mapping) -> list[str]:
 
 def _describe(row: Mapping, name: str) -> dict[str, object]:
     """Returns {"data", "split", "step", "languages"} of an evaluation in a row."""
-    languages = {key.split("/")[1] for key in row if key.startswith(f"{name}/") and key.endswith(_OF_A_LANGUAGE)}
-    split = "dev" if name.endswith("_dev") else ""
-    data = row.get(EVALUATED, {}).get(name, {})
-    return {"data": "", "split": split, **data, "step": row["step"], "languages": sorted(languages)}
+    languages = set()
+    for key in row:
+        if key.startswith(f"{name}/") and key.endswith(_LANGUAGE_METRICS):
+            languages.add(key.split("/")[1])
+    description = {"data": "", "split": "dev" if name.endswith("_dev") else ""}
+    description.update(row.get(EVALUATED, {}).get(name, {}))  # rows of the evaluation during training have no entry
+    return {**description, "step": row["step"], "languages": sorted(languages)}

@@ -202,7 +202,7 @@ REFUSED = {
     "another kind": lambda place, index: collect.list_files("videos", ["a"]),
     "an index in a store": lambda place, index: sync("s3://a/b", ColorEmbedder(), []),
     "no sources": lambda place, index: sync(place / "new", ColorEmbedder(), []),
-    "vectors that are no numbers": lambda place, index: database.fingerprint_of(npy(np.full((2, 3), np.nan)), {}),
+    "vectors that are no numbers": lambda place, index: database.parse_fingerprint(npy(np.full((2, 3), np.nan)), {}),
     "a record of another kind": lambda place, index: read_image(Item("a", f"{place}/a.tfrecord", 0)),
     "no picture": lambda place, index: read_image(Item("a")),
     "vectors without a model": lambda place, index: embed.read(of_a_program(place / "v")),
