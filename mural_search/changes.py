@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -547,13 +548,16 @@ def check_not_of_catalogue(folder: str | os.PathLike, stored: dict) -> None:
 
 
 def clear(folder: str | os.PathLike) -> None:
-    """Empties the index in a folder, as for another model; items that were taken out by hand stay out."""
+    """Empties the index in a folder, as for another model; items that were taken out by hand stay out.
+
+    Addresses of items stay as they are, by the salt.
+    """
     emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
     with changing(folder) as opened, files.transaction(opened):
         opened.execute("INSERT INTO words (words) VALUES ('delete-all')")
         for table in emptied:
             opened.execute(f"DELETE FROM {table}")
-        opened.execute("DELETE FROM meta WHERE key != 'by_catalogue'")
+        opened.execute("DELETE FROM meta WHERE key NOT IN ('by_catalogue', 'salt')")
 
 
 def sync(
@@ -605,6 +609,8 @@ def sync(
         keep_model(opened, model, f"The index {folder}")
         if stamp and stored.get("stamp") != stamp:
             files.keep(opened, stamp=stamp)
+        if "salt" not in stored:
+            files.keep(opened, salt=secrets.token_bytes(16))
         about |= {"sources": list(sources), "product": product}
         if by_catalogue:
             about["by_catalogue"] = True

@@ -400,7 +400,8 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
 
 NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
 FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
-           "noise": dict, "stamp": str, "examples": bytes, "by_catalogue": bool}  # fmt: skip
+           "noise": dict, "stamp": str, "examples": bytes, "salt": bytes,
+           "by_catalogue": bool}  # fmt: skip
 
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:

@@ -324,13 +324,17 @@ class ItemTable:
         return [item for _, _, item in entries]
 
     def key_hashes(self, rows: slice | Sequence[int]) -> np.ndarray:
-        """Returns a hash of the key of the item in each of these rows, uint64 [K]; rows must rise."""
+        """Returns a hash of the key of the item in each of these rows, uint64 [K]; rows must rise.
+
+        The index's salt is part of it: a key may be a number that the page hides, and people could try numbers until
+        one has this hash.
+        """
         query = f"SELECT key FROM main.items WHERE id {AMONG} ORDER BY id"
         hashes = []
         ids = self.ids[rows]
         for begin in range(0, len(ids), TOGETHER):
             for (key,) in self._ask(query, [json.dumps(ids[begin : begin + TOGETHER].tolist())]):
-                digest = hashlib.blake2b(key, digest_size=8).digest()
+                digest = hashlib.blake2b(key, digest_size=8, key=self.meta["salt"]).digest()
                 hashes.append(int.from_bytes(digest, "big"))
         return np.array(hashes, np.uint64)
 

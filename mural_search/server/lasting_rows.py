@@ -16,7 +16,9 @@ from mural_search.server.addresses import to_number
 
 
 def lasting_row(index: Index, row: int) -> str:
-    """Returns a row as a text for an address: "5-1a2b3c4d5e6f7081"."""
+    """Returns a row as a text for an address: "5-1a2b3c4d5e6f7081"; "5" for an index of an earlier version."""
+    if "salt" not in index.table.meta:
+        return str(row)
     (key_hash,) = index.table.key_hashes([row]).tolist()
     return f"{row}-{key_hash:016x}"
 
@@ -29,6 +31,8 @@ def row_of(index: Index, name: str, text: str) -> int:
     match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)
     if not match:
         return to_number(name, text)
+    if "salt" not in index.table.meta:
+        raise web.HTTPNotFound(text="This item is no longer here.")
     row = int(match[1])
     wanted = np.uint64(int(match[2], 16))
     if row < len(index) and index.table.key_hashes([row])[0] == wanted:

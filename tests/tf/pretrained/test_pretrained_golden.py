@@ -131,7 +131,7 @@ def test_each_stage_is_named(values, imported):
 def test_the_program_says_pass_or_what_differs(values, folder, tmp_path, capsys):
     path = tmp_path / "golden.npz"
     np.savez(path, **spoiled(values, "text_vectors", lambda vectors: vectors.fill(0.1)))
-    with pytest.raises(UserError, match="^Not the golden vectors. text tower: numbers at most"):
+    with pytest.raises(UserError, match="^The vectors differ from the golden vectors. text tower: numbers at most"):
         main(["golden_check", str(folder), str(path)])
     np.savez(path, **values)
     main(["golden_check", str(folder), str(path)])
