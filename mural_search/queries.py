@@ -384,9 +384,7 @@ def _first_alike(vectors: np.ndarray) -> list[int]:
         block = vectors[begin : begin + COMPARED]
         are_alike = block @ vectors.T >= ALIKE  # [B, N]
         rows = np.arange(len(block))
-        are_alike[rows, begin + rows] = (
-            True  # zeros, which a picture without a vector has, are not even like themselves
-        )
+        are_alike[rows, begin + rows] = True  # zeros, the vector of an item without a picture, are unlike themselves
         first_alike = np.argmax(are_alike, axis=1)  # of booleans: the first that is true
         firsts += first_alike.tolist()
     return firsts
