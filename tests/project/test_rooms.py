@@ -59,8 +59,8 @@ NUMBERS = {
     "tokens": 374_000,
     "lines of mural_lite": 7_300,  # 65 of them read configurations of earlier commits; the aim is 6,000
     # 370 read words inside pictures, 400 tables, 520 a shop's page, 500 give steps of long functions names and
-    # docstrings; aim: 7,500
-    "lines of mural_search": 11_800,
+    # docstrings, 50 salt the addresses of items; aim: 7,500
+    "lines of mural_search": 11_900,
     # The aim is 32,000; writing out and files of one idea add lines, not tokens: 900 of them divide functions of
     # several jobs, and list arguments in docstrings.
     "lines of mural_tf": 40_600,
