@@ -20,7 +20,7 @@ from mural_tf.text import build_tokenizer, piece_models
 from mural_tf.text.byte_words import byte_characters, with_end_mark
 from mural_tf.text.character_maps import problem_of
 from mural_tf.text.piece_models import byte_pair_lines, model_of, parse_lines, read_lines
-from mural_tf.text.sentence_pieces import CLEANING, SentencePieceTokenizer
+from mural_tf.text.sentence_pieces import CLEANING, SentencePieceTokenizer, layout_of
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -300,3 +300,9 @@ def test_parts_of_tokenizer_json():
         own = [entry for entry in pieces if entry not in UNIGRAM]
         lines.append(f"{name}: {len(pieces)} pieces, own {own}\n    {settings}")
     assert_snapshot("tokenizer_json", "\n".join(lines))
+
+
+def test_a_layout_of_three_pieces_has_no_empty_piece():
+    layout = layout_of("<b> <e> <p>")
+    assert (layout.begin, layout.end, layout.pad) == ("<b>", "<e>", "<p>")
+    assert layout_of("<b>  <p>") is None and layout_of("<b> <e> ") is None and layout_of("<b> <e>") is None

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_lite.config import base_config
+from mural_tf.text import tokenizer_of
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -151,3 +153,17 @@ def test_a_tokenizer_has_a_table_of_its_own_in_each_process():
         other = elsewhere.on_device_in_scope()
         assert other._table is not elsewhere._table
         np.testing.assert_array_equal(other(["s"])["input_word_ids"], here(["cat s"])["input_word_ids"])
+
+
+@pytest.mark.parametrize("field,expected", [("lower_case", "é"), ("strip_accents", "e")])
+def test_the_vocabulary_s_settings_reach_the_tokenizer(field, expected):
+    """A letter is one piece under one setting and another piece, or none, under the other setting."""
+    letter = {"lower_case": "É", "strip_accents": "é"}[field]
+    pieces = []
+    for value in (False, True):
+        config = base_config()
+        config.vocabulary.lower_case = config.vocabulary.strip_accents = False
+        config.vocabulary[field] = value
+        ids = tokenizer_of(config, PIECES)(tf.constant([letter]))["input_word_ids"]
+        pieces.append(PIECES[int(ids[0, 1])])
+    assert pieces == [letter, expected]
