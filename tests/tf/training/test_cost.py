@@ -147,6 +147,9 @@ def test_parameters_and_bytes_of_a_replica(config, monkeypatch):
     assert cost.parameters(model) == {"tower": 6, "temperature": 1}
     monkeypatch.setattr(cost.resource, "getrusage", lambda who: types.SimpleNamespace(ru_maxrss=3))
     assert cost._peak_memory() == 3072
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", {"GPU:0": {"current": 5, "peak": 7}}.get)
+    assert cost._peak_memory() == 7  # of the first card
 
 
 @pytest.mark.parametrize("replicas,probe,longest,parts,probed", [
