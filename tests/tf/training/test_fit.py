@@ -350,6 +350,15 @@ def test_a_pipeline_has_the_place_of_its_first_replica(monkeypatch):
     assert progress.places["a"].shape == (3, 1, PLACE) and progress.epochs() == {"a": [0]}
 
 
+def test_each_replica_of_a_pipeline_has_its_rows_and_the_places_of_all():
+    rows = {"caption": tf.range(12), "caption_place": tf.constant([[7, 8]]), "data_wait_seconds": tf.constant([0.5])}
+    batches = tf.data.Dataset.from_tensors(rows)
+    second_of_three = list(fit.rows_of_replicas(batches, 6, 1, 3).as_numpy_iterator())
+    assert [part["caption"].tolist() for part in second_of_three] == [[4, 5], [6, 7]]
+    assert [part["caption_place"].tolist() for part in second_of_three] == [[[7, 8]], [[7, 8]]]
+    assert [part["data_wait_seconds"].tolist() for part in second_of_three] == [[0.5], [0.5]]
+
+
 # The whole of `fit`.
 
 
@@ -434,6 +443,8 @@ def test_a_run_from_its_first_step(config, monkeypatch, capsys):
     ]  # fmt: skip
     made = parts.made
     assert made["DataProgress"] == ({"image_text": 2, "text_text": 2}, 3)
+    sources, *of_the_start = made["_compare_data"][1:]
+    assert list(sources) == ["image_text", "text_text"] and of_the_start == ["workdir", 0, True]
     assert made["training_checkpoints"] == (parts.model, "workdir", 3, True, "progress")
     assert made["TrainingLog"] == ("workdir", 0, 10, 32, parts.skipped, True)
     intervals = fit.Intervals(10, 4)
