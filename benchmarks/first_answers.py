@@ -43,7 +43,7 @@ QUESTIONS = (  # language, question, the emoji that is right
 def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str]]:
     """Returns (rank of the right picture, from 1 on, emoji of the first answer) for each question, only by pictures.
 
-    `pictures`: {emoji, such as "1f34c": encoded picture}.
+    `pictures`: {emoji, such as "1f34c": bytes of its PNG or JPEG file}.
     """
     emoji = list(pictures)
     images = embedder.encode_image(list(pictures.values()), progress=False)  # [N, D]
@@ -58,7 +58,10 @@ def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str
 def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, str]]:
     """Returns (rank of the right picture, emoji of the first answer) for each question, by the ranking of an index.
 
-    A rank is 0 for a right picture that is not among the first `top`.
+    Args:
+      index: the index's folder.
+      embedder: the model that the index was made with.
+      top: how many answers are looked at; a rank is 0 if the right picture is not among them.
     """
     opened = load_index(index)
     answers = []
@@ -71,6 +74,7 @@ def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, 
 
 
 def main(_) -> None:
+    """Asks the questions, and prints and writes the ranks and first answers."""
     pictures = {
         record.image_id.rpartition("/")[2]: record.image
         for record in records.read_records(DATA.value, records.IMAGE_TEXT, "test")

@@ -53,15 +53,19 @@ COUNT = 12  # images, pairs, lines
 
 
 class Kind(NamedTuple):
-    """One kind of data files.
+    """A kind of data files: how good files are made, how they are damaged, and how they are read.
 
-    `read` takes the damaged folder, the good folder and the damaged file's name; asserts that nothing is missing in
-    silence; and returns (how many things were used, how many were skipped and counted).
+    Attributes:
+      make: writes good files into a folder, which it makes.
+      files: patterns of the files to damage, one of which is drawn.
+      ways: kinds of damage, see `damage.damaged`.
+      read: a function of the folder with the damaged file, the folder of good files and the damaged file's name. It
+        asserts that nothing is lost in silence, and returns (items that were used, items that were counted as skipped).
     """
 
-    make: Callable[[pathlib.Path], None]  # fills a new folder
-    files: Sequence[str]  # patterns of the files to damage
-    ways: Sequence[Callable]  # kinds of damage, see `damage.py`
+    make: Callable[[pathlib.Path], None]
+    files: Sequence[str]
+    ways: Sequence[Callable]
     read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
 
@@ -75,7 +79,7 @@ def make_records(folder: pathlib.Path) -> None:
 
 
 def frames(path: pathlib.Path) -> list[bytes]:
-    """Returns the records of a good file, with their lengths and checksums."""
+    """Returns the records of a good TFRecord file, each with its length and checksums as they are in the file."""
     data = path.read_bytes()
     records_with_frames = []
     for begin, record in tfrecord.read_all(path, _fail):
@@ -85,12 +89,15 @@ def frames(path: pathlib.Path) -> list[bytes]:
 
 
 def _fail(problem: str, location: str, count: int) -> None:
-    """Reports a problem of a good file, as `tfrecord.read_all` calls it."""
+    """Raises `AssertionError` for a problem of a good file, as `tfrecord.read_all` reports it."""
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads an epoch of training's input: used and skipped items are all that was read, and no whole item is lost."""
+    """Reads an epoch of training's input from TFRecords, and asserts that no whole record is lost in silence.
+
+    For the arguments and what it returns see `Kind.read`.
+    """
     stream = "image_text"
     items_of_record = 2  # captions of an image
     if "text_pairs" in name:
@@ -111,9 +118,10 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
 
 
 def first_epoch(config, stream: str) -> tuple[int, int]:
-    """Returns how many items the first epoch of a stream has, in batches of 1, and how many it skipped.
+    """Returns (items that the first epoch of a stream used, items that it skipped), in batches of 1.
 
-    Asserts that the stream's own tally says the same.
+    Asserts that the stream's own tally says the same. `config`: a run's configuration; `stream`: "image_text" or
+    "text_text".
     """
     used = 0
     tally = None
@@ -130,7 +138,10 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
 
 
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads a split as evaluation, which takes all or nothing, and as an index, which lists what it leaves out."""
+    """Reads "dev" as an index does, which lists what it leaves out, and as evaluation does, which takes all or nothing.
+
+    For the arguments and what it returns see `Kind.read`.
+    """
     data = (folder / name).read_bytes()
     originals = frames(good / name)
     whole = sum(frame in data for frame in originals)
@@ -166,7 +177,10 @@ SOURCES = {  # the damaged file → the source that it is part of
 
 
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Converts a source: no record is missing from its output unless a loss was counted."""
+    """Converts a source of `SOURCES`, and asserts that no record is missing from the output unless it was counted.
+
+    For the arguments and what it returns see `Kind.read`.
+    """
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
     dataset_folder.describe(output)  # raises for a description that it cannot read
@@ -193,9 +207,9 @@ def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, i
 
 
 def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
-    """Returns how many captions of a good file its damaged copy holds no longer: they are changed, and not lost.
+    """Returns how many captions of a good file are not in its damaged copy: they were changed, not lost in reading.
 
-    Returns 0 for a file that does not hold captions as plain text.
+    It is 0 for a file that does not hold captions as plain text.
     """
     if caption(0).encode() not in read_unpacked(good):
         return 0
@@ -215,12 +229,12 @@ def read_unpacked(path: pathlib.Path) -> bytes:
 
 
 def caption(index: int) -> str:
-    """Returns the caption with a number; no caption contains another."""
+    """Returns the caption with a number, 0 to 999; no caption is a part of another."""
     return f"the caption number {index:03d} of all"
 
 
 def make_sources(folder: pathlib.Path) -> None:
-    """Writes the files of `SOURCES`, all with the same pictures and captions."""
+    """Writes the files of `SOURCES` into a folder, all with the same pictures and captions."""
     for name in ("images", "tars", "shards"):
         (folder / name).mkdir(parents=True)
     images = [smooth_pictures.image_bytes(i, 24, 20) for i in range(COUNT)]
@@ -242,7 +256,7 @@ def make_sources(folder: pathlib.Path) -> None:
 
 
 def write_tar(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
-    """Writes a tar file of img2dataset."""
+    """Writes a tar file as img2dataset does: a .jpg, a .txt and a .json file for each picture."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for i in range(COUNT):
             metadata = json.dumps({"url": f"http://x/{i}.jpg", "caption": captions[i]}).encode()
@@ -253,7 +267,7 @@ def write_tar(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[st
 
 
 def write_shard(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
-    """Writes a TFRecord file of img2dataset."""
+    """Writes a TFRecord file as img2dataset does: an `Example` with "key", "jpg" and "txt" for each picture."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for i in range(COUNT):
             values = {"key": str(i).encode(), "jpg": images[i], "txt": captions[i].encode()}
@@ -264,7 +278,7 @@ def write_shard(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[
 
 
 def write_wit(folder: pathlib.Path, captions: Sequence[str]) -> None:
-    """Writes a table of WIT's, plain and compressed."""
+    """Writes a table of captions in the form of WIT into a folder, as wit.tsv and, compressed, as wit.tsv.gz."""
     text = "language\tpage_title\timage_url\tcaption_reference_description\n"
     for i in range(COUNT):
         title = '"a\nb"' if i == 5 else "x"  # WIT's files are quoted as CSV files are
@@ -274,7 +288,7 @@ def write_wit(folder: pathlib.Path, captions: Sequence[str]) -> None:
 
 
 def write_json(folder: pathlib.Path, captions: Sequence[str]) -> None:
-    """Writes COCO's captions in its own form and in Karpathy's."""
+    """Writes captions in COCO's form, as coco.json, and in Karpathy's, as karpathy.json."""
     pictures = [{"id": i, "file_name": f"{i}.jpg"} for i in range(COUNT)]
     annotations = [{"id": 100 + i, "image_id": i, "caption": captions[i]} for i in range(COUNT)]
     (folder / "coco.json").write_text(json.dumps({"images": pictures, "annotations": annotations}))
@@ -286,7 +300,7 @@ def write_json(folder: pathlib.Path, captions: Sequence[str]) -> None:
 
 
 def write_parquet(path: pathlib.Path, sentences: Sequence[str], captions: Sequence[str]) -> None:
-    """Writes text pairs as Parquet, in several row groups."""
+    """Writes pairs of a sentence and a caption as Parquet, in several row groups."""
     import pyarrow
     import pyarrow.parquet
 
@@ -308,9 +322,14 @@ KINDS = {
 
 
 def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
-    """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
+    """Damages a file of a kind and reads it; returns (one of `OUTCOMES`, a text with the file, its damage and details).
 
-    Returns (one of `OUTCOMES`, the file, its damage and the numbers or the message). Ends the process after `SECONDS`.
+    The process ends if reading takes more than `SECONDS`.
+
+    Args:
+      name: the kind, a name in `KINDS`.
+      seed: the seed of the file and of its damage.
+      root: a folder, which keeps the good files from case to case.
     """
     file_kind = KINDS[name]
     draw = random.Random(f"{name} {seed}")
@@ -340,6 +359,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Runs the cases that the command line names, and prints how many had which outcome; exit code 1 for a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next has the next")

@@ -43,15 +43,18 @@ QUESTIONS = (  # language, question, how the names of the right files begin
 
 
 def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
-    """Returns a row of the table for each language, R@10 of its captions only by pictures, and the row of their mean.
+    """Returns the table's row for each language, R@10 of its captions only by pictures, and the row of their mean.
 
-    `images`: the vectors of the stamps, float32 [N, D].
+    Args:
+      embedder: the model.
+      stamps: N stamps, see `read_stamps`.
+      images: the vectors of their pictures, float32 [N, D].
     """
     rows = []
     recalls = []
     for language in LANGUAGES:
         texts = []
-        captioned = []  # rows of the stamps that have a caption
+        captioned = []  # rows of the stamps that have a caption in the language
         for row, (_, _, captions) in enumerate(stamps):
             if captions.get(language):
                 texts.append(captions[language])
@@ -66,13 +69,13 @@ def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
 
 
 def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tuple], dict[str, int]]:
-    """Returns (a row of the table for each question and way, {way: questions whose first answer is right}).
+    """Returns (the table's row for each question and way of ranking, {way: questions whose first answer is right}).
 
     For the arguments see `recall_rows`.
     """
     file_names = [name for name, _, _ in stamps]
     entries = []
-    for row, (name, picture, captions) in enumerate(stamps):  # stamps in several folders may have one name
+    for row, (name, picture, captions) in enumerate(stamps):  # with the row, because stamps may share a name
         entries.append((Item(f"{row}/{name}", captions=(("en", captions["en"]),)), picture))
     index = index_in_memory(embedder, entries)
     rows = []
@@ -85,8 +88,8 @@ def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tupl
             "the one ranking": [hit.name.partition("/")[2] for hit in result.hits],
         }
         for way, names in answers.items():
-            ranks = (rank for rank, name in enumerate(names, 1) if name.startswith(beginnings))
-            first_rank = next(ranks, 0)
+            ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
+            first_rank = min(ranks, default=0)
             if first_rank == 1:
                 right_at_once[way] += 1
             rows.append((f"{question}, {way}", language, len(stamps), first_rank, names[0]))
@@ -94,6 +97,7 @@ def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tupl
 
 
 def main(_) -> None:
+    """Measures the model on the stamps, and prints and writes the table."""
     stamps = read_stamps(pathlib.Path(FOLDER.value))
     embedder = mural_tf.load(MODEL.value)
     images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
