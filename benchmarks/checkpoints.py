@@ -79,32 +79,21 @@ class Ours:
     def __init__(self, setting: str):
         import tensorflow as tf
 
-        from mural_lite.config import base_config
         from mural_tf.encoders import build_image_encoder, build_text_encoder
         from mural_tf.encoders.by_length import encode_by_length
 
-        config = base_config()
-        precision = setting  # bfloat16: the weights too, as PyTorch has them
-        # A tower is built from the fields as they are at that line; fields that are not set again stay for the next.
-        config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
-        image = build_image_encoder(config.image_tower)
-        siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
-        config.text_tower.update(dict(dropout=0.0, precision=precision, **siglip))
-        text = build_text_encoder(config.text_tower, ROWS)
-        config.text_tower.update(dict(norm="after", activation="gelu", epsilon=1e-5, attention="masked"))
-        config.text_tower.update(dict(pooling="mean", max_length=77))
-        packed = build_text_encoder(config.text_tower, ROWS)
-        config.text_tower.update(dict(name="modernbert", pooling="mean", max_length=512, activation="gelu", **MMBERT))
-        modern = build_text_encoder(config.text_tower, ROWS)
-        config.image_tower.update(dict(name="naflex", patches=256, image_size=SIDE, resize=SIDE, resize_mode="patches"))
-        config.image_tower.update(dict(normalization="symmetric", frozen=True, cached=True))
-        naflex = build_image_encoder(config.image_tower)
+        towers = tower_configs(setting)
+        vit = build_image_encoder(towers["vit"])
+        naflex = build_image_encoder(towers["naflex"])
+        siglip = build_text_encoder(towers["siglip"], ROWS)
+        roberta = build_text_encoder(towers["roberta"], ROWS)
+        modern = build_text_encoder(towers["modernbert"], ROWS)
         self._tf = tf
-        self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
+        self._images = tf.function(lambda images: vit(images, training=False))
         self._naflex = tf.function(lambda images: naflex(images, training=False))
-        self._images = tf.function(lambda images: image(images, training=False))
-        self._texts = tf.function(lambda tokens: text(tokens, training=False), reduce_retracing=True)
-        self._captions = tf.function(lambda tokens: encode_by_length(packed, tokens, 4, False), reduce_retracing=True)
+        self._texts = tf.function(lambda tokens: siglip(tokens, training=False), reduce_retracing=True)
+        self._captions = tf.function(lambda tokens: encode_by_length(roberta, tokens, 4, False), reduce_retracing=True)
+        self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
 
     def run(self, case: str):
         """Returns a function without arguments that encodes a case's batches, one of `CASES`."""
@@ -120,6 +109,32 @@ class Ours:
             tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
             batches.append({name: self._tf.constant(value) for name, value in tokens.items()})
         return lambda: [encode(batch).numpy() for batch in batches]
+
+
+def tower_configs(setting: str) -> dict:
+    """Returns {tower: its `ConfigDict`} of our side in a setting; in "bfloat16" weights are bfloat16, as PyTorch's."""
+    from mural_lite.config import base_config
+
+    xlm_roberta = dict(epsilon=1e-5, pooling="mean")
+    fields = {
+        "vit": dict(name="vit", image_size=224, normalization="none"),
+        "naflex": dict(name="naflex", patches=256, image_size=SIDE, resize=SIDE, resize_mode="patches",
+                       normalization="symmetric", frozen=True, cached=True),
+        "siglip": dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last"),
+        "roberta": dict(xlm_roberta, max_length=77),
+        "modernbert": dict(xlm_roberta, name="modernbert", max_length=512, **MMBERT),
+    }  # fmt: skip
+    towers = {}
+    for name, tower_fields in fields.items():
+        config = base_config()
+        if name in ("vit", "naflex"):
+            tower = config.image_tower
+        else:
+            tower = config.text_tower
+            tower.dropout = 0.0
+        tower.update(tower_fields, precision=setting)
+        towers[name] = tower
+    return towers
 
 
 class PyTorch:

@@ -100,27 +100,29 @@ def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
     return {language: classes for language, classes in names.items() if language == "en" or classes != english}
 
 
-def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[str, list[str]]) -> dict[str, str]:
+def classification(
+    embedder, data_dir: str, classes: dict[str, int], class_names: dict[str, list[str]]
+) -> dict[str, str]:
     """Returns {column: cell} of the table for a model's zero-shot classification of the test's drawings.
 
     Args:
       embedder: the model.
       data_dir: the emoji benchmark's folder.
-      emoji: {emoji key: class}, see `classes_of_emoji`.
-      names: {language: names of the classes}, see `labels`.
+      classes: {emoji key: number of its class}, see `classes_of_emoji`.
+      class_names: {language: names of the classes}, see `labels`.
     """
     from mural_tf.data import records
 
     pictures = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):
         _, key = record.image_id.split("/")  # the drawing style, the emoji
-        if key in emoji:
+        if key in classes:
             pictures[key] = record.image
     image_vectors = embedder.encode_image(list(pictures.values()), progress=False)
-    right_classes = np.array([emoji[key] for key in pictures])
+    right_classes = np.array([classes[key] for key in pictures])
     accuracy = {}  # {(language, k): percent}
-    for language, class_names in names.items():
-        prototypes = class_embeddings(encode_captions(embedder, class_names, language), 1)
+    for language, names in class_names.items():
+        prototypes = class_embeddings(encode_captions(embedder, names, language), 1)
         ranks = ranking.ranks(image_vectors, prototypes, right_classes)
         for k in (1, 5):
             accuracy[language, k] = ranking.recall_at(ranks, k)
@@ -129,7 +131,7 @@ def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[s
     for k in (1, 5):
         row[f"chance@{k}"] = f"{100 * k / len(CLASSES):.1f}"
         for group, members in GROUPS.items():
-            accuracies = [accuracy[language, k] for language in members if language in names]
+            accuracies = [accuracy[language, k] for language in members if language in class_names]
             row[f"accuracy@{k}, {group} ({len(accuracies)} named)"] = f"{np.mean(accuracies):.1f}"
     return row
 
@@ -209,8 +211,8 @@ def main(argv: Sequence[str]) -> None:
     _, output, data_dir, cache, *models = argv
     drawings_package = PACKAGES[0]
     tarballs = fetch_packages([drawings_package, LABELS], cache)
-    emoji = classes_of_emoji(tarballs[drawings_package.name])
-    names = labels(tarballs[LABELS.name])
+    classes = classes_of_emoji(tarballs[drawings_package.name])
+    class_names = labels(tarballs[LABELS.name])
     rows = []
     matrices = []
     for model in models:
@@ -220,7 +222,7 @@ def main(argv: Sequence[str]) -> None:
         row = {"model": name, **entries}
         matrices += [{"model": name, **matrix_row} for matrix_row in matrix_rows]
         if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
-            row.update(classification(embedder, data_dir, emoji, names))
+            row.update(classification(embedder, data_dir, classes, class_names))
         rows.append(row)
         print(row, flush=True)
     write_rows(output, rows)

@@ -130,7 +130,7 @@ def own_variables(model) -> list[tf.Variable]:
 def draw_weights(model) -> None:
     """Gives each weight and average random values, which its name seeds, in place of the exact 0 and 1 of a new model.
 
-    Temperatures stay, and so do variables that are no weights, such as counters.
+    Temperatures stay, and so do counters and other variables that do not enter into embeddings.
     """
     drawn = []
     for variable in model.trainable_variables:

@@ -10,7 +10,6 @@ question is answered only by pictures, which shows what the model itself knows, 
 from __future__ import annotations
 
 import csv
-import itertools
 
 import numpy as np
 from absl import flags
@@ -87,15 +86,22 @@ def main(_) -> None:
     for way in ways:
         names += (f"its rank, {way}", f"first answer, {way}")
     rows = []
-    for question, *answers in zip(QUESTIONS, *ways.values()):
-        rows.append((*question, *itertools.chain.from_iterable(answers)))
-    for row in (names, *rows):
-        print("  ".join(map(str, row)))
+    for row, *answers in zip(QUESTIONS, *ways.values()):
+        for answer in answers:
+            row += answer
+        rows.append(row)
+    print_and_write([names, *rows])
     for way, answers in ways.items():
         print(f"Right at once by {way}: {sum(rank == 1 for rank, _ in answers)} of {len(answers)}")
+
+
+def print_and_write(rows: list[tuple]) -> None:
+    """Prints the rows of a table, the first of which has the titles, and writes them to --output if it is given."""
+    for row in rows:
+        print("  ".join(map(str, row)))
     if OUTPUT.value:
         with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([names, *rows])
+            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":

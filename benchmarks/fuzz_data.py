@@ -88,6 +88,13 @@ def frames(path: pathlib.Path) -> list[bytes]:
     return records_with_frames
 
 
+def intact_records(good: pathlib.Path, copy: pathlib.Path) -> tuple[int, int]:
+    """Returns (records of a good TFRecord file that its damaged copy still holds, all records of the good file)."""
+    originals = frames(good)
+    data = copy.read_bytes()
+    return sum(frame in data for frame in originals), len(originals)
+
+
 def _fail(problem: str, location: str, count: int) -> None:
     """Raises `AssertionError` for a problem of a good file, as `tfrecord.read_all` reports it."""
     raise AssertionError(f"{location}: {problem}, {count}")
@@ -96,7 +103,7 @@ def _fail(problem: str, location: str, count: int) -> None:
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
     """Reads an epoch of training's input from TFRecords, and asserts that no whole record is lost in silence.
 
-    For the arguments and what it returns see `Kind.read`.
+    For the arguments and the result see `Kind.read`.
     """
     stream = "image_text"
     items_of_record = 2  # captions of an image
@@ -107,14 +114,17 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
     config.data.max_skipped_fraction = 1.0
     config.train.image_text_batch = config.train.text_text_batch = 1
     used, skipped = first_epoch(config, stream)
-    data = (folder / name).read_bytes()
-    originals = frames(good / name)
-    whole = sum(frame in data for frame in originals)
+    whole, total = intact_records(good / name, folder / name)
     in_others = sum(len(frames(path)) for path in (good / name).parent.glob("train-*") if path != good / name)
     missing = (whole + in_others) * items_of_record - used
     assert missing <= skipped, f"{whole} records are whole, {missing} items of them are missing, {skipped} skipped"
-    assert whole == len(originals) or skipped > 0 or not data, f"{len(originals) - whole} records lost in silence"
+    assert whole == total or skipped > 0 or is_empty(folder / name), f"{total - whole} records lost in silence"
     return used, skipped
+
+
+def is_empty(path: pathlib.Path) -> bool:
+    """Whether a file has no bytes: it is a valid TFRecord file then, and no reader can tell that records are lost."""
+    return path.stat().st_size == 0
 
 
 def first_epoch(config, stream: str) -> tuple[int, int]:
@@ -140,11 +150,9 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
     """Reads "dev" as an index does, which lists what it leaves out, and as evaluation does, which takes all or nothing.
 
-    For the arguments and what it returns see `Kind.read`.
+    For the arguments and the result see `Kind.read`.
     """
-    data = (folder / name).read_bytes()
-    originals = frames(good / name)
-    whole = sum(frame in data for frame in originals)
+    whole, total = intact_records(good / name, folder / name)
     entries = list(collect.find("images", [str(folder)], "dev"))
     unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
     items = len(entries) - len(unreadable)
@@ -154,9 +162,10 @@ def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple
         if times:
             lost += int(count)
     assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
-    assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"
+    is_valid = whole == total or is_empty(folder / name)
+    assert is_valid or unreadable, f"{total - whole} lost in silence by an index"
     evaluated = list(records.read_records(folder, records.IMAGE_TEXT, "dev"))
-    assert len(evaluated) >= whole == len(originals) or not data, f"{len(evaluated)} of {len(originals)} evaluated"
+    assert is_valid and len(evaluated) >= whole, f"{len(evaluated)} of {total} evaluated"
     return items, len(unreadable)
 
 
@@ -179,31 +188,42 @@ SOURCES = {  # the damaged file → the source that it is part of
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
     """Converts a source of `SOURCES`, and asserts that no record is missing from the output unless it was counted.
 
-    For the arguments and what it returns see `Kind.read`.
+    For the arguments and the result see `Kind.read`.
     """
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
     dataset_folder.describe(output)  # raises for a description that it cannot read
     description = json.loads((output / "dataset.json").read_text(encoding="utf-8"))
-    written = []
-    for split in description["counts"]["text_pairs"]:
-        written += [pair.text_b for pair in convert_data.pairs_in(output, split)]
-    for split in description["counts"]["image_text"]:
-        for record in convert_data.images_in(output, split):
-            written += record.captions
+    written = written_texts(output, description["counts"])
     counted = [*description["skipped"].items(), *description["left_out"].items()]  # (problem, {"count", …})
     skipped = sum(entry["count"] for _, entry in counted)
     assert (output / "skipped.tsv").exists() == bool(description["skipped"]), f"skipped.tsv: {description['skipped']}"
     assert len(written) > 0, "an empty data set"
-    if file.endswith(".tsv") and not file.startswith("wit"):  # a line is a caption or a pair
+    if file in ("captions.tsv", "pairs.tsv"):  # a line is a caption or a pair
         data = (folder / name).read_bytes()
-        lines = len(data.split(b"\n")) - (data[-1:] in (b"\n", b""))
+        lines = data.count(b"\n")
+        if data and not data.endswith(b"\n"):
+            lines += 1
         assert len(written) + skipped == lines, f"{lines} in, {len(written)} written, {skipped}: {counted}"
     lost_captions = {caption(i) for i in range(COUNT)} - set(written)
     changed = changed_in_place(good / name, folder / name)
     is_explained = skipped or len(written) >= COUNT or len(lost_captions) <= changed
     assert is_explained, f"{sorted(lost_captions)} lost in silence of {len(written)}"
     return len(written), skipped
+
+
+def written_texts(output: pathlib.Path, counts: dict) -> list[str]:
+    """Returns the second texts of all pairs, and the captions of all pictures, in a converted data folder.
+
+    `counts`: {"text_pairs": {split: count}, "image_text": {split: count}}, as `dataset.json` has it.
+    """
+    texts = []
+    for split in counts["text_pairs"]:
+        texts += [pair.text_b for pair in convert_data.pairs_in(output, split)]
+    for split in counts["image_text"]:
+        for record in convert_data.images_in(output, split):
+            texts += record.captions
+    return texts
 
 
 def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:

@@ -88,18 +88,12 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
       student: the encoder from whose vectors the map goes out.
       teacher: the encoder into whose space it goes, which is also measured by itself.
     """
-    from mural_tf.models.linear import RIDGES
-
     texts, dev, test_names = texts_of(data_dir)
     states = student(texts)
     vectors = teacher(texts)
     mean = vectors.mean(axis=0)
     vectors = vectors - mean
-    is_dev = np.isin(texts, dev)
-    on_dev = {}  # {strength: recall}
-    for strength in RIDGES:
-        carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
-        on_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    on_dev = recalls_on_dev(states, vectors, np.isin(texts, dev))
     strength = max(on_dev, key=on_dev.get)
     carry = learned_map(states, vectors, strength)
     print(f"{len(texts):,} English texts, {len(test_names):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
@@ -116,6 +110,22 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
     for title, languages in groups.items():
         recalls[title] = np.mean([recalls[language] for language in languages], axis=0)
     return [line(title, *pair) for title, pair in recalls.items()]
+
+
+def recalls_on_dev(states: np.ndarray, vectors: np.ndarray, is_dev: np.ndarray) -> dict[float, float]:
+    """Returns {strength of `RIDGES`: how well a map that is learned without dev's names finds dev's names}.
+
+    Args:
+      states, vectors: what the map takes and is to return for N texts, [N, H] and [N, D].
+      is_dev: which of the texts are names of dev, bool [N].
+    """
+    from mural_tf.models.linear import RIDGES
+
+    recalls = {}
+    for strength in RIDGES:
+        carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
+        recalls[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    return recalls
 
 
 def line(title: str, through_the_map: float, by_itself: float) -> dict:

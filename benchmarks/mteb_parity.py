@@ -29,7 +29,7 @@ SCORES = ("f1", "accuracy", "ndcg_at_10", "recall_at_1")
 
 
 def metadata(name: str, task_type: str, score: str, languages) -> TaskMetadata:
-    """Returns the description of a task as mteb demands it, with a "-" or `None` for what only its pages show.
+    """Returns the description of a task, in which facts that only mteb's pages show are "-" or `None`.
 
     Args:
       name: the task's name.
@@ -60,7 +60,7 @@ class Bitext(AbsTaskBitextMining):
 
 
 class Retrieval(AbsTaskRetrieval):
-    """Retrieval of English sentences by German ones; sentences with the same index are a pair."""
+    """Retrieval of English sentences by German sentences; sentences with the same index are a pair."""
 
     metadata = metadata("Multi30KRetrieval", "Retrieval", "ndcg_at_10", ["deu-Latn", "eng-Latn"])
 

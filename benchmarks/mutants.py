@@ -191,7 +191,7 @@ SPEED = {"AT_ONCE", "BUFFER", "REMOTE_BUFFER", "PARALLEL", "REQUESTS"}  # consta
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
-    """Returns the parts of a node in which no mistake is put: [node] if there is to be none at all."""
+    """Returns the parts of a node in which no mistake is put, [node] for all of it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.name == "__repr__":
             return [node]
@@ -251,7 +251,7 @@ class _Finder:
         """Adds the mistakes of a node and of all nodes within it.
 
         Args:
-          node: the node; whatever is around it has been visited.
+          node: the node; the nodes around it have been visited.
           function: the name of the function or class around it, "" at the top of the file.
           is_condition: whether an `if` or a `while` asks the node.
         """
@@ -507,7 +507,7 @@ def rows_by_key(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries a room's mistakes, prints those that were not noticed, and returns the outcomes of all.
+    """Tries a room's mistakes, prints the mistakes that were not noticed, and returns all outcomes.
 
     Args:
       trial: the copy of the tree.

@@ -93,7 +93,7 @@ class Photograph:
     number: str  # Flickr's
     picture: bytes  # a JPEG file
     english: tuple[str, ...]  # captions
-    sentences: dict[str, str]  # {language: Multi30K's sentence}, in English, too; {} if it has none
+    sentences: dict[str, str]  # {language: Multi30K's sentence}, in English, too; or {}
     arabic: tuple[str, ...]  # captions
 
 

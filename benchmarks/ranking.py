@@ -135,7 +135,7 @@ def title_of(row: int, texts: dict[str, str]) -> tuple[str, str]:
 def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
     """Returns the questions {language: [(title, [its stamp's row])]} for every third stamp.
 
-    A title that its stamp keeps is no question. In a language with fewer than `FEW` titles every stamp has a question.
+    Titles that stamps keep are left out. In a language with fewer than `FEW` titles every stamp has a question.
     `stamps`: the titles of each stamp, {language: title}.
     """
     questions: Questions = {}
@@ -172,13 +172,14 @@ def measure(name: str, index: Index, embedder, questions: Questions, hide: bool)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
         captions = index.captions.encode_questions(embedder, texts)
         answers = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = []  # of each column, a rank per question
+        ranked_rows = []  # of each column, the ranked rows for each question
         for way in ranking.WAYS:  # the parts of the ranking
-            ranks.append([_rank(rows, list(answer.lists[way])) for rows, answer in zip(right_rows, answers)])
-        ranks.append([_rank(rows, answer.rows.tolist()) for rows, answer in zip(right_rows, answers)])
+            ranked_rows.append([list(answer.lists[way]) for answer in answers])
+        ranked_rows.append([answer.rows.tolist() for answer in answers])
         for engine in engines:
-            ranks.append([_rank(rows, engine.ask(text, hidden)) for text, rows in language_questions])
-        recalls.append(np.stack([np.mean(np.array(ranks) <= k, axis=1) for k in (1, 10)], axis=1))
+            ranked_rows.append([engine.ask(text, hidden) for text in texts])
+        ranks = np.array([list(map(_rank, right_rows, rows)) for rows in ranked_rows])  # [columns, questions]
+        recalls.append(np.stack([np.mean(ranks <= k, axis=1) for k in (1, 10)], axis=1))
         lines.append([f"{name}, {language}", str(len(language_questions)), *map(_cell, recalls[-1])])
     total = sum(map(len, questions.values()))
     return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(recalls, axis=0))]]

@@ -40,9 +40,7 @@ def write_inputs(folder: pathlib.Path) -> None:
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
-    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
-    sentences = [part for part in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
+    sentences = english_sentences()
     texts = [sentences[i] for i in np.random.default_rng(0).permutation(len(sentences))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     save_vocabulary(build_vocabulary(texts, 8000, lower_case=True), folder / "vocabulary.txt")
@@ -53,6 +51,14 @@ def write_inputs(folder: pathlib.Path) -> None:
         pixels = np.clip(np.asarray(coarse) + draw.normal(0, 6, (480, 640, 1)), 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"images/{i:03}.jpg", quality=90)
     print(f"{len(texts)} sentences of {statistics.mean(len(text.split()) for text in texts):.1f} words on average")
+
+
+def english_sentences() -> list[str]:
+    """Returns the plain sentences, of 10 to 302 characters, of the language reference that comes with Python."""
+    topics = "\n\n".join(pydoc_data.topics.topics.values())
+    prose = re.sub(r"[*`]|\n(?! *\n)", " ", topics)  # without marks, a paragraph per line
+    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
+    return [sentence for sentence in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", sentence)]
 
 
 def build(folder: pathlib.Path) -> pathlib.Path:

@@ -142,23 +142,23 @@ def measure(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     all_tags = head[1:]
-    located = places(all_tags)
-    rows, without_place = _compared(all_tags, located)
+    positions = places(all_tags)
+    rows, without_place = _compared(all_tags, positions)
     if len(rows) < 4:
         raise UserError(f"{path}: {len(rows)} languages have a family and a place; at least four are needed.")
     print(f"{path}: {len(rows)} of {len(all_tags)} languages; without a place: {', '.join(without_place) or 'none'}")
     tags = [all_tags[row] for row in rows]
     matrix = np.array([line[1:] for line in lines], float)[np.ix_(rows, rows)]  # [L, L]
-    located = located[rows]  # [L, 3]
+    positions = positions[rows]  # [L, 3]
     families = list(map(family_of, tags))
-    same = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
-    near = -np.arccos(np.clip(located @ located.T, -1, 1))  # [L, L]
+    same_family = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
+    nearness = -np.arccos(np.clip(positions @ positions.T, -1, 1))  # [L, L], negated great-circle distances
     cells = {"languages": f"{len(rows)}"}
     correlations = {
-        "family": mantel(matrix, same),
-        "nearness": mantel(matrix, near),
-        "family, nearness fixed": mantel(matrix, same, fixed=near),
-        "nearness, family fixed": mantel(matrix, near, fixed=same),
+        "family": mantel(matrix, same_family),
+        "nearness": mantel(matrix, nearness),
+        "family, nearness fixed": mantel(matrix, same_family, fixed=nearness),
+        "nearness, family fixed": mantel(matrix, nearness, fixed=same_family),
     }
     for name, (correlation, p) in correlations.items():
         cells[name] = f"{correlation:.3f}"
@@ -169,21 +169,21 @@ def measure(path: str) -> dict[str, str]:
     return cells | _ranks_of_named(tags, matrix)
 
 
-def _compared(tags: list[str], located: np.ndarray) -> tuple[list[int], list[str]]:
+def _compared(tags: list[str], positions: np.ndarray) -> tuple[list[int], list[str]]:
     """Returns (the rows of the languages that are compared, the tags of languages without a place).
 
     Left out are also variants such as "pt-BR", constructed languages and creoles.
 
     Args:
       tags: the languages, L tags.
-      located: their places, [L, 3], see `places`.
+      positions: their places, [L, 3], see `places`.
     """
     rows = []
     without_place = []
     for row, tag in enumerate(tags):
         if "-" in tag:
             continue
-        if np.isnan(located[row]).any():
+        if np.isnan(positions[row]).any():
             without_place.append(tag)
         elif family_of(tag) not in ("Constructed", "Creoles"):
             rows.append(row)

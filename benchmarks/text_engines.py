@@ -288,7 +288,7 @@ def work(options) -> None:
     """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print goes to standard error, and answers have standard output for themselves
+    os.dup2(2, 1)  # text that libraries print goes to standard error, so that standard output has only answers
     embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
     embed(texts[:BATCH], BATCH)  # it warms up, in both sizes
     embed(texts[:1], 1)

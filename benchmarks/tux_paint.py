@@ -12,14 +12,13 @@ stamps' licences (GPL and others) are in the package; nothing of it lies here.
 
 from __future__ import annotations
 
-import csv
 import pathlib
 
 import numpy as np
 from absl import flags
 
 import mural_tf
-from benchmarks.first_answers import MODEL, OUTPUT
+from benchmarks.first_answers import MODEL, print_and_write
 from benchmarks.stamps import read_stamps
 from mural_lite import command_line as cli
 from mural_search.index import index_in_memory
@@ -62,8 +61,9 @@ def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
         cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T  # [T, T]
         right_cosines = np.diag(cosines)[:, np.newaxis]  # [T, 1]
         better = (cosines > right_cosines).sum(axis=1)  # [T], pictures before the right one
-        recalls.append(round(100 * float((better < 10).mean()), 1))
-        rows.append(("R@10", language, len(captioned), recalls[-1], ""))
+        recall = round(100 * float((better < 10).mean()), 1)
+        recalls.append(recall)
+        rows.append(("R@10", language, len(captioned), recall, ""))
     mean = round(float(np.mean(recalls)), 1)
     return [*rows, ("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, "")]
 
@@ -105,13 +105,9 @@ def main(_) -> None:
     rows += recall_rows(embedder, stamps, images)
     rows_of_questions, right_at_once = question_rows(embedder, stamps, images)
     rows += rows_of_questions
-    for row in rows:
-        print("  ".join(map(str, row)))
+    print_and_write(rows)
     for way, right in right_at_once.items():
         print(f"Right at once by {way}: {right} of {len(QUESTIONS)}")
-    if OUTPUT.value:
-        with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":
