@@ -84,6 +84,7 @@ def other_value(draw: random.Random, data: bytearray) -> None:
 
 
 def _is_json(data: bytes | bytearray) -> bool:
+    """Whether bytes are one JSON value."""
     try:
         json.loads(data)
     except ValueError:

@@ -168,23 +168,10 @@ def checkpoint_keys(model) -> dict[str, np.ndarray]:
 def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
     """Exports a model; returns {name: array} of its signatures, types and shapes as texts, and of their results.
 
-    One picture is damaged, one text is empty, and one text is too long.
-
-    Args:
-      config: the model's configuration.
-      model: the model.
-      batch: the pictures are taken from it, as `contract.batch_of` makes it.
+    For the arguments see `export_inputs`.
     """
     tokenizer = contract.tokenizer(config)
-    texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
-    pixels = tf.cast(batch[model.image_parts[0]], tf.float32)
-    if config.image_tower.name == "features":
-        image_bytes = [row.tobytes() for row in pixels.numpy()]
-    else:
-        pixels = pixels / 255.0
-        image_bytes = [*toy_export.pictures(), b"damaged"]
-    inputs = {"image": pixels, "image_bytes": tf.constant(image_bytes), "text": tf.constant(texts)}
-    inputs.update(tokenizer(texts))
+    inputs = export_inputs(config, model, batch, tokenizer)
     values = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = export_model(model, tokenizer, config, pathlib.Path(folder) / "export")
@@ -197,6 +184,26 @@ def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
                 results = function(**{key: inputs[key] for key in parameters})
                 values.update(prefixed(f"export/{encoder}/{name}", results))
     return values
+
+
+def export_inputs(config, model, batch: dict, tokenizer) -> dict[str, tf.Tensor]:
+    """Returns {parameter of an export's signatures: tensor}; a picture is damaged, a text empty, and a text too long.
+
+    Args:
+      config: the model's configuration.
+      model: the model.
+      batch: a batch of `contract.batch_of`, which has the pixels or features.
+      tokenizer: the model's tokenizer.
+    """
+    texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
+    pixels = tf.cast(batch[model.image_parts[0]], tf.float32)
+    if config.image_tower.name == "features":
+        image_bytes = [row.tobytes() for row in pixels.numpy()]
+    else:
+        pixels = pixels / 255.0
+        image_bytes = [*toy_export.pictures(), b"damaged"]
+    inputs = {"image": pixels, "image_bytes": tf.constant(image_bytes), "text": tf.constant(texts)}
+    return {**inputs, **tokenizer(texts)}
 
 
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:

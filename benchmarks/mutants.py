@@ -387,11 +387,7 @@ class Trial:
         self._limit = limit
         self._seconds_file = seconds_file
         self._seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
-        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
-        for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
-            if (root / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, self.tree / name)
+        copy_tree(root, self.tree)
 
     def tests_for(self, near: list[str]) -> list[str]:
         """Returns the files of `near` that pass without a mistake and fit into the limit, the quickest first.
@@ -457,6 +453,15 @@ class Trial:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def copy_tree(root: pathlib.Path, copy: pathlib.Path) -> None:
+    """Copies the files of a git working tree that git does not ignore, with changes that are not committed."""
+    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (root / name).is_file():  # not a file that was removed and is still in the index
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, copy / name)
 
 
 def _limit_process() -> None:

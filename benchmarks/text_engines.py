@@ -30,8 +30,6 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -283,8 +281,7 @@ def work(options) -> None:
     """Serves an engine in this process: it embeds texts for each request and answers with the processor seconds.
 
     A request is a line of JSON on standard input: {"count": number of the first texts, "batch": texts at once}, and
-    perhaps "vectors": a file to write. The answer, on standard output, is {"processor": seconds}. A first line,
-    {"ready": true}, says that the engine has loaded.
+    perhaps "vectors": a file to write. The answer, on standard output, is {"processor": seconds}.
     """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
@@ -292,7 +289,6 @@ def work(options) -> None:
     embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
     embed(texts[:BATCH], BATCH)  # it warms up, in both sizes
     embed(texts[:1], 1)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         first_texts = texts[: request["count"]]
@@ -336,12 +332,11 @@ def compare(options) -> None:
     """Runs the engines in turns, and prints a table in Markdown: a row for each, with times, ratios and cosines."""
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    engines = options.engines.split(",")
-    processes = {name: start_engine(name, options) for name in engines}
-    cells = time_engines(processes, options)
-    for name, process in processes.items():
-        ask(process, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
-    first = engines[0]
+    engines = {name: start_engine(name, options) for name in options.engines.split(",")}
+    cells = time_engines(engines, options)
+    for name, engine in engines.items():
+        engine.ask(count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
+    first, *_ = engines
     reference_engine = "torch" if "torch" in engines else first
     reference = np.load(output / f"{reference_engine}.npy")  # [N, D]
     print(f"| engine | ms per text, in batches | {first} / it | ms alone | {first} / it | cosine, least / mean |")
@@ -349,56 +344,48 @@ def compare(options) -> None:
     for name in engines:
         cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)  # [N]
         print(f"| {name} | {' | '.join(cells[name])} | {cosines.min():.4f} / {cosines.mean():.4f} |")
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
+    for engine in engines.values():
+        engine.close()
 
 
-def start_engine(name: str, options) -> subprocess.Popen:
-    """Returns the process of an engine, loaded and waiting for `ask`; ends this process if it does not start."""
+def start_engine(name: str, options):
+    """Returns the process of an engine, a `Side` that has loaded; ends this process if the engine does not start."""
+    from benchmarks.against_transformers import Side  # which the workers in the other environment do not find
+
     if name in OURS:
         command = [sys.executable, "-m", "benchmarks.text_engines"]
     else:
         command = [options.pytorch, __file__]
     arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
-    process = subprocess.Popen(
-        [*command, f"--worker={name}", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    if not process.stdout.readline():
-        sys.exit(f"{name} did not start.")
-    return process
+    os.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")  # which the engine inherits
+    engine = Side([*command, f"--worker={name}", *arguments])
+    engine.ask(count=1, batch=1)  # so that engines load one after the other
+    return engine
 
 
-def ask(process: subprocess.Popen, **request) -> dict:
-    """Returns an engine's answer to a request; both are JSON objects, see `work`."""
-    print(json.dumps(request), file=process.stdin, flush=True)
-    return json.loads(process.stdout.readline())
-
-
-def time_engines(processes: dict[str, subprocess.Popen], options) -> dict[str, list[str]]:
+def time_engines(engines: dict, options) -> dict[str, list[str]]:
     """Returns {engine: [milliseconds per text in batches, ratio, milliseconds per text alone, ratio]}, as texts.
 
     Milliseconds are the least of the rounds, in which each engine has its turn. The ratio is the first engine's
     processor time over the engine's: "median (least to most)" of the rounds.
+
+    `engines`: {name: what `start_engine` returned}; `options`: the command line's.
     """
-    first, *_ = processes
-    cells: dict[str, list[str]] = {name: [] for name in processes}
+    from benchmarks.against_transformers import spread
+
+    first, *_ = engines
+    cells: dict[str, list[str]] = {name: [] for name in engines}
     for count, batch in ((options.count, options.batch), (options.count // 8, 1)):
-        seconds: dict[str, list[float]] = {name: [] for name in processes}  # of each round
+        seconds: dict[str, list[float]] = {name: [] for name in engines}  # of each round
         for _ in range(options.rounds):
-            for name, process in processes.items():
-                seconds[name].append(ask(process, count=count, batch=batch)["processor"])
-        for name in processes:
+            for name, engine in engines.items():
+                seconds[name].append(engine.ask(count=count, batch=batch)["processor"])
+        for name in engines:
             ratios = [
                 first_seconds / engine_seconds for first_seconds, engine_seconds in zip(seconds[first], seconds[name])
             ]
             least_ms = min(seconds[name]) / count * 1e3
-            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            cells[name] += [f"{least_ms:.2f}", ratio]
+            cells[name] += [f"{least_ms:.2f}", spread(ratios)]
     return cells
 
 
