@@ -183,6 +183,7 @@ class PyTorch:
                 encoders.append(self._encoder(case, torch.from_numpy(ids).long(), torch.from_numpy(mask).long()))
 
         def run():
+            """Encodes the batches one after the other."""
             with torch.inference_mode():
                 return [encode_batch() for encode_batch in encoders]
 

@@ -31,8 +31,9 @@ def changed_stretch(draw: random.Random, data: bytearray) -> None:
     """Removes, repeats, empties or replaces a stretch of `data`, sometimes its beginning, or puts bytes before it."""
     begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
     stretch = bytes(data[begin : begin + draw.choice([1, 2, 12, 64, 512, 5000])])
-    other = draw.randbytes(len(stretch))
-    data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, bytes(len(stretch)), other, other + stretch])
+    zeros = bytes(len(stretch))
+    noise = draw.randbytes(len(stretch))
+    data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, zeros, noise, noise + stretch])
 
 
 def swapped_lines(draw: random.Random, data: bytearray) -> None:

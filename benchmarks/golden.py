@@ -58,8 +58,8 @@ def draw_pictures() -> list[bytes]:
         y, x = np.mgrid[:height, :width] * 2 * np.pi / np.array([height, width]).reshape(2, 1, 1)  # 0 to 2π
         waves = [127.5 + 127.5 * np.sin((number + 1) * x + (channel + 1) * y + channel) for channel in range(3)]
         pixels = np.stack(waves, axis=-1).astype(np.uint8)
-        pixels[height // 4 : height // 2, width // 3 :] = (250, 60 * number, 20)
-        pixels[height // 2 :: 3, : width // 2] = 0
+        pixels[height // 4 : height // 2, width // 3 :] = (250, 60 * number, 20)  # the edge
+        pixels[height // 2 :: 3, : width // 2] = 0  # the stripes
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         files.append(file.getvalue())

@@ -216,8 +216,9 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
         return [node.operand] if is_filler else []
     if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in SPEED:
         return [node.value]
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
-        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and node.col_offset == 0:
+        # A table at the top of a file has facts, which a test could only repeat.
+        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
         return [node]
     return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
@@ -351,9 +352,9 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
     module = module_of(mistake.file)
     folder, _, stem = module.rpartition(".")
     rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
-    users = {module_of(file.path) for file in package if module in file.modules}
+    users = {module_of(file.path) for file in package if module in file.modules}  # which import the mistake's module
     their_users = {module_of(file.path) for file in package if users & file.modules} - users
-    points = collections.Counter()  # {path: points for nearness}
+    points = collections.Counter()  # {path: points}, which weigh the signs of nearness by judgement
     for test in tests:
         path = pathlib.PurePath(test.path)
         if module in test.modules:

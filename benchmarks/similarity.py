@@ -114,14 +114,14 @@ def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
       similarity: the languages' similarities, [L, L].
       families: the languages' families, L names.
     """
-    same = np.array(families)[:, None] == np.array(families)  # [L, L]
-    np.fill_diagonal(same, False)
-    with_relative = same.any(axis=1)  # [L]
+    are_relatives = np.array(families)[:, None] == np.array(families)  # [L, L]
+    np.fill_diagonal(are_relatives, False)
+    has_relative = are_relatives.any(axis=1)  # [L]
     to_others = similarity.copy()
     np.fill_diagonal(to_others, -np.inf)
-    hits = same[np.arange(len(same)), np.argmax(to_others, axis=1)]
-    by_chance = same[with_relative].sum(axis=1).mean() / (len(same) - 1)
-    return 100 * float(hits[with_relative].mean()), 100 * float(by_chance)
+    is_hit = are_relatives[np.arange(len(families)), np.argmax(to_others, axis=1)]  # [L]
+    by_chance = are_relatives[has_relative].sum(axis=1).mean() / (len(families) - 1)
+    return 100 * float(is_hit[has_relative].mean()), 100 * float(by_chance)
 
 
 def rank(similarity: np.ndarray, language: int, partner: int) -> int:
