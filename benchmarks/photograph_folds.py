@@ -58,7 +58,7 @@ STAGE_STEPS = 600
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the table for each share of captions: a method and what it is trained with.
+    """A method with its fields, which makes a row of the table for each of its shares of captions.
 
     Attributes:
       name: the row's name in the table.
