@@ -37,9 +37,10 @@ SIZE = 2048  # of the matrix product that measures the peak
 
 
 def caption_lengths(count: int) -> list[int]:
-    """Returns the token counts of `count` captions with [CLS] and [SEP], in random order: quantiles of a log-normal.
+    """Returns the numbers of tokens of `count` captions, [CLS] and [SEP] included, in random order.
 
-    Word pieces: 15 on average, at most 40; the words of Multi30K's English and German captions spread like this.
+    They are quantiles of a log-normal distribution of word pieces, 15 on average and at most 40, as the words of
+    Multi30K's English and German captions are distributed.
     """
     logarithms = statistics.NormalDist(np.log(14.3), 0.31)
     pieces = [math.exp(logarithms.inv_cdf((i + 0.5) / count)) for i in range(count)]
@@ -52,7 +53,10 @@ def in_batches(lengths: list[int], batch: int) -> list[list[int]]:
 
 
 def cases_of(batch: int) -> dict[str, dict[str, list[list[int]]]]:
-    """Returns {case: {side: batches}}; a batch is a list of its texts' lengths, and PyTorch pads to the longest."""
+    """Returns {case: {side: batches}}; a batch is a list of its texts' lengths in tokens.
+
+    `batch` is the number of texts in a batch.
+    """
     full = [[64] * batch]
     captions = [caption_lengths(batch)]
     many = caption_lengths(8 * batch)
@@ -65,18 +69,31 @@ def cases_of(batch: int) -> dict[str, dict[str, list[list[int]]]]:
 
 
 def useful_operations(lengths: list[int], pixels: int) -> float:
-    """Returns the floating-point operations of a step that the model's definition asks for, on real tokens only."""
+    """Returns the floating-point operations of a training step that the model's definition asks for.
+
+    Args:
+      lengths: the texts' lengths in tokens, without padding; there are as many images.
+      pixels: the side of an image.
+    """
     layers = 12
     hidden = 768
     feed_forward = 3072
     dense = layers * (4 * hidden**2 + 2 * hidden * feed_forward) * sum(lengths)
     attention = layers * 2 * hidden * sum(n * n for n in lengths)
     image = 0.39e9 * (pixels / 224) ** 2 * len(lengths)  # EfficientNet-B0: 0.39 billion multiply-adds at 224
-    return 3 * 2 * (dense + attention + image)
+    return 3 * 2 * (dense + attention + image)  # 3: forward and backward pass; 2: multiply and add
 
 
 def drawn(lengths: list[int], width: int, pixels: int):
-    """Returns images uint8 [N, pixels, pixels, 3], ids and mask int32 [N, width] of texts of `lengths` tokens."""
+    """Returns N random images and texts: (images, ids, mask).
+
+    Images are uint8 [N, pixels, pixels, 3], ids and mask int32 [N, width].
+
+    Args:
+      lengths: the texts' lengths in tokens, N numbers.
+      width: the length to which texts are padded with 0.
+      pixels: the side of an image.
+    """
     generator = np.random.default_rng(0)
     mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
     ids = generator.integers(5, VOCABULARY, mask.shape).astype(np.int32) * mask
@@ -85,7 +102,7 @@ def drawn(lengths: list[int], width: int, pixels: int):
 
 
 class Ours:
-    """ALIGN with EfficientNet-B0 and BERT-base, compiled with AdamW."""
+    """ALIGN with EfficientNet-B0 and BERT-base, compiled with AdamW, on images of `pixels` x `pixels`."""
 
     def __init__(self, pixels: int):
         import tensorflow as tf
@@ -108,26 +125,30 @@ class Ours:
         self._step = tf.function(model.train_step, reduce_retracing=True)
 
     def steps(self, batches: list[list[int]], case: str, setting: str):
-        """Returns a function that takes a step on each of the batches, padded to their longest texts."""
+        """Returns a function that takes a training step on each batch, padded to its longest text.
 
-        def batch(lengths: list[int]) -> dict:
+        `batches`: the lengths of their texts, see `cases_of`; `case` and `setting` change only PyTorch's steps.
+        """
+
+        def example_of(lengths: list[int]) -> dict:
+            """Returns a random batch as `train_step` takes it."""
             images, ids, mask = drawn(lengths, max(lengths), self._pixels)
             ordinals = np.arange(len(lengths))
             tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
-            batch = {"image": images, "image_id": ordinals, "caption": tokens, "caption_id": ordinals}
-            return self._tf.nest.map_structure(self._tf.constant, batch)
+            example = {"image": images, "image_id": ordinals, "caption": tokens, "caption_id": ordinals}
+            return self._tf.nest.map_structure(self._tf.constant, example)
 
-        examples = [batch(lengths) for lengths in batches]
+        examples = [example_of(lengths) for lengths in batches]
         return lambda: [float(self._step(example)["loss"]) for example in examples]
 
     def product(self, dtype: str):
-        """Returns a function that computes a matrix product of `SIZE`."""
+        """Returns a function that multiplies two matrices of `SIZE` rows and columns in a dtype, "bfloat16" say."""
         a = self._tf.cast(self._tf.random.uniform((SIZE, SIZE)), dtype)
         return lambda: self._tf.matmul(a, a)[0, 0].numpy()
 
 
 class PyTorch:
-    """`AlignModel` with the same towers in a setting: a dtype, then perhaps "+channels_last"."""
+    """`AlignModel` with the same towers and optimiser, on images of `pixels` x `pixels`, in any of `SETTINGS`."""
 
     def __init__(self, pixels: int):
         import torch
@@ -141,47 +162,62 @@ class PyTorch:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4, weight_decay=1e-5, fused=True)
 
     def steps(self, batches: list[list[int]], case: str, setting: str):
-        """Returns a function that takes a step on each of the batches, padded to 64 tokens if the case says so."""
+        """Returns a function that takes a training step on each batch, padded to its longest text.
+
+        Args:
+          batches: the lengths of their texts, see `cases_of`.
+          case: the case; "captions_64" pads to 64 tokens.
+          setting: one of `SETTINGS`.
+        """
         torch = self._torch
         layout = torch.channels_last if "channels_last" in setting else torch.contiguous_format
         self._model.to(memory_format=layout)
 
-        def batch(lengths: list[int]) -> dict:
+        def example_of(lengths: list[int]) -> dict:
+            """Returns a random batch as `AlignModel` takes it."""
             width = 64 if case.endswith("_64") else max(lengths)
             images, ids, mask = drawn(lengths, width, self._pixels)
             pixels = torch.from_numpy(images / np.float32(255)).permute(0, 3, 1, 2).contiguous(memory_format=layout)
             tokens = {"input_ids": torch.from_numpy(ids).long(), "attention_mask": torch.from_numpy(mask).long()}
             return {"pixel_values": pixels, **tokens}
 
-        def step(batch: dict) -> float:
+        def step(example: dict) -> float:
+            """Takes a step on a batch, and returns its loss."""
             self._optimizer.zero_grad(set_to_none=True)
             is_mixed = setting.startswith("bfloat16")
             precision = torch.autocast("cpu", torch.bfloat16) if is_mixed else contextlib.nullcontext()
             with precision:
-                loss = self._model(**batch, return_loss=True).loss
+                loss = self._model(**example, return_loss=True).loss
             loss.backward()
             self._optimizer.step()
             return loss.item()
 
-        examples = [batch(lengths) for lengths in batches]
+        examples = [example_of(lengths) for lengths in batches]
         return lambda: [step(example) for example in examples]
 
     def product(self, dtype: str):
-        """Returns a function that computes a matrix product of `SIZE`."""
+        """Returns a function that multiplies two matrices of `SIZE` rows and columns in a dtype, "bfloat16" say."""
         a = self._torch.rand(SIZE, SIZE).to(getattr(self._torch, dtype))
         return lambda: a @ a
 
 
 def answer_as(name: str, pixels: int, cases: dict[str, list[list[int]]]) -> None:
-    """Runs one side in a process of its own: answers the requests {"case", "setting"} of standard input, a line each.
+    """Serves one side in this process: it takes a case's steps for each request and answers with their seconds.
 
-    An answer is {"elapsed", "processor": seconds of the case's steps; "peaks": {dtype: operations per second}}.
+    A request is a line of JSON on standard input, {"case": name, "setting": one of `SETTINGS`}. The answer, on standard
+    output, is {"elapsed": seconds, "processor": seconds, "peaks": {dtype: operations per second of a matrix product}}.
+
+    Args:
+      name: "ours" or "PyTorch".
+      pixels: the side of an image.
+      cases: {case: the side's batches}, see `cases_of`.
     """
     side = {"ours": Ours, "PyTorch": PyTorch}[name](pixels)
     products = {dtype: side.product(dtype) for dtype in ("float32", "bfloat16")}
     for line in sys.stdin:
         request = json.loads(line)
-        elapsed, processor = seconds(side.steps(cases[request["case"]], **request))
+        case = request["case"]
+        elapsed, processor = seconds(side.steps(cases[case], case, request["setting"]))
         peaks = {}
         for dtype, multiply in products.items():
             fastest = min(seconds(multiply)[0] for _ in range(3))
@@ -190,7 +226,7 @@ def answer_as(name: str, pixels: int, cases: dict[str, list[list[int]]]) -> None
 
 
 def seconds(run) -> tuple[float, float]:
-    """Returns the elapsed and the processor seconds of a call."""
+    """Returns (elapsed seconds, processor seconds of this process) of a call of `run`, which takes no arguments."""
     elapsed_start = time.perf_counter()
     processor_start = time.process_time()
     run()
@@ -198,12 +234,12 @@ def seconds(run) -> tuple[float, float]:
 
 
 def spread(values: list[float]) -> str:
-    """Returns "median (least to most)"."""
+    """Returns "median (least to most)" of values, with two decimals."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 class Side:
-    """A child process that answers one JSON line to every JSON line it gets."""
+    """A child process that answers a line of JSON on its standard output to each line of JSON on its standard input."""
 
     def __init__(self, command: list[str]):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -212,7 +248,7 @@ class Side:
         """Returns the answer to a request, both JSON objects; ends this process if the child has ended."""
         print(json.dumps(request), file=self.process.stdin, flush=True)
         for line in self.process.stdout:
-            if line.startswith("{"):
+            if line.startswith("{"):  # libraries may print other lines
                 return json.loads(line)
         sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message is above.")
 
@@ -222,15 +258,16 @@ class Side:
 
 
 def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dict[str, str], arguments) -> None:
-    """Prints the sides' times, utilisation and ratios over interleaved rounds.
+    """Prints the times, utilisation and ratios of the sides, which take a case's steps in turns.
 
     Args:
-      case: the name of a case, whose texts have so many tokens each, `lengths`.
-      sides: {name: process that answers}.
-      settings: {name of a side: its setting}.
-      arguments: of the command line.
+      case: the case's name.
+      lengths: the lengths of the case's texts in tokens.
+      sides: {"ours" or "PyTorch": the process that answers}.
+      settings: {side: its setting}.
+      arguments: the command line's.
     """
-    rounds = []  # of each the answers, {side: answer}
+    rounds = []  # {side: answer} of each round
     for _ in range(arguments.rounds + 1):
         rounds.append({name: side.ask(case=case, setting=settings[name]) for name, side in sides.items()})
     del rounds[0]  # it warms up
@@ -247,6 +284,7 @@ def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dic
 
 
 def main() -> None:
+    """Compares the sides in the cases that the command line names, or serves as one side's process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--cases", default="full,captions,captions_sorted,captions_64")
@@ -265,13 +303,19 @@ def main() -> None:
     for case in arguments.cases.split(","):
         lengths = [length for batch in cases[case]["ours"] for length in batch]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
-        elapsed = {}
-        for setting in SETTINGS:
-            sides["PyTorch"].ask(case=case, setting=setting)  # it warms up
-            elapsed[setting] = sides["PyTorch"].ask(case=case, setting=setting)["elapsed"]
-        compare(case, lengths, sides, {"ours": "", "PyTorch": min(elapsed, key=elapsed.get)}, arguments)
+        settings = {"ours": "", "PyTorch": fastest_setting(sides["PyTorch"], case)}
+        compare(case, lengths, sides, settings, arguments)
     for side in sides.values():
         side.close()
+
+
+def fastest_setting(pytorch: Side, case: str) -> str:
+    """Returns the setting in which PyTorch takes the least time for a case's steps."""
+    elapsed = {}
+    for setting in SETTINGS:
+        pytorch.ask(case=case, setting=setting)  # it warms up
+        elapsed[setting] = pytorch.ask(case=case, setting=setting)["elapsed"]
+    return min(elapsed, key=elapsed.get)
 
 
 if __name__ == "__main__":

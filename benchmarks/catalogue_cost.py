@@ -22,7 +22,7 @@ SHOP = pathlib.Path(__file__).resolve().parents[1] / "samples/shop"
 
 
 def main(model: str, folder: str) -> None:
-    """Prints a line for each of the five runs."""
+    """Copies the shop into a new folder, and prints a line for each of the five runs of a model there."""
     shop = pathlib.Path(folder)
     shutil.copytree(SHOP, shop)
     with (shop / "products.csv").open(encoding="utf-8", newline="") as file:
@@ -46,7 +46,7 @@ def main(model: str, folder: str) -> None:
 
 
 def _mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
-    """Returns another product, whose picture is the product's mirrored."""
+    """Returns another product, a row of the table, whose picture is a mirrored copy, written next to the product's."""
     path = shop / product["image"]
     image = f"photos/mirrored_{path.name}"
     with Image.open(path) as picture:
@@ -56,7 +56,10 @@ def _mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
 
 
 def _measured(command: list[str]) -> str:
-    """Runs a command, and returns its processor seconds, seconds and largest memory in words."""
+    """Runs a command; returns its processor seconds, elapsed seconds and peak memory as a text.
+
+    This process ends with the command's messages if it fails.
+    """
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = process.stderr.read()

@@ -39,7 +39,10 @@ SIDE = 272  # pixels of NaFlex's prepared pictures
 
 
 def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns a case's batches, (ids, mask) each, int32 [B, T]; padding has the id 1."""
+    """Returns the batches of a case of texts: (ids, mask) each, both int32 [B, T]; padding has the id 1.
+
+    `side` is "ours" or "PyTorch": the cases "captions_sorted" and "captions_77" differ between the sides.
+    """
     if case == "texts":
         lengths = [64] * BATCH
     elif case == "captions_sorted":
@@ -71,40 +74,29 @@ def patched_pictures() -> np.ndarray:
 
 
 class Ours:
-    """Towers as the importers build them, in graphs as an `Embedder` has them."""
+    """Towers as the importers build them, in graphs as an `Embedder` has them, in a setting of `SETTINGS`."""
 
     def __init__(self, setting: str):
         import tensorflow as tf
 
-        from mural_lite.config import base_config
         from mural_tf.encoders import build_image_encoder, build_text_encoder
         from mural_tf.encoders.by_length import encode_by_length
 
-        config = base_config()
-        precision = setting  # bfloat16: the weights too, as PyTorch has them
-        # Each tower is built from the fields as they are then, and leaves its own to the next.
-        config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
-        image = build_image_encoder(config.image_tower)
-        siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
-        config.text_tower.update(dict(dropout=0.0, precision=precision, **siglip))
-        text = build_text_encoder(config.text_tower, ROWS)
-        config.text_tower.update(dict(norm="after", activation="gelu", epsilon=1e-5, attention="masked"))
-        config.text_tower.update(dict(pooling="mean", max_length=77))
-        packed = build_text_encoder(config.text_tower, ROWS)
-        config.text_tower.update(dict(name="modernbert", pooling="mean", max_length=512, activation="gelu", **MMBERT))
-        modern = build_text_encoder(config.text_tower, ROWS)
-        config.image_tower.update(dict(name="naflex", patches=256, image_size=SIDE, resize=SIDE, resize_mode="patches"))
-        config.image_tower.update(dict(normalization="symmetric", frozen=True, cached=True))
-        naflex = build_image_encoder(config.image_tower)
+        towers = tower_configs(setting)
+        vit = build_image_encoder(towers["vit"])
+        naflex = build_image_encoder(towers["naflex"])
+        siglip = build_text_encoder(towers["siglip"], ROWS)
+        roberta = build_text_encoder(towers["roberta"], ROWS)
+        modern = build_text_encoder(towers["modernbert"], ROWS)
         self._tf = tf
-        self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
+        self._images = tf.function(lambda images: vit(images, training=False))
         self._naflex = tf.function(lambda images: naflex(images, training=False))
-        self._images = tf.function(lambda images: image(images, training=False))
-        self._texts = tf.function(lambda tokens: text(tokens, training=False), reduce_retracing=True)
-        self._captions = tf.function(lambda tokens: encode_by_length(packed, tokens, 4, False), reduce_retracing=True)
+        self._texts = tf.function(lambda tokens: siglip(tokens, training=False), reduce_retracing=True)
+        self._captions = tf.function(lambda tokens: encode_by_length(roberta, tokens, 4, False), reduce_retracing=True)
+        self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
 
     def run(self, case: str):
-        """Returns a function that encodes a case's batches."""
+        """Returns a function without arguments that encodes a case's batches, one of `CASES`."""
         if case == "images":
             images = self._tf.constant(pictures())
             return lambda: self._images(images).numpy()
@@ -119,8 +111,34 @@ class Ours:
         return lambda: [encode(batch).numpy() for batch in batches]
 
 
+def tower_configs(setting: str) -> dict:
+    """Returns {tower: its `ConfigDict`} of our side in a setting; in "bfloat16" weights are bfloat16, as PyTorch's."""
+    from mural_lite.config import base_config
+
+    xlm_roberta = dict(epsilon=1e-5, pooling="mean")
+    fields = {
+        "vit": dict(name="vit", image_size=224, normalization="none"),
+        "naflex": dict(name="naflex", patches=256, image_size=SIDE, resize=SIDE, resize_mode="patches",
+                       normalization="symmetric", frozen=True, cached=True),
+        "siglip": dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last"),
+        "roberta": dict(xlm_roberta, max_length=77),
+        "modernbert": dict(xlm_roberta, name="modernbert", max_length=512, **MMBERT),
+    }  # fmt: skip
+    towers = {}
+    for name, tower_fields in fields.items():
+        config = base_config()
+        if name in ("vit", "naflex"):
+            tower = config.image_tower
+        else:
+            tower = config.text_tower
+            tower.dropout = 0.0
+        tower.update(tower_fields, precision=setting)
+        towers[name] = tower
+    return towers
+
+
 class PyTorch:
-    """transformers' `SiglipModel`, `XLMRobertaModel`, `ModernBertModel` and `Siglip2VisionModel`."""
+    """transformers' `SiglipModel`, `XLMRobertaModel`, `ModernBertModel` and `Siglip2VisionModel` in a setting."""
 
     def __init__(self, setting: str):
         import torch
@@ -147,7 +165,7 @@ class PyTorch:
         self._naflex = Siglip2VisionModel(Siglip2VisionConfig()).to(self._dtype).eval()
 
     def run(self, case: str):
-        """Returns a function that encodes a case's batches."""
+        """Returns a function without arguments that encodes a case's batches, one of `CASES`."""
         torch = self._torch
         if case == "images":
             images = torch.from_numpy(pictures()).permute(0, 3, 1, 2).contiguous().to(self._dtype)
@@ -165,28 +183,34 @@ class PyTorch:
                 encoders.append(self._encoder(case, torch.from_numpy(ids).long(), torch.from_numpy(mask).long()))
 
         def run():
+            """Encodes the batches one after the other."""
             with torch.inference_mode():
                 return [encode_batch() for encode_batch in encoders]
 
         return run
 
     def _encoder(self, case, ids, mask):
-        """Returns a function that encodes one batch of texts."""
+        """Returns a function without arguments that encodes a batch of texts: ids and mask, int64 [B, T]."""
         if case == "texts":
             return lambda: self._siglip.get_text_features(input_ids=ids)
 
         model = self._modern if case == "modernbert" else self._roberta
 
-        def mean():
+        def mean_state():
+            """Returns the vectors by mean pooling, [B, D]."""
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state
             is_token = mask.unsqueeze(-1).to(states.dtype)
             return (states * is_token).sum(1) / is_token.sum(1)
 
-        return mean
+        return mean_state
 
 
 def answer_as(name: str, setting: str) -> None:
-    """Runs one side in a process of its own: answers each line {"case"} of standard input with {"elapsed": seconds}."""
+    """Serves one side in a setting in this process: it encodes a case's batches for each request.
+
+    A request is a line of JSON on standard input, {"case": one of `CASES`}; the answer, on standard output, is
+    {"elapsed": seconds}. `name` is "ours" or "PyTorch".
+    """
     side = {"ours": Ours, "PyTorch": PyTorch}[name](setting)
     runs = {}
     for line in sys.stdin:
@@ -199,6 +223,7 @@ def answer_as(name: str, setting: str) -> None:
 
 
 def main() -> None:
+    """Prints a line of a .csv table for each case, or serves as one side's process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", help="a Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)
@@ -227,9 +252,12 @@ PAIRS = list(itertools.product(SETTINGS, SETTINGS))  # our setting and PyTorch's
 
 
 def cells_of(case: str, sides: dict[tuple[str, str], Side], rounds: int) -> list[str]:
-    """Returns the cells of a case: items per second of each side, then the ratios of `PAIRS`.
+    """Returns the cells of a case's line: items per second of each side, then the ratios of `PAIRS`.
 
-    `sides`: {("ours" or "PyTorch", setting): the process that answers}; each has its turn in each round.
+    Args:
+      case: one of `CASES`.
+      sides: {("ours" or "PyTorch", setting): the process that answers}.
+      rounds: the number of rounds, in each of which each side has its turn.
     """
     elapsed: dict[tuple[str, str], list[float]] = {key: [] for key in sides}  # seconds of each round
     for _ in range(rounds):

@@ -61,15 +61,16 @@ CLASSES = {  # CLDR's label, its English where that differs → beginnings of "c
     "punctuation": ("Symbols/punctuation",),
     "geometric_shapes": ("Symbols/geometric",),  # geometric shape
 }  # fmt: skip
+EMOJI_LIST = "emoji.json"
 GROUPS = {"English": ("en",), "nine": WELL_RESOURCED, "four": HELD_OUT,
           "twelve": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)}  # fmt: skip
 
 
-EMOJI_LIST = "emoji.json"
-
-
 def classes_of_emoji(tarball: pathlib.Path) -> dict[str, int]:
-    """Returns {emoji key: number of its class in `CLASSES`, from 0}; emoji outside all classes are left out."""
+    """Returns {emoji key, "1f34c" say: number of its class in `CLASSES`, from 0}, without emoji outside all classes.
+
+    `tarball`: the package of the drawings.
+    """
     members = read_members(tarball, lambda path: path == EMOJI_LIST)
     categories = {}
     for entry in parse_json(members[EMOJI_LIST], tarball, EMOJI_LIST):
@@ -85,7 +86,10 @@ def classes_of_emoji(tarball: pathlib.Path) -> dict[str, int]:
 
 
 def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
-    """Returns {language: names of the classes}, in the order of `CLASSES`, for languages with labels of their own."""
+    """Returns {language: names of the classes, in the order of `CLASSES`} for languages with labels of their own.
+
+    `tarball`: CLDR's package `LABELS`.
+    """
     languages = {f"main/{language}/characterLabels.json": language for language in CORE}
     names = {}
     for path, content in read_members(tarball, lambda path: path in languages).items():
@@ -93,26 +97,32 @@ def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
         locale_labels = parse_json(content, tarball, path)["main"][language]["characterLabels"]
         names[language] = [locale_labels[name] for name in CLASSES]
     english = names["en"]
-    return {language: own_names for language, own_names in names.items() if language == "en" or own_names != english}
+    return {language: classes for language, classes in names.items() if language == "en" or classes != english}
 
 
-def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[str, list[str]]) -> dict[str, str]:
-    """Returns a model's entries of the table for zero-shot classification, {column: cell}.
+def classification(
+    embedder, data_dir: str, classes: dict[str, int], class_names: dict[str, list[str]]
+) -> dict[str, str]:
+    """Returns {column: cell} of the table for a model's zero-shot classification of the test's drawings.
 
-    `emoji`: {emoji key: class}; `names`: {language: names of the classes}.
+    Args:
+      embedder: the model.
+      data_dir: the emoji benchmark's folder.
+      classes: {emoji key: number of its class}, see `classes_of_emoji`.
+      class_names: {language: names of the classes}, see `labels`.
     """
     from mural_tf.data import records
 
     pictures = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):
         _, key = record.image_id.split("/")  # the drawing style, the emoji
-        if key in emoji:
+        if key in classes:
             pictures[key] = record.image
     image_vectors = embedder.encode_image(list(pictures.values()), progress=False)
-    right_classes = np.array([emoji[key] for key in pictures])
+    right_classes = np.array([classes[key] for key in pictures])
     accuracy = {}  # {(language, k): percent}
-    for language, class_names in names.items():
-        prototypes = class_embeddings(encode_captions(embedder, class_names, language), 1)
+    for language, names in class_names.items():
+        prototypes = class_embeddings(encode_captions(embedder, names, language), 1)
         ranks = ranking.ranks(image_vectors, prototypes, right_classes)
         for k in (1, 5):
             accuracy[language, k] = ranking.recall_at(ranks, k)
@@ -121,7 +131,7 @@ def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[s
     for k in (1, 5):
         row[f"chance@{k}"] = f"{100 * k / len(CLASSES):.1f}"
         for group, members in GROUPS.items():
-            accuracies = [accuracy[language, k] for language in members if language in names]
+            accuracies = [accuracy[language, k] for language in members if language in class_names]
             row[f"accuracy@{k}, {group} ({len(accuracies)} named)"] = f"{np.mean(accuracies):.1f}"
     return row
 
@@ -140,7 +150,10 @@ def translation_matrix(embeddings: list[np.ndarray]) -> np.ndarray:
 
 
 def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Returns a model's entries of the table, {column: cell}, and the matrix's rows, {column: cell} each."""
+    """Returns ({column: cell} of the table for a model's translation, the matrix's rows, {column: cell} each).
+
+    `embedder`: the model; `data_dir`: the emoji benchmark's folder.
+    """
     from mural_tf.evaluation.globetrotter import globetrotter
     from mural_tf.evaluation.parallel import read_parallel
 
@@ -154,7 +167,7 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
     request = Request(embedder, pathlib.Path(data_dir), "test", default_protocol())
     evaluation, *_ = globetrotter(request)
     metrics = evaluation.metrics
-    *_, suffix = request.text_heads()  # of the last head, the text-text head if there is one
+    *_, suffix = request.text_heads()  # a head's metrics end with its suffix; the last is the text-text head's, if any
     for name in ("raw", "rotated", "raw_without_identical", "rotated_without_identical"):
         row[f"words, {name.replace('_', ' ')}"] = f"{metrics[f'globetrotter/word_translation/{name}{suffix}']:.1f}"
     matrix_rows = []
@@ -165,7 +178,7 @@ def translation(embedder, data_dir: str) -> tuple[dict[str, str], list[dict[str,
 
 
 def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]:
-    """Returns the entries of the table that come from the matrix of `translation_matrix`, [L, L], {column: cell}."""
+    """Returns {column: cell} of the table for a matrix of `translation_matrix`, [L, L], of the languages."""
     families = np.array([family_of(language) for language in languages])  # [L]
     is_same_family = families[:, None] == families  # [L, L], from [L, 1] and [L]
     is_other_language = ~np.eye(len(languages), dtype=bool)  # [L, L]
@@ -186,6 +199,10 @@ def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]
 
 
 def main(argv: Sequence[str]) -> None:
+    """Measures the models that the arguments name, and writes the table and the matrices.
+
+    `argv`: the program's name, then OUTPUT.csv DATA_DIR PACKAGES NAME=WORKDIR …; raises `UserError` for others.
+    """
     from mural_lite.config_file import load_config
     from mural_lite.models import open_model
 
@@ -194,8 +211,8 @@ def main(argv: Sequence[str]) -> None:
     _, output, data_dir, cache, *models = argv
     drawings_package = PACKAGES[0]
     tarballs = fetch_packages([drawings_package, LABELS], cache)
-    emoji = classes_of_emoji(tarballs[drawings_package.name])
-    names = labels(tarballs[LABELS.name])
+    classes = classes_of_emoji(tarballs[drawings_package.name])
+    class_names = labels(tarballs[LABELS.name])
     rows = []
     matrices = []
     for model in models:
@@ -205,7 +222,7 @@ def main(argv: Sequence[str]) -> None:
         row = {"model": name, **entries}
         matrices += [{"model": name, **matrix_row} for matrix_row in matrix_rows]
         if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
-            row.update(classification(embedder, data_dir, emoji, names))
+            row.update(classification(embedder, data_dir, classes, class_names))
         rows.append(row)
         print(row, flush=True)
     write_rows(output, rows)

@@ -47,11 +47,12 @@ PORT = 18501
 
 
 def make_index(folder: pathlib.Path, export: str, count: int) -> None:
-    """Makes an index of synthetic vectors that the export's model may search."""
+    """Makes an index of `count` items with synthetic vectors, which an export's model may search."""
     model = fingerprint.take_fingerprint(open_model(export))
     vectors = make_vectors(count, model.probes.shape[1])
 
     def entries():
+        """Yields (item, its vector)."""
         for number, vector in enumerate(vectors):
             captions = (("en", caption(number)),)
             yield Item(f"{number}.jpg", f"/pictures/{number}.jpg", captions=captions), vector
@@ -60,7 +61,10 @@ def make_index(folder: pathlib.Path, export: str, count: int) -> None:
 
 
 def run(arguments: list[str]) -> tuple[float, float, float]:
-    """Returns seconds by the clock, processor seconds and MB of a command that must succeed."""
+    """Runs `python -m mural_tf` with arguments; returns (elapsed seconds, processor seconds, peak memory in MB).
+
+    Raises `SystemExit` if it fails.
+    """
     start = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "mural_tf", *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -70,7 +74,10 @@ def run(arguments: list[str]) -> tuple[float, float, float]:
 
 
 def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
-    """Returns {rival: function that answers the question with a number}."""
+    """Returns {name of a rival: function that takes a question's number and answers the question}.
+
+    `index`: the folder of the index, whose vectors and captions the rivals hold in memory.
+    """
     vectors = np.array(np.load(index / "vectors.npy", mmap_mode="r"), np.float32)
     words = sqlite3.connect(":memory:")
     words.execute("CREATE VIRTUAL TABLE captions USING fts5(text)")
@@ -78,11 +85,13 @@ def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
         words.executemany("INSERT INTO captions VALUES (?)", database.execute("SELECT text FROM texts"))
 
     def multiply(number: int) -> np.ndarray:
+        """Returns the rows of the ten vectors that are nearest to a vector, the nearest first."""
         scores = vectors @ vectors[number]
         best = np.argpartition(-scores, min(10, len(scores) - 1))[:10]
         return best[np.argsort(-scores[best])]
 
     def match(number: int) -> list:
+        """Returns the rows of ten captions that have one of two words."""
         text = f'"{COLOURS[number % 8]}" OR "{THINGS[number % 10]}"'
         return words.execute(
             "SELECT rowid FROM captions WHERE captions MATCH ? ORDER BY rank LIMIT 10", [text]
@@ -92,14 +101,18 @@ def rivals_of(index: pathlib.Path) -> dict[str, Callable[[int], object]]:
 
 
 def processor_milliseconds(process: int) -> float:
-    """Returns the processor milliseconds that a process has used."""
+    """Returns the processor milliseconds that a process, given by its id, has used since it started."""
     _, _, fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")  # the name before may hold spaces
     user, system = fields.split()[11:13]
     return 1000 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(process: int) -> dict[str, float]:
-    """Returns a process's memory in MB, {"VmHWM": most resident, "VmRSS": resident now, "Pss": proportional part}."""
+    """Returns the memory of a process, given by its id, in MB.
+
+    The keys are Linux' names: "VmHWM" is the peak resident set, "VmRSS" the resident set now, and "Pss" the
+    proportional set.
+    """
     status = pathlib.Path(f"/proc/{process}/status").read_text()
     smaps = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text()
     kilobytes = {}
@@ -111,10 +124,17 @@ def memory_of(process: int) -> dict[str, float]:
 
 
 def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Callable]) -> dict[str, object]:
-    """Serves an index and asks the server and the rivals in turns.
+    """Serves an index, and asks the server and the rivals in turns.
 
-    Returns {"start": seconds until the server answers, "spent": {engine: milliseconds of each question},
-    "used": {engine: processor milliseconds per question}} and the entries of `memory_of`.
+    Args:
+      export: the export that the server loads.
+      index: the folder of the index.
+      questions: how often each engine is asked.
+      rivals: see `rivals_of`.
+
+    Returns:
+      {"start": seconds until the server answers, "spent": {engine: milliseconds of each question},
+      "used": {engine: processor milliseconds per question}} and the entries of `memory_of`.
     """
     address = f"http://localhost:{PORT}"
     start_time = time.perf_counter()
@@ -133,7 +153,7 @@ def serve(export: str, index: pathlib.Path, questions: int, rivals: dict[str, Ca
 
 
 def wait_for_answer(process: subprocess.Popen, address: str) -> None:
-    """Waits until a server answers; raises `SystemExit` if its process ends before."""
+    """Waits until the server at an address answers; raises `SystemExit` if its process ends before."""
     while True:
         try:
             urllib.request.urlopen(f"{address}/healthz", timeout=5).read()
@@ -145,7 +165,7 @@ def wait_for_answer(process: subprocess.Popen, address: str) -> None:
 
 
 def ask(address: str, number: int) -> bytes:
-    """Returns a server's answer to the question with a number."""
+    """Asks the server at an address the question with a number, and returns the bytes of its answer."""
     text = urllib.parse.quote(f"a {COLOURS[number % 8]} {THINGS[number % 10]} {number}")
     return urllib.request.urlopen(f"{address}/search/answer?sentence={text}", timeout=60).read()
 
@@ -153,12 +173,16 @@ def ask(address: str, number: int) -> bytes:
 def ask_in_turns(
     engines: dict[str, Callable[[int], object]], questions: int, server_process: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Returns ({engine: milliseconds of each question}, {engine: processor milliseconds per question}).
+    """Asks each engine each question; returns ({engine: milliseconds of each question}, {engine: mean processor ms}).
 
-    The engine "server" works in the process `server_process`, the others in this one.
+    Args:
+      engines: {name: function that takes a question's number and answers the question}.
+      questions: the number of questions.
+      server_process: the id of the process in which the engine "server" works; the others work in this process.
     """
 
     def used_until_now(engine: str) -> float:
+        """Returns the processor milliseconds that an engine's process has used."""
         if engine == "server":
             return processor_milliseconds(server_process)
         return 1e3 * time.process_time()
@@ -176,17 +200,14 @@ def ask_in_turns(
 
 
 def main(_) -> None:
+    """Makes an index of each size, and prints what questions cost in it by each runtime."""
     export = FLAG["export"].value
     with tempfile.TemporaryDirectory(dir=FLAG["folder"].value or None) as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
         exports = {name: path for name, path in exports.items() if name in FLAG["runtimes"].value}
-        without_lite = pathlib.Path(folder) / "export"  # lite/ would be opened in place of the export
-        without_lite.mkdir()
-        for path in pathlib.Path(export).resolve().iterdir():
-            if path.name != "lite":
-                (without_lite / path.name).symlink_to(path)
+        link_without_lite(pathlib.Path(export), pathlib.Path(folder) / "export")
         for count in map(int, FLAG["counts"].value):
             index = pathlib.Path(folder) / f"index_{count}"
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -194,9 +215,23 @@ def main(_) -> None:
             compare(index, count, exports)
 
 
+def link_without_lite(export: pathlib.Path, folder: pathlib.Path) -> None:
+    """Makes a folder of links to an export's files but for its lite/, which would be opened in the export's place."""
+    folder.mkdir()
+    for path in export.resolve().iterdir():
+        if path.name != "lite":
+            (folder / path.name).symlink_to(path)
+
+
 def compare(index: pathlib.Path, count: int, exports: dict[str, str]) -> None:
-    """Asks and serves an index by each runtime, and prints the costs."""
-    costs = {name: [] for name in exports}  # of each question, what `run` returns
+    """Prints the costs of questions on the command line and to a server, by each runtime.
+
+    Args:
+      index: the folder of the index.
+      count: the number of its items.
+      exports: {runtime: path of the export that it loads}.
+    """
+    costs = {name: [] for name in exports}  # {runtime: what `run` returned for each question}
     for _ in range(1 + FLAG["rounds"].value):
         for name, path in exports.items():
             costs[name].append(run(["search", "query", QUESTION, f"--index={index}", f"--model={path}"]))

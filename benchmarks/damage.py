@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import re
@@ -13,28 +12,32 @@ VALUES = (None, True, -1, 0, 7, 0.5, 2**40, 10**30, 1e308, float("nan"), "", "x"
           [1, "a"], {"a": None}, ["x"] * 50, [[]])  # fmt: skip
 
 
+# Kinds of damage, which change `data` in place.
+
+
 def flipped_bits(draw: random.Random, data: bytearray) -> None:
-    """One to three bits are flipped."""
+    """Flips one to three bits of `data`."""
     for _ in range(draw.randint(1, 3)):
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
 def cut_off(draw: random.Random, data: bytearray) -> None:
-    """The end is missing, sometimes everything."""
+    """Removes the end of `data`, sometimes everything."""
     begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data)), len(data) - 1])
     del data[begin:]
 
 
 def changed_stretch(draw: random.Random, data: bytearray) -> None:
-    """A stretch, sometimes the first, is missing, there twice, empty, or something else; or something precedes it."""
+    """Removes, repeats, empties or replaces a stretch of `data`, sometimes its beginning, or puts bytes before it."""
     begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
     stretch = bytes(data[begin : begin + draw.choice([1, 2, 12, 64, 512, 5000])])
-    other = draw.randbytes(len(stretch))
-    data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, bytes(len(stretch)), other, other + stretch])
+    zeros = bytes(len(stretch))
+    noise = draw.randbytes(len(stretch))
+    data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, zeros, noise, noise + stretch])
 
 
 def swapped_lines(draw: random.Random, data: bytearray) -> None:
-    """Two lines have changed places."""
+    """Exchanges two lines of `data`, or a line with itself."""
     lines = bytes(data).split(b"\n")
     a = draw.randrange(len(lines))
     b = draw.randrange(len(lines))
@@ -43,7 +46,7 @@ def swapped_lines(draw: random.Random, data: bytearray) -> None:
 
 
 def huge_number(draw: random.Random, data: bytearray) -> None:
-    """A number, if the data have any, has become an impossible number."""
+    """Replaces a decimal number in `data`, if there is any, by an impossible number."""
     numbers = list(re.finditer(rb"-?\d+(\.\d+)?", data))
     if numbers:
         chosen = draw.choice(numbers)
@@ -51,29 +54,43 @@ def huge_number(draw: random.Random, data: bytearray) -> None:
 
 
 def not_text(draw: random.Random, data: bytearray) -> None:
-    """A line holds what is not UTF-8, or separators and control characters that editors put there."""
+    """Puts bytes into `data` that are not UTF-8, or separators and control characters as editors write them."""
     begin = draw.randrange(len(data) + 1)
     data[begin:begin] = draw.choice([b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b'"'])
 
 
 def other_value(draw: random.Random, data: bytearray) -> None:
-    """The JSON, or one line of JSON Lines, is valid, but some value in it is missing, another, or deep."""
+    """Removes or replaces a value of the JSON in `data`, or in one line of JSON Lines, which stays valid.
+
+    Data that are not JSON stay as they are.
+    """
     lines = bytes(data).splitlines(keepends=True)
     number = draw.randrange(len(lines))
-    for chosen in (slice(None), slice(number, number + 1)):  # all lines as one value, else one of them
-        with contextlib.suppress(ValueError):
-            root = {"": json.loads(b"".join(lines[chosen]))}
-            break
-    else:
-        return  # no JSON
+    chosen = slice(None)
+    if not _is_json(data):  # but perhaps a line is
+        chosen = slice(number, number + 1)
+    encoded = b"".join(lines[chosen])
+    if not _is_json(encoded):
+        return
+    root = {"": json.loads(encoded)}  # in which the whole value has a container and a key, too
     parent, key = draw.choice(list(places(root)))
     parent[key] = draw.choice(VALUES)
     if draw.random() < 0.15 and parent is not root:
         del parent[key]
     text = json.dumps(root[""])
-    deep = "[" * 200_000 + "]" * 200_000 if draw.random() < 0.1 else "[[]]"
-    lines[chosen] = [text.replace("[[]]", deep).encode() + b"\n"]
+    if draw.random() < 0.1:  # deeper than `json` writes: in place of the `[[]]` of VALUES
+        text = text.replace("[[]]", "[" * 200_000 + "]" * 200_000)
+    lines[chosen] = [text.encode() + b"\n"]
     data[:] = b"".join(lines)
+
+
+def _is_json(data: bytes | bytearray) -> bool:
+    """Whether bytes are one JSON value."""
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
 
 
 def places(container: dict | list):
@@ -91,10 +108,13 @@ JSON = (*LINES, *[other_value] * len(LINES))
 
 
 def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
-    """Returns (the bytes after one or, seldom, two kinds of damage, the names of these kinds).
+    """Returns (a file's bytes after one or, seldom, two kinds of damage, the names of these kinds).
 
-    `ways` are the functions of the kinds, of which a repeated one is likelier. Only the first damage can be
-    `other_value`, because it needs valid JSON; empty data are damaged no further.
+    Args:
+      draw: draws the kinds of damage and their places.
+      good: the file's bytes.
+      ways: functions (draw, data) that damage a `bytearray` in place, such as `BINARY`; a repeated one is likelier.
+        `other_value` comes only first, because it needs valid JSON. Empty data are damaged no further.
     """
     data = bytearray(good)
     names = []

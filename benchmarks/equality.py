@@ -87,9 +87,10 @@ EXPORTED = ("mural_deep", "globetrotter_deep", "mule")
 
 
 def computed_values(model, batch: dict) -> dict[str, np.ndarray]:
-    """Returns {name of a value: array}: a model's initial weights, and from one batch everything that it computes.
+    """Returns {name of a value: array} of a model's initial weights and of everything that it computes from a batch.
 
-    These are embeddings, losses and logs, gradients and moments, and logs and variables after the first step.
+    That is, after new weights by `draw_weights`: embeddings, losses and logs; gradients and moments in one pass and in
+    `CHUNKS` chunks; and logs and variables after one training step, which changes the model.
     """
     values = prefixed("initial", named(own_variables(model)))
     draw_weights(model)
@@ -108,13 +109,13 @@ def computed_values(model, batch: dict) -> dict[str, np.ndarray]:
 
 
 def _gradients(model, batch: dict, chunks: int) -> dict[str, np.ndarray]:
-    """Returns {name: array} with logs, gradients by optimizer and moments by layer, of a batch in so many chunks."""
+    """Returns {name: array} of a batch's logs, gradients and BatchNorm's moments, computed in so many chunks."""
     names = list(named(model.trainable_variables))
     result = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
     values = prefixed("log", result.logs)
     for optimizer, gradients in result.by_optimizer.items():
-        present = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
-        values.update(prefixed(f"gradient/{optimizer}", present))
+        by_variable = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
+        values.update(prefixed(f"gradient/{optimizer}", by_variable))
     for layer, (mean, variance) in result.moments.items():
         values.update(prefixed(f"moments/{layer.name}", {"mean": mean, "variance": variance}))
     return values
@@ -127,7 +128,10 @@ def own_variables(model) -> list[tf.Variable]:
 
 
 def draw_weights(model) -> None:
-    """Gives each variable values that follow from its name: no exact 0 and 1, as new biases and averages are."""
+    """Gives each weight and average random values, which its name seeds, in place of the exact 0 and 1 of a new model.
+
+    Temperatures stay, and so do counters and other variables that do not enter into embeddings.
+    """
     drawn = []
     for variable in model.trainable_variables:
         if "log_temperature" not in variable.name:
@@ -139,6 +143,7 @@ def draw_weights(model) -> None:
         generator = np.random.default_rng(zlib.crc32(name.encode()))
         shape = tuple(variable.shape)
         if len(shape) >= 2:
+            # A depthwise kernel [height, width, channels, 1] has height x width inputs.
             inputs = np.prod(shape[:-1]) if shape[-1] > 1 else np.prod(shape[:-2])
             value = generator.normal(scale=inputs**-0.5, size=shape)
         elif "gamma" in name or "variance" in name:  # positive
@@ -149,7 +154,7 @@ def draw_weights(model) -> None:
 
 
 def checkpoint_keys(model) -> dict[str, np.ndarray]:
-    """Returns {"key/…": type and shape, a string} of everything in the model's checkpoint."""
+    """Returns {"key/NAME": array of one text, its type and shape} of everything in a checkpoint of the model."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = training_checkpoints(model, pathlib.Path(folder), keep=1)
         checkpoints.save(1)
@@ -161,20 +166,12 @@ def checkpoint_keys(model) -> dict[str, np.ndarray]:
 
 
 def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
-    """Returns {name: array} with an export's signatures and their results.
+    """Exports a model; returns {name: array} of its signatures, types and shapes as texts, and of their results.
 
-    One picture is damaged, one text is empty, and one text is too long.
+    For the arguments see `export_inputs`.
     """
     tokenizer = contract.tokenizer(config)
-    texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
-    pixels = tf.cast(batch[model.image_parts[0]], tf.float32)
-    if config.image_tower.name == "features":
-        image_bytes = [row.tobytes() for row in pixels.numpy()]
-    else:
-        pixels = pixels / 255.0
-        image_bytes = [*toy_export.pictures(), b"damaged"]
-    inputs = {"image": pixels, "image_bytes": tf.constant(image_bytes), "text": tf.constant(texts)}
-    inputs.update(tokenizer(texts))
+    inputs = export_inputs(config, model, batch, tokenizer)
     values = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = export_model(model, tokenizer, config, pathlib.Path(folder) / "export")
@@ -189,13 +186,33 @@ def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
     return values
 
 
+def export_inputs(config, model, batch: dict, tokenizer) -> dict[str, tf.Tensor]:
+    """Returns {parameter of an export's signatures: tensor}; a picture is damaged, a text empty, and a text too long.
+
+    Args:
+      config: the model's configuration.
+      model: the model.
+      batch: a batch of `contract.batch_of`, which has the pixels or features.
+      tokenizer: the model's tokenizer.
+    """
+    texts = ["thing w12", "", "Thing 日本", "<de> v0 " * 9]
+    pixels = tf.cast(batch[model.image_parts[0]], tf.float32)
+    if config.image_tower.name == "features":
+        image_bytes = [row.tobytes() for row in pixels.numpy()]
+    else:
+        pixels = pixels / 255.0
+        image_bytes = [*toy_export.pictures(), b"damaged"]
+    inputs = {"image": pixels, "image_bytes": tf.constant(image_bytes), "text": tf.constant(texts)}
+    return {**inputs, **tokenizer(texts)}
+
+
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
-    """Returns {"prefix/name": array}, copies of tensors and of variables as they are now."""
+    """Returns {"prefix/name": array} of {name: tensor, variable or text}; arrays are copies of the present values."""
     return {f"{prefix}/{name}": np.array(value) for name, value in values.items()}
 
 
 def named(variables) -> dict[str, tf.Variable]:
-    """Returns {name: variable}; a name that occurs again has its count behind it, "name#2"."""
+    """Returns {name: variable}; the second variable of a name is "name#2", the third "name#3"."""
     counts = collections.Counter()
     by_name = {}
     for variable in variables:
@@ -208,7 +225,10 @@ def named(variables) -> dict[str, tf.Variable]:
 
 
 def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yields (name of a method or variant, {name of a value: array}), of the `chosen` or, if it is empty, of all."""
+    """Yields (name of a method or variant, {name of a value: array}) for each of them.
+
+    `chosen`: names of methods, whose variants are included, and of variants; empty: all.
+    """
     methods = {method: (method, {}) for method in contract.METHODS}
     for name, (method, fields) in (methods | VARIANTS).items():
         if chosen and not {name, method} & set(chosen):
@@ -217,23 +237,26 @@ def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         keras.backend.clear_session()  # layers have the names that a fresh process gives
         model = contract.build(config)
         batch = contract.batch_of(model, config, EXAMPLES)
-        before = set_fusion("off")  # compiling for every shape takes longer than all the rest
+        earlier_fusion = set_fusion("off")  # compiling for every shape takes longer than all the rest
         values = checkpoint_keys(model) | computed_values(model, batch)
-        set_fusion(before)
+        set_fusion(earlier_fusion)
         if name in EXPORTED:
             values.update(exported(config, model, batch))
         yield name, values
 
 
 def differences(before: dict, after: dict) -> Iterator[str]:
-    """Yields a line for every entry in which two contents, {name: array}, differ."""
+    """Yields a line for every value that is new, gone or different in `after`; both are {name: array}."""
     for name in {**before, **after}:
-        if name not in after or name not in before:
-            yield f"{name}: {'new' if name in after else 'gone'}"
+        if name not in before:
+            yield f"{name}: new"
+            continue
+        if name not in after:
+            yield f"{name}: gone"
             continue
         old = before[name]
         new = after[name]
-        if "U" in (old.dtype.kind, new.dtype.kind):  # a description, not numbers
+        if "U" in (old.dtype.kind, new.dtype.kind):  # a text in place of numbers
             if str(old) != str(new):
                 yield f"{name}: {old} became {new}"
         elif (old.dtype, old.shape) != (new.dtype, new.shape):
@@ -249,6 +272,7 @@ def differences(before: dict, after: dict) -> Iterator[str]:
 
 
 def main() -> None:
+    """Writes or compares what the code computes; the exit code is 1 for a difference, and if nothing was computed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("write", "compare"))
     parser.add_argument("folder", type=pathlib.Path)

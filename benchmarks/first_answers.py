@@ -10,7 +10,6 @@ question is answered only by pictures, which shows what the model itself knows, 
 from __future__ import annotations
 
 import csv
-import itertools
 
 import numpy as np
 from absl import flags
@@ -43,7 +42,7 @@ QUESTIONS = (  # language, question, the emoji that is right
 def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str]]:
     """Returns (rank of the right picture, from 1 on, emoji of the first answer) for each question, only by pictures.
 
-    `pictures`: {emoji, such as "1f34c": encoded picture}.
+    `pictures`: {emoji, such as "1f34c": bytes of its PNG or JPEG file}.
     """
     emoji = list(pictures)
     images = embedder.encode_image(list(pictures.values()), progress=False)  # [N, D]
@@ -58,7 +57,10 @@ def ranks(embedder: Embedder, pictures: dict[str, bytes]) -> list[tuple[int, str
 def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, str]]:
     """Returns (rank of the right picture, emoji of the first answer) for each question, by the ranking of an index.
 
-    A rank is 0 for a right picture that is not among the first `top`.
+    Args:
+      index: the index's folder.
+      embedder: the model that the index was made with.
+      top: how many answers are looked at; a rank is 0 if the right picture is not among them.
     """
     opened = load_index(index)
     answers = []
@@ -71,6 +73,7 @@ def ranks_in(index: str, embedder: Embedder, top: int = 100) -> list[tuple[int, 
 
 
 def main(_) -> None:
+    """Asks the questions, and prints and writes the ranks and first answers."""
     pictures = {
         record.image_id.rpartition("/")[2]: record.image
         for record in records.read_records(DATA.value, records.IMAGE_TEXT, "test")
@@ -83,15 +86,22 @@ def main(_) -> None:
     for way in ways:
         names += (f"its rank, {way}", f"first answer, {way}")
     rows = []
-    for question, *answers in zip(QUESTIONS, *ways.values()):
-        rows.append((*question, *itertools.chain.from_iterable(answers)))
-    for row in (names, *rows):
-        print("  ".join(map(str, row)))
+    for row, *answers in zip(QUESTIONS, *ways.values()):
+        for answer in answers:
+            row += answer
+        rows.append(row)
+    print_and_write([names, *rows])
     for way, answers in ways.items():
         print(f"Right at once by {way}: {sum(rank == 1 for rank, _ in answers)} of {len(answers)}")
+
+
+def print_and_write(rows: list[tuple]) -> None:
+    """Prints the rows of a table, the first of which has the titles, and writes them to --output if it is given."""
+    for row in rows:
+        print("  ".join(map(str, row)))
     if OUTPUT.value:
         with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([names, *rows])
+            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":

@@ -53,15 +53,19 @@ COUNT = 12  # images, pairs, lines
 
 
 class Kind(NamedTuple):
-    """One kind of data files.
+    """A kind of data files: how good files are made, how they are damaged, and how they are read.
 
-    `read` takes the damaged folder, the good folder and the damaged file's name; asserts that nothing is missing in
-    silence; and returns (how many things were used, how many were skipped and counted).
+    Attributes:
+      make: writes good files into a folder, which it makes.
+      files: patterns of the files to damage, one of which is drawn.
+      ways: kinds of damage, see `damage.damaged`.
+      read: a function of the folder with the damaged file, the folder of good files and the damaged file's name. It
+        asserts that nothing is lost in silence, and returns (items that were used, items that were counted as skipped).
     """
 
-    make: Callable[[pathlib.Path], None]  # fills a new folder
-    files: Sequence[str]  # patterns of the files to damage
-    ways: Sequence[Callable]  # kinds of damage, see `damage.py`
+    make: Callable[[pathlib.Path], None]
+    files: Sequence[str]
+    ways: Sequence[Callable]
     read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
 
@@ -75,7 +79,7 @@ def make_records(folder: pathlib.Path) -> None:
 
 
 def frames(path: pathlib.Path) -> list[bytes]:
-    """Returns the records of a good file, with their lengths and checksums."""
+    """Returns the records of a good TFRecord file, each with its length and checksums as they are in the file."""
     data = path.read_bytes()
     records_with_frames = []
     for begin, record in tfrecord.read_all(path, _fail):
@@ -84,13 +88,23 @@ def frames(path: pathlib.Path) -> list[bytes]:
     return records_with_frames
 
 
+def intact_records(good: pathlib.Path, copy: pathlib.Path) -> tuple[int, int]:
+    """Returns (records of a good TFRecord file that its damaged copy still holds, all records of the good file)."""
+    originals = frames(good)
+    data = copy.read_bytes()
+    return sum(frame in data for frame in originals), len(originals)
+
+
 def _fail(problem: str, location: str, count: int) -> None:
-    """Reports a problem of a good file, as `tfrecord.read_all` calls it."""
+    """Raises `AssertionError` for a problem of a good file, as `tfrecord.read_all` reports it."""
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads an epoch of training's input: used and skipped items are all that was read, and no whole item is lost."""
+    """Reads an epoch of training's input from TFRecords, and asserts that no whole record is lost in silence.
+
+    For the arguments and the result see `Kind.read`.
+    """
     stream = "image_text"
     items_of_record = 2  # captions of an image
     if "text_pairs" in name:
@@ -100,20 +114,24 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
     config.data.max_skipped_fraction = 1.0
     config.train.image_text_batch = config.train.text_text_batch = 1
     used, skipped = first_epoch(config, stream)
-    data = (folder / name).read_bytes()
-    originals = frames(good / name)
-    whole = sum(frame in data for frame in originals)
+    whole, total = intact_records(good / name, folder / name)
     in_others = sum(len(frames(path)) for path in (good / name).parent.glob("train-*") if path != good / name)
     missing = (whole + in_others) * items_of_record - used
     assert missing <= skipped, f"{whole} records are whole, {missing} items of them are missing, {skipped} skipped"
-    assert whole == len(originals) or skipped > 0 or not data, f"{len(originals) - whole} records lost in silence"
+    assert whole == total or skipped > 0 or is_empty(folder / name), f"{total - whole} records lost in silence"
     return used, skipped
 
 
-def first_epoch(config, stream: str) -> tuple[int, int]:
-    """Returns how many items the first epoch of a stream has, in batches of 1, and how many it skipped.
+def is_empty(path: pathlib.Path) -> bool:
+    """Whether a file has no bytes: it is a valid TFRecord file then, and no reader can tell that records are lost."""
+    return path.stat().st_size == 0
 
-    Asserts that the stream's own tally says the same.
+
+def first_epoch(config, stream: str) -> tuple[int, int]:
+    """Returns (items that the first epoch of a stream used, items that it skipped), in batches of 1.
+
+    Asserts that the stream's own tally says the same. `config`: a run's configuration; `stream`: "image_text" or
+    "text_text".
     """
     used = 0
     tally = None
@@ -130,10 +148,11 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
 
 
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads a split as evaluation, which takes all or nothing, and as an index, which lists what it leaves out."""
-    data = (folder / name).read_bytes()
-    originals = frames(good / name)
-    whole = sum(frame in data for frame in originals)
+    """Reads "dev" as an index does, which lists what it leaves out, and as evaluation does, which takes all or nothing.
+
+    For the arguments and the result see `Kind.read`.
+    """
+    whole, total = intact_records(good / name, folder / name)
     entries = list(collect.find("images", [str(folder)], "dev"))
     unreadable = [entry for entry in entries if isinstance(entry, collect.Unreadable)]
     items = len(entries) - len(unreadable)
@@ -143,9 +162,10 @@ def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple
         if times:
             lost += int(count)
     assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
-    assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"
+    is_valid = whole == total or is_empty(folder / name)
+    assert is_valid or unreadable, f"{total - whole} lost in silence by an index"
     evaluated = list(records.read_records(folder, records.IMAGE_TEXT, "dev"))
-    assert len(evaluated) >= whole == len(originals) or not data, f"{len(evaluated)} of {len(originals)} evaluated"
+    assert is_valid and len(evaluated) >= whole, f"{len(evaluated)} of {total} evaluated"
     return items, len(unreadable)
 
 
@@ -166,24 +186,24 @@ SOURCES = {  # the damaged file → the source that it is part of
 
 
 def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Converts a source: no record is missing from its output unless a loss was counted."""
+    """Converts a source of `SOURCES`, and asserts that no record is missing from the output unless it was counted.
+
+    For the arguments and the result see `Kind.read`.
+    """
     file = pathlib.Path(name).name
     output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
     dataset_folder.describe(output)  # raises for a description that it cannot read
     description = json.loads((output / "dataset.json").read_text(encoding="utf-8"))
-    written = []
-    for split in description["counts"]["text_pairs"]:
-        written += [pair.text_b for pair in convert_data.pairs_in(output, split)]
-    for split in description["counts"]["image_text"]:
-        for record in convert_data.images_in(output, split):
-            written += record.captions
+    written = written_texts(output, description["counts"])
     counted = [*description["skipped"].items(), *description["left_out"].items()]  # (problem, {"count", …})
     skipped = sum(entry["count"] for _, entry in counted)
     assert (output / "skipped.tsv").exists() == bool(description["skipped"]), f"skipped.tsv: {description['skipped']}"
     assert len(written) > 0, "an empty data set"
-    if file.endswith(".tsv") and not file.startswith("wit"):  # a line is a caption or a pair
+    if file in ("captions.tsv", "pairs.tsv"):  # a line is a caption or a pair
         data = (folder / name).read_bytes()
-        lines = len(data.split(b"\n")) - (data[-1:] in (b"\n", b""))
+        lines = data.count(b"\n")
+        if data and not data.endswith(b"\n"):
+            lines += 1
         assert len(written) + skipped == lines, f"{lines} in, {len(written)} written, {skipped}: {counted}"
     lost_captions = {caption(i) for i in range(COUNT)} - set(written)
     changed = changed_in_place(good / name, folder / name)
@@ -192,10 +212,24 @@ def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, i
     return len(written), skipped
 
 
-def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
-    """Returns how many captions of a good file its damaged copy holds no longer: they are changed, and not lost.
+def written_texts(output: pathlib.Path, counts: dict) -> list[str]:
+    """Returns the second texts of all pairs, and the captions of all pictures, in a converted data folder.
 
-    Returns 0 for a file that does not hold captions as plain text.
+    `counts`: {"text_pairs": {split: count}, "image_text": {split: count}}, as `dataset.json` has it.
+    """
+    texts = []
+    for split in counts["text_pairs"]:
+        texts += [pair.text_b for pair in convert_data.pairs_in(output, split)]
+    for split in counts["image_text"]:
+        for record in convert_data.images_in(output, split):
+            texts += record.captions
+    return texts
+
+
+def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
+    """Returns how many captions of a good file are not in its damaged copy: they were changed, not lost in reading.
+
+    It is 0 for a file that does not hold captions as plain text.
     """
     if caption(0).encode() not in read_unpacked(good):
         return 0
@@ -215,12 +249,12 @@ def read_unpacked(path: pathlib.Path) -> bytes:
 
 
 def caption(index: int) -> str:
-    """Returns the caption with a number; no caption contains another."""
+    """Returns the caption with a number, 0 to 999; no caption is a part of another."""
     return f"the caption number {index:03d} of all"
 
 
 def make_sources(folder: pathlib.Path) -> None:
-    """Writes the files of `SOURCES`, all with the same pictures and captions."""
+    """Writes the files of `SOURCES` into a folder, all with the same pictures and captions."""
     for name in ("images", "tars", "shards"):
         (folder / name).mkdir(parents=True)
     images = [smooth_pictures.image_bytes(i, 24, 20) for i in range(COUNT)]
@@ -242,7 +276,7 @@ def make_sources(folder: pathlib.Path) -> None:
 
 
 def write_tar(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
-    """Writes a tar file of img2dataset."""
+    """Writes a tar file as img2dataset does: a .jpg, a .txt and a .json file for each picture."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for i in range(COUNT):
             metadata = json.dumps({"url": f"http://x/{i}.jpg", "caption": captions[i]}).encode()
@@ -253,7 +287,7 @@ def write_tar(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[st
 
 
 def write_shard(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[str]) -> None:
-    """Writes a TFRecord file of img2dataset."""
+    """Writes a TFRecord file as img2dataset does: an `Example` with "key", "jpg" and "txt" for each picture."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for i in range(COUNT):
             values = {"key": str(i).encode(), "jpg": images[i], "txt": captions[i].encode()}
@@ -264,7 +298,7 @@ def write_shard(path: pathlib.Path, images: Sequence[bytes], captions: Sequence[
 
 
 def write_wit(folder: pathlib.Path, captions: Sequence[str]) -> None:
-    """Writes a table of WIT's, plain and compressed."""
+    """Writes a table of captions in the form of WIT into a folder, as wit.tsv and, compressed, as wit.tsv.gz."""
     text = "language\tpage_title\timage_url\tcaption_reference_description\n"
     for i in range(COUNT):
         title = '"a\nb"' if i == 5 else "x"  # WIT's files are quoted as CSV files are
@@ -274,7 +308,7 @@ def write_wit(folder: pathlib.Path, captions: Sequence[str]) -> None:
 
 
 def write_json(folder: pathlib.Path, captions: Sequence[str]) -> None:
-    """Writes COCO's captions in its own form and in Karpathy's."""
+    """Writes captions in COCO's form, as coco.json, and in Karpathy's, as karpathy.json."""
     pictures = [{"id": i, "file_name": f"{i}.jpg"} for i in range(COUNT)]
     annotations = [{"id": 100 + i, "image_id": i, "caption": captions[i]} for i in range(COUNT)]
     (folder / "coco.json").write_text(json.dumps({"images": pictures, "annotations": annotations}))
@@ -286,7 +320,7 @@ def write_json(folder: pathlib.Path, captions: Sequence[str]) -> None:
 
 
 def write_parquet(path: pathlib.Path, sentences: Sequence[str], captions: Sequence[str]) -> None:
-    """Writes text pairs as Parquet, in several row groups."""
+    """Writes pairs of a sentence and a caption as Parquet, in several row groups."""
     import pyarrow
     import pyarrow.parquet
 
@@ -308,9 +342,14 @@ KINDS = {
 
 
 def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
-    """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
+    """Damages a file of a kind and reads it; returns (one of `OUTCOMES`, a text with the file, its damage and details).
 
-    Returns (one of `OUTCOMES`, the file, its damage and the numbers or the message). Ends the process after `SECONDS`.
+    The process ends if reading takes more than `SECONDS`.
+
+    Args:
+      name: the kind, a name in `KINDS`.
+      seed: the seed of the file and of its damage.
+      root: a folder, which keeps the good files from case to case.
     """
     file_kind = KINDS[name]
     draw = random.Random(f"{name} {seed}")
@@ -340,6 +379,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Runs the cases that the command line names, and prints how many had which outcome; exit code 1 for a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next has the next")

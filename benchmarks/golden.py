@@ -47,16 +47,19 @@ SIDES = [(37, 53), (97, 301), (224, 224), (411, 640)]
 
 
 def draw_pictures() -> list[bytes]:
-    """Returns PNGs in RGB of `SIDES`: slow waves of colour, an edge, and stripes that only anti-aliasing smooths."""
+    """Returns PNG files, a picture in RGB for each of `SIDES`.
+
+    A picture has slow waves of colour, an edge, and stripes that only a resizing with anti-aliasing smooths.
+    """
     from PIL import Image
 
     files = []
     for number, (height, width) in enumerate(SIDES):
-        y, x = np.mgrid[:height, :width] * 2 * np.pi / np.array([height, width]).reshape(2, 1, 1)
+        y, x = np.mgrid[:height, :width] * 2 * np.pi / np.array([height, width]).reshape(2, 1, 1)  # 0 to 2π
         waves = [127.5 + 127.5 * np.sin((number + 1) * x + (channel + 1) * y + channel) for channel in range(3)]
         pixels = np.stack(waves, axis=-1).astype(np.uint8)
-        pixels[height // 4 : height // 2, width // 3 :] = (250, 60 * number, 20)
-        pixels[height // 2 :: 3, : width // 2] = 0
+        pixels[height // 4 : height // 2, width // 3 :] = (250, 60 * number, 20)  # the edge
+        pixels[height // 2 :: 3, : width // 2] = 0  # the stripes
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         files.append(file.getvalue())
@@ -64,13 +67,24 @@ def draw_pictures() -> list[bytes]:
 
 
 def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns {name: array} for `SENTENCES` (N) and, if the checkpoint has an image tower, `draw_pictures` (M).
+    """Returns {name: array} of a checkpoint's inputs and vectors for `SENTENCES` and, if it takes them, pictures.
 
-    format, sentences: `FORMAT` and `SENTENCES`; ids, mask: int32 [N, T], as the text tower takes them; text_vectors:
-    float32 [N, D], L2-normalised. picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255],
-    prepared and before they are normalised; image_vectors: float32 [M, D], L2-normalised.
+    Args:
+      folder: the checkpoint's folder, with a `modules.json` or a `config.json`.
 
-    Raises `ValueError` for a folder of another kind, and transformers' errors for files that it cannot read.
+    Returns:
+      "format", "sentences": `FORMAT` and the N sentences.
+      "ids", "mask": int32 [N, T], as the text tower takes them.
+      "text_vectors": float32 [N, D], L2-normalised.
+
+      And with an image tower, for the M pictures of `draw_pictures`:
+
+      "picture_0", …: uint8, the bytes of each PNG file.
+      "pixels": float32 [M, S, S, 3] in [0, 255], resized and before they are normalised.
+      "image_vectors": float32 [M, D], L2-normalised.
+
+    Raises:
+      ValueError: a folder of another kind; and transformers raises its own errors for files that it cannot read.
     """
     folder = pathlib.Path(folder)
     if (folder / "modules.json").is_file():
@@ -83,7 +97,7 @@ def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the texts' part of `golden_vectors`."""
+    """Returns the arrays of the sentences, see `golden_vectors`, for a folder of Sentence-Transformers."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -97,7 +111,7 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns the texts' and the pictures' part of `golden_vectors`."""
+    """Returns the arrays of the sentences and pictures, see `golden_vectors`, for a folder of transformers."""
     import torch
     from transformers import AutoModel
 
@@ -121,14 +135,17 @@ def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _text_inputs(folder: pathlib.Path, config) -> tuple[dict, object]:
-    """Returns (the text tower's arguments for `SENTENCES`, the mask of their tokens, int64 [N, T])."""
+    """Returns (the text tower's arguments for `SENTENCES`, the mask of the tokens that it attends to, int64 [N, T]).
+
+    `folder` has the tokenizer, and `config` is the model's configuration in transformers.
+    """
     import torch
     from transformers import AutoTokenizer
 
     length = config.text_config.max_position_embeddings
     if config.model_type == "align":
         length = min(length, 64)  # AlignProcessor's
-    is_siglip = config.model_type.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    is_siglip = config.model_type.startswith("siglip")  # it pads texts to the full length, and attends to the padding
     padding = "max_length" if is_siglip else True
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     tokens = tokenizer(SENTENCES, padding=padding, truncation=True, max_length=length, return_tensors="pt")
@@ -139,7 +156,10 @@ def _text_inputs(folder: pathlib.Path, config) -> tuple[dict, object]:
 
 
 def _image_inputs(folder: pathlib.Path, pictures: list[bytes]) -> tuple[dict, np.ndarray]:
-    """Returns (the image tower's arguments for M pictures, their pixels, float32 [M, S, S, 3] in [0, 255])."""
+    """Returns (the image tower's arguments for M pictures, their pixels as `golden_vectors` has them).
+
+    `folder` has the image processor, and `pictures` are files.
+    """
     from PIL import Image
     from transformers import AutoImageProcessor
 
@@ -160,9 +180,10 @@ def _image_inputs(folder: pathlib.Path, pictures: list[bytes]) -> tuple[dict, np
 
 
 def _squares(values, shapes: list[list[int]]) -> np.ndarray:
-    """Returns NaFlex's patches as square pictures, float32 [M, S, S, 3] in [0, 255], as `data/patches.py` does.
+    """Returns NaFlex's patches as square pictures, float32 [M, S, S, 3] in [0, 255], as `data/patches.py` makes them.
 
-    The last cell of a square holds the picture's rows and columns of patches.
+    A picture's patches fill the cells of its square from the first one on. The first two pixels of the last cell hold
+    the numbers of its rows and columns of patches, each as 256 a + b with b in the first channel and a in the second.
 
     Args:
       values: the patches, float [2 + M, N, P * P * 3]; the first two pictures are black and white.
@@ -184,18 +205,21 @@ def _squares(values, shapes: list[list[int]]) -> np.ndarray:
 
 
 def _ids(ids, mask) -> dict[str, np.ndarray]:
-    """Returns {"ids", "mask"}, int32, from tensors."""
+    """Returns {"ids": ids, "mask": mask} of tensors as int32 arrays."""
     return {"ids": ids.numpy().astype(np.int32), "mask": mask.numpy().astype(np.int32)}
 
 
 def _normalised(output) -> np.ndarray:
-    """Returns L2-normalised vectors, float32 [B, D]; newer versions of transformers return them within an output."""
+    """Returns a tower's vectors, L2-normalised, float32 [B, D], from its output, which is a tensor or holds it."""
     vectors = getattr(output, "pooler_output", output).numpy().astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the file; a mistake ends with one line and exit code 1."""
+    """Writes the golden vectors of the folder that the arguments name into the file that they name.
+
+    A mistake ends the process with one line and exit code 1.
+    """
     if len(arguments) != 2:
         sys.exit("Usage: python -m benchmarks.golden FOLDER OUT.npz")
     try:

@@ -28,13 +28,16 @@ from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
-MOST_APART = 1e-4  # numbers of normalised vectors
+MOST_APART = 1e-4  # between numbers of normalised vectors
 PIXELS_APART = 3  # of 255: resizing rounds differently
 PIXELS_APART_ON_AVERAGE = 0.5
 
 
 def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns a file's arrays, as of `golden.golden_vectors`; raises `UserError` for a missing or unusable file."""
+    """Returns the arrays of a file of `benchmarks.golden`, see `golden_vectors` there.
+
+    Raises `UserError` for a missing or unusable file.
+    """
     if not path.is_file():
         raise UserError(f"{path}: there is no such file.")
     try:
@@ -51,33 +54,26 @@ def read_golden(path: pathlib.Path) -> dict[str, np.ndarray]:
 def compare(
     golden: dict[str, np.ndarray], model: DualEncoder, config: ConfigDict, pieces: Sequence[str], parts: Collection[str]
 ) -> list[str]:
-    """Returns a line for each stage, and one for all of them together.
+    """Compares an imported model with golden vectors; returns a line for each stage, and a last line for all together.
 
-    Each tower gets the file's own ids and pixels, so that a difference is told where it arises.
+    The stages are "ids", "pixels", "image tower" and "text tower". Each tower gets the file's own ids and pixels, so
+    that a difference is told where it arises.
 
     Args:
-      golden: what `read_golden` returned.
-      model: computes in float32.
+      golden: the arrays of `read_golden`.
+      model: the imported model, which computes in float32.
       config: its configuration.
       pieces: its vocabulary.
-      parts: the parts that were imported; other parts are not looked at.
+      parts: the parts that were imported, "image_encoder", "text_encoder" and heads; other parts are not compared.
 
     Raises:
       UserError: stages differ, each named in order with the difference; or the file is of another kind of checkpoint.
     """
     stages: dict[str, tuple[bool, str]] = {}  # {stage: (whether it is equal, its line)}
-    cosines = []
-
-    def compare_tower(name: str, embed, golden_inputs, our_inputs, there: np.ndarray, items: str) -> None:
-        here = embed(golden_inputs).numpy()
-        if here.shape != there.shape:
-            raise _other(f"has vectors of {there.shape[1]} numbers, and the model gives {here.shape[1]}")
-        apart = np.abs(here - there).max()
-        stages[name] = bool(apart <= MOST_APART), f"numbers at most {apart:.1e} apart"
-        least = np.sum(embed(our_inputs).numpy() * there, axis=-1).min()
-        cosines.append(f"{least:.5f} for {len(there)} {items}")
+    least_cosines = []  # of the whole model, from sentences and pictures on, in words
 
     def embed_texts(tokens: dict) -> tf.Tensor:
+        """Returns the vectors of texts, by the model's first head if it was imported."""
         if f"{model.head_names[0]}_head" in parts:
             return model.embed_texts(tokens)
         return tf.math.l2_normalize(model.text_encoder(tokens), axis=-1)
@@ -87,30 +83,50 @@ def compare(
             tokens, stages["ids"] = _compare_ids(golden, config, pieces)
         if "image_encoder" in parts:
             images, stages["pixels"] = _compare_pixels(golden, config.image_tower)
+            vectors = golden["image_vectors"]
             pixels = tf.constant(golden["pixels"] / 255.0)
-            compare_tower("image tower", model.embed_images, pixels, images, golden["image_vectors"], "pictures")
+            stages["image tower"] = _compare_vectors(model.embed_images(pixels), vectors)
+            least_cosines.append(f"{_least_cosine(model.embed_images(images), vectors)} for {len(vectors)} pictures")
         if "text_encoder" in parts:
+            vectors = golden["text_vectors"]
             golden_tokens = _tokens(golden["ids"], golden["mask"])
-            compare_tower("text tower", embed_texts, golden_tokens, tokens, golden["text_vectors"], "sentences")
+            stages["text tower"] = _compare_vectors(embed_texts(golden_tokens), vectors)
+            least_cosines.append(f"{_least_cosine(embed_texts(tokens), vectors)} for {len(vectors)} sentences")
     differences = [f"{name}: {line}" for name, (is_equal, line) in stages.items() if not is_equal]
     if differences:
         raise UserError(f"The vectors differ from the golden vectors. {'; '.join(differences)}.")
     lines = [f"{name}: {line}" for name, (_, line) in stages.items()]
-    return [*lines, f"end to end: cosines of at least {' and '.join(cosines)}"]
+    return [*lines, f"end to end: cosines of at least {' and '.join(least_cosines)}"]
+
+
+def _compare_vectors(ours: tf.Tensor, theirs: np.ndarray) -> tuple[bool, str]:
+    """Returns a tower's result, (whether its vectors are close to the golden vectors, its line); both are [N, D]."""
+    if ours.shape != theirs.shape:
+        raise _other(f"has vectors of {theirs.shape[1]} numbers, and the model gives {ours.shape[1]}")
+    apart = np.abs(ours.numpy() - theirs).max()
+    return bool(apart <= MOST_APART), f"numbers at most {apart:.1e} apart"
+
+
+def _least_cosine(ours: tf.Tensor, theirs: np.ndarray) -> str:
+    """Returns the least cosine between our vectors and the golden vectors, both normalised and [N, D], as text."""
+    return f"{np.sum(ours.numpy() * theirs, axis=-1).min():.5f}"
 
 
 def _other(facts: str) -> UserError:
-    """Returns the error for a file of another checkpoint."""
+    """Returns the error for a golden file of another checkpoint; `facts` are what shows it, "has texts alone" say."""
     return UserError(f"The golden file {facts}: it is of another checkpoint.")
 
 
 def _tokens(ids: np.ndarray, mask: np.ndarray) -> dict[str, tf.Tensor]:
-    """Returns tokens as the text tower takes them, with type 0."""
+    """Returns tokens as the text tower takes them, with type 0, from ids and mask, int32 [N, T]."""
     return dict(zip(TOKENS, map(tf.constant, (ids, mask, np.zeros_like(ids)))))
 
 
 def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bool, str]]:
-    """Returns our tokens and the stage's result, (whether the ids are equal, its line)."""
+    """Returns (our tokens of the golden sentences, the result of the stage "ids").
+
+    The result is (whether the ids are equal, its line). For the arguments see `compare`.
+    """
     sentences = golden["sentences"].tolist()
     ids = golden["ids"]
     length = config.text_tower.max_length
@@ -121,23 +137,23 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     texts = [config.vocabulary.prompt + sentence for sentence in sentences]
     tokenizer = tokenizer_of(config, pieces).with_prompt("")
     tokens = tokenizer(texts, pad="longest")
-    there = _rows(_tokens(ids, golden["mask"]))
-    here = _rows(_as_hugging_face(tokenizer, texts))
-    different = [row for row, (ours, theirs) in enumerate(zip(here, there)) if ours != theirs]
-    if not different:
-        line = f"equal for {len(texts)} sentences"
-        explained = sum(ours != theirs for ours, theirs in zip(_rows(tokens), there))
-        if explained:
-            line += f", {explained} of them but for the tokens that docs/checkpoints.md names"
-        return tokens, (True, line)
-    first = different[0]
-    difference = _difference(here[first], there[first])
-    line = f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {difference}"
-    return tokens, (False, line)
+    golden_rows = _rows(_tokens(ids, golden["mask"]))
+    our_rows = _rows(_as_hugging_face(tokenizer, texts))
+    different = [row for row, ours in enumerate(our_rows) if ours != golden_rows[row]]
+    if different:
+        first = different[0]
+        difference = _difference(our_rows[first], golden_rows[first])
+        line = f"{len(different)} of {len(texts)} sentences differ, first {brief(texts[first])}: {difference}"
+        return tokens, (False, line)
+    line = f"equal for {len(texts)} sentences"
+    explained = sum(ours != theirs for ours, theirs in zip(_rows(tokens), golden_rows))
+    if explained:
+        line += f", {explained} of them but for the tokens that docs/checkpoints.md names"
+    return tokens, (True, line)
 
 
 def _difference(ours: list[int], theirs: list[int]) -> str:
-    """Returns in words how two lists of ids differ, with five ids of each from the first difference on."""
+    """Returns a text that tells how two lists of ids differ, with five ids of each from the first difference on."""
     begin = min(len(ours), len(theirs))  # if the longer list begins with the shorter
     for position, (our_id, their_id) in enumerate(zip(ours, theirs)):
         if our_id != their_id:
@@ -150,7 +166,7 @@ def _difference(ours: list[int], theirs: list[int]) -> str:
 
 
 def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Tensor]:
-    """Returns our tokens, changed to Hugging Face's where docs/checkpoints.md says that they differ.
+    """Returns our tokens of texts, but Hugging Face's where docs/checkpoints.md says that the two differ.
 
     BERT: a word with an unknown character is [UNK], and no sigma is a final sigma. SigLIP: a text that begins with
     white space has an additional "▁".
@@ -172,26 +188,33 @@ def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Ten
 
 
 def _rows(tokens: dict[str, tf.Tensor]) -> list[list[int]]:
-    """Returns the ids of each text, without padding."""
+    """Returns the ids of each text as a list, without padding, from tokens as the text tower takes them."""
     ids_name, mask_name, _ = TOKENS
     masks = tokens[mask_name].numpy()
     return [ids[mask == 1].tolist() for ids, mask in zip(tokens[ids_name].numpy(), masks)]
 
 
 def _compare_pixels(golden, tower: ConfigDict) -> tuple[tf.Tensor, tuple[bool, str]]:
-    """Returns our pixels, uint8 [M, S, S, 3], and the stage's result, (whether they are close, its line)."""
+    """Returns (our pixels of the golden pictures, uint8 [M, S, S, 3], the result of the stage "pixels").
+
+    The result is (whether they are close, its line). `tower`: the configuration of the image tower.
+    """
     if "pixels" not in golden:
         raise _other("has texts alone, and the weights an image tower")
-    there = golden["pixels"]
-    here = tf.stack([prepare_image(golden[f"picture_{i}"].tobytes(), tower) for i in range(len(there))])
-    if here.shape != there.shape:
-        raise _other(f"has pixels of {list(there.shape)}, and the model takes {list(here.shape)}")
-    apart = np.abs(here.numpy() - there).round(2)
-    is_equal = apart.max() <= PIXELS_APART and apart.mean() <= PIXELS_APART_ON_AVERAGE
-    return here, (bool(is_equal), f"at most {apart.max():.0f} of 255 apart, {apart.mean():.2f} on average")
+    theirs = golden["pixels"]
+    ours = tf.stack([prepare_image(golden[f"picture_{i}"].tobytes(), tower) for i in range(len(theirs))])
+    if ours.shape != theirs.shape:
+        raise _other(f"has pixels of {list(theirs.shape)}, and the model takes {list(ours.shape)}")
+    apart = np.abs(ours.numpy() - theirs).round(2)
+    is_close = apart.max() <= PIXELS_APART and apart.mean() <= PIXELS_APART_ON_AVERAGE
+    return ours, (bool(is_close), f"at most {apart.max():.0f} of 255 apart, {apart.mean():.2f} on average")
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Compares a checkpoint's folder with a golden file, and prints the stages' lines and PASS.
+
+    `arguments`: the program's name, the folder and the file. Raises `UserError` if they differ or cannot be read.
+    """
     if len(arguments) != 3:
         raise UserError("Expected two arguments: the checkpoint's folder, and the file of benchmarks.golden.")
     weights, path = map(pathlib.Path, arguments[1:])

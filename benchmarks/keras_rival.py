@@ -41,7 +41,10 @@ TEXT_TEXT_MARGIN = 0.3
 
 
 def image_encoder(network: str, pixels: int) -> keras.Model:
-    """Returns the image tower: float [B, pixels, pixels, 3] in 0..255 -> float32 [B, width of the last block]."""
+    """Returns the image tower: float [B, pixels, pixels, 3] in 0..255 -> float32 [B, width of the last block].
+
+    `network` is the name of an EfficientNet in `keras.applications`, which normalises the pixels itself.
+    """
     whole = getattr(keras.applications, network)(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
     last_block = whole.get_layer("top_conv").input
     pooled = layers.GlobalAveragePooling2D(dtype="float32")(last_block)
@@ -59,7 +62,10 @@ class PositionEmbeddings(layers.Layer):
 
 
 def text_encoder(count: int, pieces: int) -> keras.Model:
-    """Returns BERT with `count` layers: int32 [B, TOKENS], 0 is padding -> float32 [B, HIDDEN], the state of [CLS]."""
+    """Returns BERT: ids int32 [B, TOKENS], in which 0 is padding -> float32 [B, HIDDEN], the state of [CLS].
+
+    `count` is the number of layers, and `pieces` the size of the vocabulary.
+    """
     word_ids = keras.Input((TOKENS,), dtype="int32")
     mask = keras.ops.expand_dims(keras.ops.not_equal(word_ids, 0), 1)  # [B, 1, T]
     x = layers.Embedding(pieces, HIDDEN)(word_ids)
@@ -73,7 +79,7 @@ def text_encoder(count: int, pieces: int) -> keras.Model:
 
 
 def transformer_layer(x, mask):
-    """Applies a layer of BERT: [B, T, HIDDEN] and bool [B, 1, T] -> [B, T, HIDDEN]."""
+    """Returns the states after a layer of BERT, [B, T, HIDDEN], from states `x` and a mask, bool [B, 1, T]."""
     attended = layers.MultiHeadAttention(HEADS, HIDDEN // HEADS, dropout=DROPOUT)(x, x, attention_mask=mask)
     attended = layers.Dropout(DROPOUT)(attended)
     x = layers.LayerNormalization(epsilon=EPSILON)(x + attended)
@@ -84,7 +90,11 @@ def transformer_layer(x, mask):
 
 
 class Mural(keras.Model):
-    """Both towers, the text heads and the learned temperature; its output is the weighted loss of a batch."""
+    """Both towers, the text heads and the learned temperature; its output is the weighted loss of a batch.
+
+    Args:
+      size: the sizes of the towers, a name in `SIZES`.
+    """
 
     def __init__(self, size: str):
         super().__init__()
@@ -119,7 +129,7 @@ class Mural(keras.Model):
 
 
 def matching_loss(left, right, temperature, margin: float = 0.0):
-    """Returns [MURAL] Eq. 2 in both directions, a float32 scalar.
+    """Returns the softmax loss of N pairs in both directions, [MURAL] Eq. 2, a float32 scalar.
 
     Args:
       left, right: float32 [N, D]; row i of both is a pair.
@@ -136,7 +146,7 @@ def matching_loss(left, right, temperature, margin: float = 0.0):
 
 
 def example(pixels: int, pairs: int) -> tuple:
-    """Returns the shapes and types of a batch, as `Mural.call` takes it."""
+    """Returns the shapes and types of a batch as `Mural.call` takes it, with `pairs` images and as many text pairs."""
     texts = jax.ShapeDtypeStruct((pairs, TOKENS), jnp.int32)
     return (jax.ShapeDtypeStruct((pairs, pixels, pixels, 3), jnp.uint8), texts, texts, texts)
 
@@ -162,9 +172,11 @@ def lower_step(size: str, pairs: int) -> bytes:
     optimizer.build(model.trainable_variables)
 
     def loss_of(weights, statistics, batch):
+        """Returns (the loss, the new statistics of BatchNorm and random numbers)."""
         return model.stateless_call(weights, statistics, batch, training=True)
 
     def step(weights, statistics, slots, batch):
+        """Returns (the loss, new weights, new statistics, new slots of the optimiser)."""
         (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, statistics, batch)
         with jax.named_scope("optimizer"):
             weights, slots = optimizer.stateless_apply(slots, gradients, weights)
@@ -180,7 +192,7 @@ def lower_step(size: str, pairs: int) -> bytes:
 
 
 def main() -> None:
-    """Writes the module."""
+    """Writes the module of the step that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", type=pathlib.Path, help="file to write: a serialized HLO module")
     parser.add_argument("--pairs", type=int, default=16)

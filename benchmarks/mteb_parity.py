@@ -29,7 +29,14 @@ SCORES = ("f1", "accuracy", "ndcg_at_10", "recall_at_1")
 
 
 def metadata(name: str, task_type: str, score: str, languages) -> TaskMetadata:
-    """Returns a task's description with the name of its main score; `languages` are as mteb lists them."""
+    """Returns the description of a task, in which facts that only mteb's pages show are "-" or `None`.
+
+    Args:
+      name: the task's name.
+      task_type: mteb's type of task, "Retrieval" say.
+      score: the name of the main score.
+      languages: mteb's codes of the languages, a list, or {name of a pair: list}.
+    """
     return TaskMetadata(
         name=name, description="-", dataset={"path": "local", "revision": "1"}, type=task_type, category="t2t",
         modalities=["text"], eval_splits=["test"], eval_langs=languages, main_score=score, reference=None, date=None,
@@ -39,6 +46,8 @@ def metadata(name: str, task_type: str, score: str, languages) -> TaskMetadata:
 
 
 class Bitext(AbsTaskBitextMining):
+    """Mining: which English sentence translates a German one; sentences with the same index are a pair."""
+
     metadata = metadata("Multi30KBitext", "BitextMining", "f1", {"de-en": ["deu-Latn", "eng-Latn"]})
 
     def __init__(self, german: list[str], english: list[str]):
@@ -51,6 +60,8 @@ class Bitext(AbsTaskBitextMining):
 
 
 class Retrieval(AbsTaskRetrieval):
+    """Retrieval of English sentences by German sentences; sentences with the same index are a pair."""
+
     metadata = metadata("Multi30KRetrieval", "Retrieval", "ndcg_at_10", ["deu-Latn", "eng-Latn"])
 
     def __init__(self, german: list[str], english: list[str]):
@@ -70,12 +81,13 @@ class Retrieval(AbsTaskRetrieval):
 
 
 def read_lines(texts: pathlib.Path, language: str) -> list[str]:
-    """Returns the test's 1,000 sentences in a language."""
+    """Returns the 1,000 sentences of Multi30K's test of 2016 in a language; `texts` is the clone's folder."""
     with gzip.open(texts / f"data/task1/raw/test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as file:
         return file.read().splitlines()
 
 
 def main() -> None:
+    """Evaluates both encoders on both tasks, and prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="folder of Sentence-Transformers")
     parser.add_argument("--texts", type=pathlib.Path, required=True, help="clone of multi30k/dataset")

@@ -19,7 +19,6 @@ import ast
 import collections
 import contextlib
 import copy
-import csv
 import functools
 import json
 import math
@@ -36,6 +35,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from benchmarks import results
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
@@ -71,11 +72,11 @@ Changes = Iterator[tuple[str, ast.AST]]
 
 
 def _changed(node: ast.AST, **fields) -> ast.AST:
-    """Returns a copy of a node with other fields."""
-    node = copy.deepcopy(node)
+    """Returns a copy of a node in which `fields`, {name: value}, are set."""
+    changed = copy.deepcopy(node)
     for name, value in fields.items():
-        setattr(node, name, value)
-    return node
+        setattr(changed, name, value)
+    return changed
 
 
 def _other_operation(operation: ast.AST) -> ast.AST | None:
@@ -92,9 +93,9 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _changes_of_expression(node: ast.AST, is_condition: bool) -> Changes:
-    """Yields (operator, the node that takes the place) of an expression, except changes of calls.
+    """Yields (operator, changed expression) for each mistake in an expression; for calls see `_changes_of_call`.
 
-    `is_condition`: whether it is what an `if` or a `while` asks.
+    `is_condition`: whether an `if` or a `while` asks the expression.
     """
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield "comparison", _changed(node, ops=[_other_operation(node.ops[0])])
@@ -118,7 +119,7 @@ def _changes_of_expression(node: ast.AST, is_condition: bool) -> Changes:
 
 
 def _changes_of_call(node: ast.Call) -> Changes:
-    """Yields the changes of a call's arguments, and of a function's name to its counterpart in `NAMES`."""
+    """Yields (operator, changed call) for each mistake in a call's arguments or in its function's name."""
     if len(node.args) > 1:
         first, second, *rest = node.args
         is_starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
@@ -141,14 +142,15 @@ def _changes_of_call(node: ast.Call) -> Changes:
 
 
 def _changes_of_statement(node: ast.stmt) -> Changes:
-    """Yields the changes of a statement as a whole."""
+    """Yields (operator, changed statement) for each mistake in a statement as a whole."""
     if isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
         if isinstance(node.body[0], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
             yield "guard removed", ast.Pass()
     targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else ()
-    is_kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)  # beyond the function
+    # Assignments to names stay: a name without its assignment is an error that any test notices.
+    changes_object = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    if is_call or is_kept or isinstance(node, ast.AugAssign):
+    if is_call or changes_object or isinstance(node, ast.AugAssign):
         yield "statement removed", ast.Pass()
     if isinstance(node, ast.AugAssign) and _other_operation(node.op) and not _is_text(node.value):
         yield "arithmetic", _changed(node, op=_other_operation(node.op))
@@ -163,7 +165,10 @@ def _changes_of_statement(node: ast.stmt) -> Changes:
 
 
 def _changes(node: ast.AST, is_condition: bool) -> Changes:
-    """Yields all changes of a node, not of the nodes within it; for `is_condition` see `_changes_of_expression`."""
+    """Yields (operator, changed node) for each mistake in a node itself, not in the nodes within it.
+
+    For `is_condition` see `_changes_of_expression`.
+    """
     if isinstance(node, ast.stmt):
         yield from _changes_of_statement(node)
     elif isinstance(node, ast.expr):
@@ -186,21 +191,24 @@ SPEED = {"AT_ONCE", "BUFFER", "REMOTE_BUFFER", "PARALLEL", "REQUESTS"}  # consta
 
 
 def _left_out(node: ast.AST) -> list[ast.AST]:
-    """Returns the parts of a node in which no mistake is put."""
+    """Returns the parts of a node in which no mistake is put, [node] for all of it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        annotations = [argument.annotation for argument in every if argument]
-        whole = [node] if node.name == "__repr__" else []
-        return [part for part in [*whole, *annotations, node.returns, *node.decorator_list] if part]
+        if node.name == "__repr__":
+            return [node]
+        parameters = node.args
+        arguments = [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
+        arguments += [parameters.vararg, parameters.kwarg]  # either may be None
+        annotations = [argument.annotation for argument in arguments if argument]
+        return [part for part in [*annotations, node.returns, *node.decorator_list] if part]
     if isinstance(node, ast.ClassDef):
         return node.decorator_list
     if isinstance(node, ast.AnnAssign):
         return [node.annotation]
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        unseen = [keyword for keyword in node.keywords if keyword.arg in UNSEEN]
-        return [node] if name in SAID else unseen
+        if name in SAID:
+            return [node]
+        return [keyword for keyword in node.keywords if keyword.arg in UNSEEN]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return [node] if _left_out(node.value) == [node.value] else []
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -208,22 +216,28 @@ def _left_out(node: ast.AST) -> list[ast.AST]:
         return [node.operand] if is_filler else []
     if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in SPEED:
         return [node.value]
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and not node.col_offset:
-        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]  # facts, which a test repeats
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and node.col_offset == 0:
+        # A table at the top of a file has facts, which a test could only repeat.
+        return [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
         return [node]
     return [node] if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) else []
 
 
 def mistakes_in(file: str, text: str) -> list[Mistake]:
-    """Returns all mistakes that may be put into a file."""
+    """Returns all mistakes that may be put into a Python file, by its path and its text."""
     finder = _Finder(file, text.encode())
     finder.visit(ast.parse(text), function="")
     return finder.mistakes
 
 
 class _Finder:
-    """Collects the mistakes of a file in `mistakes`, from the top of its syntax tree down."""
+    """Collects the mistakes that may be put into a file in `mistakes`, while it visits the nodes of its syntax tree.
+
+    Args:
+      file: the file's path, for the mistakes.
+      content: the file's bytes in UTF-8.
+    """
 
     def __init__(self, file: str, content: bytes):
         self.mistakes: list[Mistake] = []
@@ -235,7 +249,13 @@ class _Finder:
         self._excluded: set[int] = set()  # `id` of the nodes in which no mistake is put
 
     def visit(self, node: ast.AST, function: str, is_condition: bool = False) -> None:
-        """Adds the mistakes of a node in a function, and of all nodes within it."""
+        """Adds the mistakes of a node and of all nodes within it.
+
+        Args:
+          node: the node; the nodes around it have been visited.
+          function: the name of the function or class around it, "" at the top of the file.
+          is_condition: whether an `if` or a `while` asks the node.
+        """
         # `_left_out` names the node itself or parts of it, which are visited after it.
         self._excluded.update(map(id, _left_out(node)))
         if id(node) in self._excluded:
@@ -253,7 +273,7 @@ class _Finder:
             self.visit(child, function, is_condition=child is condition)
 
     def _mistake(self, node: ast.AST, function: str, operator: str, changed: ast.AST) -> Mistake:
-        """Returns the mistake that puts a changed node in the place of a node."""
+        """Returns the mistake by which `changed` takes a node's place."""
         begin = self._line_begins[node.lineno - 1] + node.col_offset
         end = self._line_begins[node.end_lineno - 1] + node.end_col_offset
         after = ast.unparse(ast.fix_missing_locations(changed))
@@ -272,7 +292,10 @@ class _Finder:
 
 
 def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mistake]:
-    """Returns `count` random mistakes or all: every operator is as likely as another, and each mistake comes once."""
+    """Returns `count` different mistakes drawn at random, or all if there are fewer.
+
+    Each draw chooses an operator first, each as likely as another, and then a mistake of this operator.
+    """
     by_operator = collections.defaultdict(list)
     for mistake in mistakes:
         by_operator[mistake.operator].append(mistake)
@@ -290,7 +313,7 @@ def drawn(mistakes: list[Mistake], count: int, draw: random.Random) -> list[Mist
 
 
 class Words(NamedTuple):
-    """What a Python file says: the modules that it imports, and all its words."""
+    """The modules that a Python file imports, "mural_tf.text" and "mural_tf.text.tokens", and all its words."""
 
     path: str
     modules: set[str]
@@ -298,7 +321,7 @@ class Words(NamedTuple):
 
 
 def read_words(root: pathlib.Path, pattern: str) -> list[Words]:
-    """Returns the words of the files of a tree that fit a pattern."""
+    """Returns the words of each file that fits a pattern below `root`, such as "tests/**/test_*.py"."""
     files = []
     for path in sorted(root.glob(pattern)):
         text = path.read_text(encoding="utf-8")
@@ -314,39 +337,50 @@ def read_words(root: pathlib.Path, pattern: str) -> list[Words]:
 
 
 def module_of(path: str) -> str:
-    """Returns the dotted name of a file of a package."""
+    """Returns the dotted name of a package's file: "mural_tf/text/tokens.py" is "mural_tf.text.tokens"."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[str]:
-    """Returns the test files that lie next to a mistake, the nearest first."""
+    """Returns up to `FILES` paths of test files that may notice a mistake, the nearest first.
+
+    Args:
+      mistake: the mistake.
+      tests: the words of all test files.
+      package: the words of all files of the packages.
+    """
     module = module_of(mistake.file)
     folder, _, stem = module.rpartition(".")
     rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
-    users = {module_of(file.path) for file in package if module in file.modules}
+    users = {module_of(file.path) for file in package if module in file.modules}  # which import the mistake's module
     their_users = {module_of(file.path) for file in package if users & file.modules} - users
-    nearness = {}
+    points = collections.Counter()  # {path: points}, which weigh the signs of nearness by judgement
     for test in tests:
-        imports = module in test.modules
-        imports_user = bool(users & test.modules)
-        imports_their_user = bool(their_users & test.modules)
-        names = stem in pathlib.PurePath(test.path).stem
-        says = mistake.function in test.words
-        is_in_room = bool(rooms.intersection(pathlib.PurePath(test.path).parts))
-        nearness[test.path] = 4 * imports + 3 * says + 3 * names + 2 * imports_user + 2 * is_in_room
-        nearness[test.path] += imports_their_user
-    near = [path for path in nearness if nearness[path] >= 3]
-    return sorted(near, key=lambda path: -nearness[path])[:FILES]
+        path = pathlib.PurePath(test.path)
+        if module in test.modules:
+            points[test.path] += 4
+        if mistake.function in test.words:
+            points[test.path] += 3
+        if stem in path.stem:
+            points[test.path] += 3
+        if users & test.modules:
+            points[test.path] += 2
+        if rooms.intersection(path.parts):
+            points[test.path] += 2
+        if their_users & test.modules:
+            points[test.path] += 1
+    return [path for path, count in points.most_common() if count >= 3][:FILES]
 
 
 class Trial:
-    """A copy of a tree, in which tests run.
+    """A copy of a git working tree, in which tests run with and without a mistake.
 
     Args:
-      root: the tree; it is only read.
-      folder: an empty one.
+      root: the working tree; it is only read.
+      folder: an empty folder for the copy.
       limit: seconds that the test files of a mistake may take together without the mistake.
-      seconds_file: a JSON file that keeps the seconds of each test file, -1 where it fails or takes too long.
+      seconds_file: a JSON file that keeps the seconds of each test file without a mistake, {path: seconds}; -1 for a
+        file that fails or takes too long.
     """
 
     def __init__(self, root: pathlib.Path, folder: pathlib.Path, limit: float, seconds_file: pathlib.Path):
@@ -354,14 +388,13 @@ class Trial:
         self._limit = limit
         self._seconds_file = seconds_file
         self._seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
-        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
-        for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
-            if (root / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, self.tree / name)
+        copy_tree(root, self.tree)
 
     def tests_for(self, near: list[str]) -> list[str]:
-        """Returns the nearest files that pass without a mistake, as many as the limit allows, the quickest first."""
+        """Returns the files of `near` that pass without a mistake and fit into the limit, the quickest first.
+
+        A file that was not run before is run, and its seconds are kept. The first files of `near` fit in first.
+        """
         for path in near:
             if path not in self._seconds:
                 begin = time.monotonic()
@@ -379,7 +412,11 @@ class Trial:
         return chosen
 
     def outcome(self, mistake: Mistake, tests: list[str]) -> str:
-        """Returns "noticed", "survived", "slow" if tests took too long, or "untested" if there are no tests."""
+        """Runs test files with a mistake in the tree, and returns what became of it.
+
+        Returns "noticed" if a test fails, "survived" if all pass, "slow" if they take more than three times the limit,
+        or "untested" if there are no test files.
+        """
         if not tests:
             return "untested"
         path = self.tree / mistake.file
@@ -394,7 +431,10 @@ class Trial:
         return "survived" if exit_code == 0 else "noticed"
 
     def _run(self, tests: list[str], limit: float) -> int | None:
-        """Returns the exit code of pytest, or `None` if it took too long, in a process that ends with its children."""
+        """Runs test files by pytest; returns its exit code, or `None` if it takes longer than `limit` seconds.
+
+        Processes that the tests have started end with it.
+        """
         # As a worker of pytest-xdist, whose settings `tests/conftest.py` makes quicker; the base's folder is shared.
         base = self.tree.parent / "run/base"
         shutil.rmtree(base.parent, ignore_errors=True)
@@ -416,8 +456,17 @@ class Trial:
             process.wait()
 
 
+def copy_tree(root: pathlib.Path, copy: pathlib.Path) -> None:
+    """Copies the files of a git working tree that git does not ignore, with changes that are not committed."""
+    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        if (root / name).is_file():  # not a file that was removed and is still in the index
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, copy / name)
+
+
 def _limit_process() -> None:
-    """Lets a process of tests yield to others, and bounds its memory."""
+    """Lowers the priority of the process of tests that calls it, and bounds its memory to `MEMORY`."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
@@ -426,7 +475,13 @@ def _limit_process() -> None:
 
 
 def wilson(noticed: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Returns Wilson's interval of a share: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    """Returns the ends of Wilson's interval of a share, in 0..1: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n).
+
+    Args:
+      noticed: how many of the mistakes were noticed; p is noticed / count.
+      count: the number n of mistakes; (0, 1) is returned for 0 mistakes.
+      z: the quantile of the normal distribution, 1.96 for an interval of 95%.
+    """
     if not count:
         return 0.0, 1.0
     share = noticed / count
@@ -440,48 +495,45 @@ def wilson(noticed: int, count: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def rooms_of(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    """Returns {room: its Python files}: the folders of `mural_tf`, and "search" and "lite" for the other packages."""
+    """Returns {room: its Python files}; rooms are the folders of `mural_tf`, and the packages "search" and "lite"."""
     folders = {path.name: path for path in sorted((root / "mural_tf").glob("*")) if path.is_dir()}
     folders.update(search=root / "mural_search", lite=root / "mural_lite")
     files = {room: sorted(folder.rglob("*.py")) for room, folder in folders.items()}
     return {room: paths for room, paths in files.items() if paths}
 
 
-def read_rows(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, str]]:
-    """Returns {key of a mistake: its row} of an earlier call with the same seed."""
-    if not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = {}
-        for row in csv.DictReader(file):
-            if row["seed"] == str(seed):
-                key = tuple(row[name] for name in KEY)
-                rows[key] = row
-        return rows
+def rows_by_key(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str, str]]:
+    """Returns {cells of `KEY`: row} of a .csv file's rows with a seed, {} if there is no file."""
+    rows = {}
+    for row in results.read_rows(path):
+        if row["seed"] == str(seed):
+            key = tuple(row[name] for name in KEY)
+            rows[key] = row
+    return rows
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries the mistakes that the .csv file lacks, adds their rows, prints survivors, and returns all outcomes.
+    """Tries a room's mistakes, prints the mistakes that were not noticed, and returns all outcomes.
 
-    `near`: a function of a mistake that returns its nearest test files.
+    Args:
+      trial: the copy of the tree.
+      chosen: the mistakes.
+      near: a function of a mistake that returns the paths of its nearest test files.
+      seed: the seed that the mistakes were drawn with.
+      output: the .csv file; mistakes that it has are not tried again, and the others are added.
     """
-    earlier_rows = read_rows(output, seed)
+    earlier_rows = rows_by_key(output, seed)
     outcomes = []
     for mistake in chosen:
         key = tuple(str(getattr(mistake, name)) for name in KEY)
         row = earlier_rows.get(key)
         if row is None:
-            files = trial.tests_for(near(mistake))
+            test_files = trial.tests_for(near(mistake))
             begin = time.monotonic()
-            outcome = trial.outcome(mistake, files)
-            row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(files)}
+            outcome = trial.outcome(mistake, test_files)
+            row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(test_files)}
             row["seconds"] = f"{time.monotonic() - begin:.0f}"
-            is_new = not output.exists()
-            with output.open("a", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS, extrasaction="ignore")
-                if is_new:
-                    writer.writeheader()
-                writer.writerow(row)
+            results.add_row(output, {name: row[name] for name in FIELDS})
         outcomes.append(row["outcome"])
         if row["outcome"] != "noticed":
             before, after = (" ".join(row[name].split())[:200] for name in ("before", "after"))
@@ -490,6 +542,12 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
 
 
 def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
+    """Draws and tries mistakes in each room, and prints the shares that tests noticed.
+
+    Args:
+      arguments: the command line's arguments; `None`: of this process.
+      root: the working tree whose code gets the mistakes.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True, help="of the draws")
     parser.add_argument("--rooms", default="", help="folders of mural_tf, search, lite; with commas; empty: all")
@@ -520,7 +578,10 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
 
 
 def share_line(room: str, outcomes: list[str]) -> str:
-    """Returns the line of a room: the share of mistakes that tests noticed, if they had tests that ended."""
+    """Returns a room's line: how many of its mistakes with tests that ended were noticed, and Wilson's interval.
+
+    `outcomes`: what `Trial.outcome` returned for its mistakes.
+    """
     counts = collections.Counter(outcomes)
     noticed = counts["noticed"]
     tried = noticed + counts["survived"]

@@ -36,7 +36,7 @@ PATHS = ["/search", "/search/answer", "/search/picture/7", "/", "/x/y", "/%ff"]
 
 
 def good_request(draw: random.Random, items: int) -> bytes:
-    """Returns a request that an index of so many items answers with 200."""
+    """Returns a random HTTP request that the server of an index with so many items answers with status 200."""
     questions = ["sentence=red", "sentence=أحمر&offset=20", f"like={draw.randrange(items)}", "sentence=-5 shoes", ""]
     address = f"{draw.choice(['/search', '/search/answer'])}?{quote(draw.choice(questions), safe='=&-')}"
     picture = f"/search/picture/{draw.randrange(items)}?side={draw.choice([240, 1600])}"
@@ -44,11 +44,11 @@ def good_request(draw: random.Random, items: int) -> bytes:
 
 
 def bad_request(draw: random.Random) -> bytes:
-    """Returns a request with odd parameters, path or body, or bytes that are no HTTP."""
+    """Returns a random HTTP request with odd parameters, path or body, in which bytes may be changed or cut off."""
     pairs = [(draw.choice(NAMES), draw.choice(ODD)) for _ in range(draw.randrange(5))]
     query = "&".join(f"{name}={quote(text, errors='surrogatepass')}" for name, text in pairs)
     body = draw.choice(BODIES)
-    method = draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])
+    method = draw.choice(["GET", "GET", "GET", "POST", "PUT", "HEAD"])  # mostly GET, as pages are asked
     if method == "POST" and draw.random() < 0.5:
         path = "/search/answer"
     else:
@@ -65,7 +65,10 @@ def bad_request(draw: random.Random) -> bytes:
 
 
 def status_of(port: int, raw: bytes, patience: float) -> int:
-    """Sends a request and returns the status of its answer, 0 if no answer comes within `patience` seconds."""
+    """Sends a request to a port of this machine, and returns the status of its answer.
+
+    It is 0 if no answer comes within `patience` seconds.
+    """
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
         answer = b""
         with contextlib.suppress(TimeoutError, ConnectionResetError):
@@ -76,10 +79,18 @@ def status_of(port: int, raw: bytes, patience: float) -> int:
 
 
 def attack(port: int, items: int, count: int, memory: Callable[[], float], seed: int = 0) -> tuple[dict, list, list]:
-    """Sends `count` requests to the server of an index of so many items.
+    """Sends requests to a server of an index, good and bad in turns.
 
-    Returns {status: answers}, [(status, request)] of the wrong answers, and the memory after each tenth, in MB.
-    `memory`: returns the server's bytes.
+    Args:
+      port: the server's port on this machine.
+      items: how many items the index has.
+      count: the number of requests.
+      memory: returns the server's resident memory in bytes.
+      seed: the seed of the requests.
+
+    Returns:
+      ({status: number of answers}, [(status, request)] of the wrong answers, [MB of memory after each tenth]). An
+      answer is wrong if its status is 500 or more, or if a good request has another status than 200.
     """
     draw = random.Random(seed)
     counts = collections.Counter()
@@ -106,7 +117,10 @@ def resident(pid: int) -> float:
 
 @contextlib.contextmanager
 def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
-    """Starts a server; yields (port, process), and at the end checks its log and that SIGTERM ends it."""
+    """Starts `serve` with flags, yields (port, process), and ends it by SIGTERM.
+
+    This process ends with a message if the server's exit code is not 0 or its log has a traceback.
+    """
     command = [sys.executable, "-m", "mural_tf", "serve", *flags, "--port=0"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -124,6 +138,7 @@ def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
 
 
 def main() -> None:
+    """Serves the index that the command line names, and sends requests; exit code 1 for a wrong answer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", required=True)
     parser.add_argument("--count", type=int, default=10_000)

@@ -16,7 +16,6 @@ of each language among the fold's 200 photographs. The same command goes on wher
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import hashlib
 import itertools
@@ -30,6 +29,7 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from benchmarks.results import add_row, read_rows
 from mural_lite.errors import UserError
 from mural_lite.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data import caption_files
@@ -58,7 +58,7 @@ STAGE_STEPS = 600
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A method and its fields.
+    """A method with its fields, which makes a row of the table for each of its shares of captions.
 
     Attributes:
       name: the row's name in the table.
@@ -88,17 +88,24 @@ ROWS = (
 
 @dataclasses.dataclass(frozen=True)
 class Photograph:
-    """A picture and its human captions; `number` is Flickr's."""
+    """A picture and its human captions."""
 
-    number: str
-    picture: bytes
-    english: tuple[str, ...]
-    sentences: dict[str, str]  # Multi30K's: the English one, too
-    arabic: tuple[str, ...]
+    number: str  # Flickr's
+    picture: bytes  # a JPEG file
+    english: tuple[str, ...]  # captions
+    sentences: dict[str, str]  # {language: Multi30K's sentence}, in English, too; or {}
+    arabic: tuple[str, ...]  # captions
 
 
 def read_photographs(data: pathlib.Path) -> list[Photograph]:
-    """Returns the photographs that have English captions; raises `UserError` for a missing file."""
+    """Returns the photographs that have English captions, in the order of their files, and prints the others.
+
+    Args:
+      data: the folder of the clones.
+
+    Raises:
+      UserError: a file is missing, or no photograph has an English caption.
+    """
     english = _captions_by_number(caption_files.read_flickr8k(_existing(data / ENGLISH), "en", _report))
     arabic = _captions_by_number(caption_files.read_flickr8k(_existing(data / ARABIC), "ar", _report))
     sentences = read_sentences(data)
@@ -108,16 +115,24 @@ def read_photographs(data: pathlib.Path) -> list[Photograph]:
         if number not in english:
             _report("photograph without an English caption", str(path))
             continue
-        own_sentences = sentences.get(number, {})
-        own_arabic = tuple(arabic.get(number, ()))
-        photographs.append(Photograph(number, path.read_bytes(), tuple(english[number]), own_sentences, own_arabic))
+        photograph = Photograph(
+            number,
+            path.read_bytes(),
+            english=tuple(english[number]),
+            sentences=sentences.get(number, {}),
+            arabic=tuple(arabic.get(number, ())),
+        )
+        photographs.append(photograph)
     if not photographs:
         raise UserError(f"{data / PHOTOGRAPHS} has no photograph with a caption: clone the repositories again.")
     return photographs
 
 
 def read_sentences(data: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns {Flickr's number: {language: Multi30K's sentence}} of the photographs that have all languages."""
+    """Returns {Flickr's number: {language: sentence}} of Multi30K's photographs that have sentences in all languages.
+
+    `data` is the folder of the clones. Raises `UserError` for a missing file.
+    """
     folder = _existing(data / "dataset")
     sentences: dict[str, dict[str, str]] = {}
     languages = ("en", *OTHERS)
@@ -139,7 +154,7 @@ def _report(problem: str, where: str) -> None:
 
 
 def _captions_by_number(captions: Iterable[caption_files.Caption]) -> dict[str, list[str]]:
-    """Returns {Flickr's number: captions}."""
+    """Returns {Flickr's number: its captions}."""
     by_number: dict[str, list[str]] = {}
     for caption in captions:
         by_number.setdefault(_number(caption.image_file), []).append(caption.caption)
@@ -153,7 +168,7 @@ def _number(file_name: str) -> str:
 
 
 def fold_of(number: str) -> int:
-    """Returns the fold whose test has the photograph, 0 to `FOLD_COUNT` - 1, by a hash of its number."""
+    """Returns the fold that tests a photograph, 0 to `FOLD_COUNT` - 1, by a hash of Flickr's number."""
     return int(hashlib.sha256(number.encode()).hexdigest(), 16) % FOLD_COUNT
 
 
@@ -164,22 +179,23 @@ def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, f
       photographs: all photographs, see `read_photographs`.
       sentences: Multi30K's sentences, see `read_sentences`.
       folder: the folder to make.
-      fold: the fold whose photographs are the test.
-      share: the share of the photographs with captions in the other languages.
+      fold: the fold whose photographs are the test, see `fold_of`.
+      share: the share of the training photographs with captions in the other languages, 0 to 1.
     """
     from mural_tf.data.records import write_records
 
     test = [photograph for photograph in photographs if fold_of(photograph.number) == fold]
     train = [photograph for photograph in photographs if fold_of(photograph.number) != fold]
-    ordered = sorted(train, key=lambda photograph: hashlib.sha256(f"few {photograph.number}".encode()).digest())
-    with_sentences = [photograph for photograph in ordered if photograph.sentences]
-    captioned = {photograph.number for photograph in with_sentences[: round(share * len(with_sentences))]}
+    # By a hash: a random order, the same in every run, in which a larger share includes a smaller share.
+    train.sort(key=lambda photograph: hashlib.sha256(f"few {photograph.number}".encode()).digest())
+    translated = [photograph.number for photograph in train if photograph.sentences]
+    captioned = set(translated[: round(share * len(translated))])
     folder.mkdir(parents=True)
     states = folder.parent / "states"
     states.mkdir(exist_ok=True)
     (folder / ".states").symlink_to(states.resolve())  # pictures and texts are the same in all folds
     train_records = (
-        _record(photograph, with_others=photograph.number in captioned, with_arabic=False) for photograph in ordered
+        _record(photograph, with_others=photograph.number in captioned, with_arabic=False) for photograph in train
     )
     write_records(folder, IMAGE_TEXT, "train", train_records, shards=2)
     test_records = (_record(photograph, with_others=True, with_arabic=True) for photograph in test)
@@ -191,7 +207,10 @@ def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, f
 
 
 def _record(photograph: Photograph, with_others: bool, with_arabic: bool) -> ImageTextRecord:
-    """Returns a photograph's record; a caption that Multi30K translates and its translations are one caption group."""
+    """Returns a photograph's record with its English captions and, as asked for, captions in `OTHERS` and Arabic.
+
+    An English caption that Multi30K translates has the same caption group as its translations.
+    """
     captions = []  # (caption, language, group)
     translated = photograph.sentences.get("en", "")
     for number, caption in enumerate(photograph.english):
@@ -212,7 +231,10 @@ def _letters(text: str) -> str:
 
 
 def _pairs(sentences: dict[str, dict[str, str]], test_numbers: set[str]) -> Iterator[TextPair]:
-    """Yields English sentences with their translations, but for the test's photographs."""
+    """Yields each English sentence with its translations into `OTHERS`, without the sentences of `test_numbers`.
+
+    `sentences`: see `read_sentences`.
+    """
     for number, texts in sorted(sentences.items()):
         if number not in test_numbers:
             for language in OTHERS:
@@ -220,7 +242,14 @@ def _pairs(sentences: dict[str, dict[str, str]], test_numbers: set[str]) -> Iter
 
 
 def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> ConfigDict:
-    """Returns the configuration of a row's run: all rows of a tower share towers, batches and rates."""
+    """Returns the configuration of a row's run; the rows of a tower share their towers, batches and rates.
+
+    Args:
+      row: the row.
+      tower: the text tower, a name in `TOWER_NAMES`.
+      data: the fold's data folder.
+      seed: the run's seed.
+    """
     from mural_tf.configs import emoji_mural_translated, emoji_pretrained
 
     if row.method == "translated":
@@ -250,7 +279,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
 
 
 def _set_etcl_stage(config: ConfigDict) -> None:
-    """Sets the steps, rates and weights of [ETCL]'s stage, which tunes the heads of another row."""
+    """Sets the fields of [ETCL]'s stage, which tunes the heads of another row, in a configuration."""
     config.train.steps = 60
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
     config.optimizer.warmup_steps = 0
@@ -259,7 +288,7 @@ def _set_etcl_stage(config: ConfigDict) -> None:
 
 
 def _begin_from_nothing(config: ConfigDict) -> None:
-    """Puts a BERT of two layers that is trained, as in `configs/emoji.py`, in place of the frozen text tower."""
+    """Puts `configs/emoji.py`'s BERT of two layers, which is trained, in place of a configuration's text tower."""
     from mural_tf.configs import emoji
 
     small = emoji.get_config("mural")
@@ -272,7 +301,16 @@ def _begin_from_nothing(config: ConfigDict) -> None:
 
 
 def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: pathlib.Path, seed: int) -> dict:
-    """Trains a row's run if it is not trained yet; returns its evaluation's metrics, {name: number}."""
+    """Trains a row's run if it is not trained yet; returns its metrics, {"retrieval/de/mean_recall": percent, …}.
+
+    Args:
+      row: the row.
+      tower: the text tower, a name in `TOWER_NAMES`.
+      folder: the run's workdir.
+      data: the fold's data folder.
+      runs: the folder of the workdirs of all rows, each under the row's name.
+      seed: the run's seed.
+    """
     from mural_tf.runs.finetune import finetune
     from mural_tf.runs.pretrain import pretrain
 
@@ -286,7 +324,16 @@ def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: 
 
 
 def run_all(data: pathlib.Path, output: pathlib.Path, cells: Iterator[tuple[str, str, int, int]]) -> None:
-    """Runs the rows of each cell, (tower, share, fold, seed); raises `UserError` for a missing file."""
+    """Writes the folds' data, and runs all rows for each cell.
+
+    Args:
+      data: the folder of the clones.
+      output: the folder of the folds' data, of the runs and of the table.
+      cells: (tower, share, fold, seed) of each cell, names in `TOWER_NAMES` and `SHARES` and two numbers.
+
+    Raises:
+      UserError: a file of the clones is missing.
+    """
     photographs = read_photographs(data)
     sentences = read_sentences(data)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
@@ -299,6 +346,7 @@ def run_all(data: pathlib.Path, output: pathlib.Path, cells: Iterator[tuple[str,
 
 
 def main() -> None:
+    """Runs every combination of the seeds, folds, towers and shares that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the clones")
     parser.add_argument("--output", type=pathlib.Path, default="results/folds", help="folder of data, runs and table")
@@ -321,38 +369,28 @@ def main() -> None:
 def _run_rows(
     output: pathlib.Path, folder: pathlib.Path, tower: str, share: str, fold: int, seed: int, commit: str
 ) -> None:
-    """Runs the rows on a fold's data in `folder`, and adds their lines to the table; models are removed afterwards."""
+    """Runs the rows that the table lacks for a cell, adds their lines, and removes the models.
+
+    Args:
+      output: the folder of the table and of the runs.
+      folder: the fold's data folder.
+      tower, share, fold, seed: the cell, see `run_all`.
+      commit: the commit that measures.
+    """
     table = output / "folds.csv"
     runs = output / "runs" / f"{tower}-{share}-fold{fold}-seed{seed}"
     for row in ROWS:
         key = {"method": f"{CAPTIONED[share]}{TOWER_NAMES[tower]}: {row.name}", "seed": f"{fold}.{seed}"}
-        if share not in row.shares or _has(table, key):
+        if share not in row.shares or any(key.items() <= line.items() for line in read_rows(table)):
             continue
         metrics = train(row, tower, runs / row.name, folder, runs, seed)
         recalls = {language: metrics[f"retrieval/{language}/mean_recall"] for language in ("en", *OTHERS, "ar")}
         recalls["three"] = statistics.mean(recalls[language] for language in OTHERS)
         cells = {title: f"{recalls[language]:.2f}" for language, title in COLUMNS.items()}
-        _append(table, {**key, "commit": commit, **cells})
+        line = {**key, "commit": commit, **cells}
+        add_row(table, line)
+        print(" ".join(line.values()), flush=True)
     shutil.rmtree(runs, ignore_errors=True)
-
-
-def _has(table: pathlib.Path, key: dict[str, str]) -> bool:
-    """Whether a line of the table has all cells of `key`."""
-    if not table.exists():
-        return False
-    with table.open(encoding="utf-8", newline="") as file:
-        return any(key.items() <= line.items() for line in csv.DictReader(file))
-
-
-def _append(table: pathlib.Path, line: dict[str, str]) -> None:
-    """Adds a line, {column: cell}, to the table, and prints it."""
-    is_new = not table.exists()
-    with table.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(line))
-        if is_new:
-            writer.writeheader()
-        writer.writerow(line)
-    print(" ".join(line.values()), flush=True)
 
 
 if __name__ == "__main__":

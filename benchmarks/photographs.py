@@ -11,13 +11,12 @@ Published lines, of Babel-ImageNet, have no commit.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import pathlib
 import subprocess
 
 import mural_tf
-from benchmarks.results import RESULTS, ROOT, write_rows
+from benchmarks.results import RESULTS, ROOT, read_rows, write_rows
 from mural_lite.embedder import Embedder
 from mural_lite.errors import UserError
 from mural_tf.evaluation.babel_imagenet import GROUP as MANY_CLASSES
@@ -36,7 +35,7 @@ FLICKR8K_IMAGES = "sic_translator/data/images"
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set, which has a table.
+    """A benchmark that has a table of its own.
 
     name: the benchmark's name.
     folder: the folder of the benchmark's files, below FOLDER.
@@ -54,7 +53,7 @@ class DataSet:
     images: str = ""
 
     def cells(self, evaluation: Evaluation) -> dict[str, str]:
-        """Returns {title: number}: the means over the group, then each language's numbers."""
+        """Returns {title of a column: number as text}: the means over the group, then each language's numbers."""
         members = evaluation.groups.get(self.group, tuple(evaluation.sizes))
         cells = {}
         for title, metric in self.metrics.items():
@@ -76,7 +75,10 @@ DATA_SETS = (
 
 
 def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Evaluation:
-    """Returns the benchmark's evaluation on the photographs that are there, in Multi30K with one caption each."""
+    """Returns a model's evaluation on a data set: on the photographs that are there, in Multi30K with one caption each.
+
+    `folder` is the folder of the data sets' clones.
+    """
     protocol = default_protocol()
     if data_set.name == "multi30k":
         protocol.multi30k.captions = "one"
@@ -89,32 +91,26 @@ def measure(data_set: DataSet, embedder: Embedder, folder: pathlib.Path) -> Eval
 
 
 def published_rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Returns a line per published model, {column: cell}: its mean and its languages."""
-    by_model: dict[str, dict[str, str]] = {}
-    for row, numbers in evaluation.published.items():
-        members = evaluation.groups[MANY_CLASSES]
-        title = f"mean of {len(members)}" if row == MANY_CLASSES else row
+    """Returns a line of the table for each published model, {column: cell}: its mean and its languages' numbers."""
+    lines: dict[str, dict[str, str]] = {}
+    for language, numbers in evaluation.published.items():
+        title = language
+        if language == MANY_CLASSES:  # the mean of a group, not a language
+            title = f"mean of {len(evaluation.groups[MANY_CLASSES])}"
         for model, number in numbers.items():
-            by_model.setdefault(model, {})[f"{title}, accuracy@1"] = f"{number:.2f}"
-    return [{"model": f"{model} (published)", "seed": "", "commit": "", **cells} for model, cells in by_model.items()]
-
-
-def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """Returns a table's lines, {column: cell} each; [] if there is no such file."""
-    if not path.is_file():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+            line = lines.setdefault(model, {"model": f"{model} (published)", "seed": "", "commit": ""})
+            line[f"{title}, accuracy@1"] = f"{number:.2f}"
+    return list(lines.values())
 
 
 def commit() -> str:
-    """Returns the commit that measures, with a + where files differ from it."""
+    """Returns the commit of the working tree, eight hexadecimal digits, and "+" if files differ from it."""
     command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _named_models(entries: list[str]) -> list[tuple[str, str]]:
-    """Returns (name, path) of each NAME=MODEL; raises `UserError` for another text, or none."""
+    """Returns (name, path) of each "NAME=MODEL"; raises `UserError` for another text, or for no texts."""
     named_models = []
     for entry in entries:
         name, _, path = entry.partition("=")
@@ -128,7 +124,7 @@ def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, 
     """Measures models on data sets, and adds the lines that the tables lack.
 
     Args:
-      models: NAME=MODEL of each.
+      models: "NAME=MODEL" of each model.
       data: the folder of the data sets' clones.
       output: the folder of the tables.
       only: the names of the data sets.
@@ -147,14 +143,17 @@ def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, 
                 continue
             evaluation = measure(data_set, embedder, data)
             print(evaluation.protocol, *evaluation.notes, sep="\n")
-            row = {"model": name, "seed": seed, "commit": revision, **data_set.cells(evaluation)}
-            print(row)
+            line = {"model": name, "seed": seed, "commit": revision, **data_set.cells(evaluation)}
+            print(line)
             ours = [row for row in rows if row["commit"]]
-            published = [row for row in rows if not row["commit"]] or published_rows(evaluation)
-            write_rows(table, [*ours, row, *published])
+            published = [row for row in rows if not row["commit"]]
+            if not published:  # a new table
+                published = published_rows(evaluation)
+            write_rows(table, [*ours, line, *published])
 
 
 def main() -> None:
+    """Measures the models and data sets that the command line names."""
     names = [data_set.name for data_set in DATA_SETS]
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the clones")

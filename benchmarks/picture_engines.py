@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy as np
 
-from benchmarks.against_transformers import spread
+from benchmarks.against_transformers import Side, spread
 from benchmarks.text_engines import limit_litert, limit_tensorflow
 
 ENGINES = ("tensorflow", "litert")
@@ -27,29 +26,30 @@ BATCH = 32
 
 
 def work(options) -> None:
-    """Runs an engine in a process of its own: answers each line of standard input, a batch size, with seconds.
+    """Serves an engine in this process: it embeds all pictures for each request and answers with processor seconds.
 
-    These are processor seconds for all pictures. The first line that it prints is the number of pictures.
+    A request is a line of JSON on standard input, {"batch": pictures at once}, and the answer, on standard output, is
+    {"pictures": their number, "processor": seconds}. The vectors are saved before, as `compare` reads them.
     """
     embedder = load_engine(options.worker, pathlib.Path(options.export))
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
     pictures = pictures[: options.count]
 
     def embed(batch: int) -> np.ndarray:
+        """Returns the vectors of all pictures, float32 [N, D]."""
         blocks = [pictures[begin : begin + batch] for begin in range(0, len(pictures), batch)]
         return np.concatenate([embedder.encode_image(block, batch_size=batch, progress=False) for block in blocks])
 
     np.save(f"{options.output}/{options.worker}.npy", embed(BATCH))
     embed(1)  # it warms up
-    print(json.dumps(len(pictures)), flush=True)
     for line in sys.stdin:
         start = time.process_time()
-        embed(int(line))
-        print(json.dumps(time.process_time() - start), flush=True)
+        embed(json.loads(line)["batch"])
+        print(json.dumps({"pictures": len(pictures), "processor": time.process_time() - start}), flush=True)
 
 
 def load_engine(name: str, export: pathlib.Path):
-    """Returns an export's `Embedder` in TensorFlow or LiteRT, with one thread."""
+    """Returns an export's `Embedder` with one thread, in one of `ENGINES`."""
     if name == "tensorflow":
         limit_tensorflow()
         folder = export
@@ -62,6 +62,7 @@ def load_engine(name: str, export: pathlib.Path):
 
 
 def main() -> None:
+    """Compares the engines, or serves as the process of one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--export", required=True, help="with a lite/")
     parser.add_argument("--pictures", required=True, help="a folder")
@@ -77,36 +78,29 @@ def main() -> None:
 
 
 def compare(options, folder: str) -> None:
-    """Prints times, ratios and cosines; `folder` holds the vectors."""
-    processes = {}
+    """Prints times and ratios of the engines, and the least cosine of their vectors.
+
+    `options`: the command line's; `folder`: an empty folder, for the vectors.
+    """
+    engines = {}
     for name in ENGINES:
         command = [sys.executable, "-m", "benchmarks.picture_engines", *sys.argv[1:]]
-        command += [f"--output={folder}", f"--worker={name}"]
-        processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def answer(name: str) -> float:
-        for line in processes[name].stdout:
-            if line[0].isdigit():
-                return json.loads(line)
-        sys.exit(f"{name} ended; its message is above.")
-
-    for name in ENGINES:
-        count = answer(name)  # of pictures, the same in both
+        engines[name] = Side([*command, f"--output={folder}", f"--worker={name}"])
+    for engine in engines.values():
+        count = engine.ask(batch=BATCH)["pictures"]  # the same for both; waits until the engine has loaded
     for batch in (BATCH, 1):
-        seconds = {name: [] for name in ENGINES}
+        seconds = {name: [] for name in ENGINES}  # of each round
         for _ in range(options.rounds):
-            for name in ENGINES:
-                print(batch, file=processes[name].stdin, flush=True)
-                seconds[name].append(answer(name))
+            for name, engine in engines.items():
+                seconds[name].append(engine.ask(batch=batch)["processor"])
         ratios = [tensorflow / litert for tensorflow, litert in zip(seconds["tensorflow"], seconds["litert"])]
-        times = ", ".join(f"{name} {min(values) / count * 1e3:.2f} ms" for name, values in seconds.items())
+        times = ", ".join(f"{name} {min(rounds) / count * 1e3:.2f} ms" for name, rounds in seconds.items())
         print(f"{batch} at once: {times}; tensorflow / litert {spread(ratios)}", flush=True)
     tensorflow_vectors = np.load(f"{folder}/tensorflow.npy")
     litert_vectors = np.load(f"{folder}/litert.npy")
     print(f"cosine at least {(tensorflow_vectors * litert_vectors).sum(axis=1).min():.4f}")
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
+    for engine in engines.values():
+        engine.close()
 
 
 if __name__ == "__main__":

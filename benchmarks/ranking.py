@@ -31,12 +31,18 @@ LANGUAGES = "de fr ar hi en es ru ja sv sw".split()
 TITLES = LANGUAGES[:4]  # of the shop, by turns
 HEAD = ["collection and language", "questions", *ranking.RANKS, "FTS5, trigrams", "BM25, words"]
 EMOJI = "emoji"
+NAMES = "cldr-annotations-full", "cldr-annotations-derived-full"  # packages of emoji's names
 STAMPS = "stamps"
 FEW = 200  # titles: in a language with fewer, each title asks
 
 
 class Plain:
-    """Only FTS5, one row per caption: any of the words of the sentence, or of its trigrams."""
+    """A rival: SQLite's FTS5 with a row per caption, which finds captions with any word or trigram of a question.
+
+    Args:
+      items: the items, whose captions are kept.
+      tokenizer: FTS5's tokenizer, "unicode61" for words or "trigram".
+    """
 
     def __init__(self, items: Iterable[Item], tokenizer: str):
         self.captions: list[tuple[int, str, str]] = []  # row of the item, language, text
@@ -49,7 +55,10 @@ class Plain:
         self.database.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", rows)
 
     def ask(self, text: str, hidden: Sequence[str]) -> list[int]:
-        """Returns the rows of the ten best items by BM25, best first, without captions in the `hidden` languages."""
+        """Returns the rows of the ten best items by BM25, best first.
+
+        `text`: the question; `hidden`: languages whose captions are passed over.
+        """
         pieces = text.split()
         if self.trigrams:
             pieces = [text[begin : begin + 3] for begin in range(len(text) - 2)]
@@ -66,7 +75,13 @@ class Plain:
 
 
 def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
-    """Returns the index of the test's drawings, and the questions."""
+    """Returns (the index of the test's drawings, the questions of `emoji_questions`).
+
+    Args:
+      embedder: the model.
+      data_dir: the emoji benchmark's folder.
+      packages: the folder of the packages that it was made of, which have the names.
+    """
     from mural_tf.demo.emoji import read_emoji_names
 
     index = index_in_memory(embedder, find(IMAGES, [data_dir], "test"))
@@ -74,11 +89,11 @@ def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
     return index, emoji_questions(index, read_emoji_names(*tarballs))
 
 
-NAMES = "cldr-annotations-full", "cldr-annotations-derived-full"
-
-
 def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
-    """Returns the questions {language: [(name of a drawing, [its row])]}, of every fourth drawing."""
+    """Returns the questions {language: [(name of a drawing, [its row])]} for every fourth drawing of an index.
+
+    `names`: {language: {emoji key: its names}}, see `read_emoji_names`.
+    """
     questions: Questions = {language: [] for language in LANGUAGES}
     for row, item in list(enumerate(index.table))[::4]:
         _, _, key = item.name.rpartition("/")
@@ -90,7 +105,10 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
 
 
 def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
-    """Returns the index of the stamps, each with one title, and the questions."""
+    """Returns (the index of Tux Paint's stamps with one title each, the questions of `shop_questions`).
+
+    `embedder`: the model; `folder`: the folder of the stamps.
+    """
     stamps = read_stamps(folder)
     times = collections.Counter()
     entries = []
@@ -105,16 +123,20 @@ def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
 
 
 def title_of(row: int, texts: dict[str, str]) -> tuple[str, str]:
-    """Returns (language, text) of the one title that the stamp in a row keeps, of its titles {language: title}."""
-    turns = [*TITLES[row % len(TITLES) :], *TITLES]  # from the row's own language on
+    """Returns (language, title) of the title that the stamp in a row keeps: in the first language that it has.
+
+    The languages are `TITLES`, from another one on in each row. `texts`: the stamp's titles, {language: title}.
+    """
+    turns = [*TITLES[row % len(TITLES) :], *TITLES]
     language = next(language for language in turns if texts.get(language))
     return language, texts[language]
 
 
 def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
-    """Returns {language: [(title, [its stamp's row])]} of every third stamp, without the titles that stamps keep.
+    """Returns the questions {language: [(title, [its stamp's row])]} for every third stamp.
 
-    `stamps`: {language: title} of each stamp. In a language with fewer than `FEW` titles each stamp asks.
+    Titles that stamps keep are left out. In a language with fewer than `FEW` titles every stamp has a question.
+    `stamps`: the titles of each stamp, {language: title}.
     """
     questions: Questions = {}
     for language in LANGUAGES:
@@ -129,9 +151,14 @@ def shop_questions(stamps: Sequence[dict[str, str]]) -> Questions:
 
 
 def measure(name: str, index: Index, embedder, questions: Questions, hide: bool) -> list[list[str]]:
-    """Returns a collection's lines in the table, the cells under `HEAD`: a line per language, and their mean.
+    """Returns a collection's lines in the table, cells under `HEAD`: a line per language, and a line with their mean.
 
-    `hide`: whether captions in a question's language are hidden from it.
+    Args:
+      name: the collection's name.
+      index: the index of its items.
+      embedder: the model.
+      questions: its questions.
+      hide: whether captions in a question's language are hidden from it.
     """
     engines = [Plain(index.table, tokenizer) for tokenizer in ("trigram", "unicode61")]
     lines = []
@@ -145,20 +172,21 @@ def measure(name: str, index: Index, embedder, questions: Questions, hide: bool)
         vectors = embedder.encode_text(list(texts), progress=False, **prompt)
         captions = index.captions.encode_questions(embedder, texts)
         answers = ranking.rank_all(index, texts, vectors, captions, hidden=hidden)
-        ranks = []  # of each column, a rank per question
-        for way in ranking.WAYS:
-            ranks.append([_rank(rows, list(answer.lists[way])) for rows, answer in zip(right_rows, answers)])
-        ranks.append([_rank(rows, answer.rows.tolist()) for rows, answer in zip(right_rows, answers)])
+        ranked_rows = []  # of each column, the ranked rows for each question
+        for way in ranking.WAYS:  # the parts of the ranking
+            ranked_rows.append([list(answer.lists[way]) for answer in answers])
+        ranked_rows.append([answer.rows.tolist() for answer in answers])
         for engine in engines:
-            ranks.append([_rank(rows, engine.ask(text, hidden)) for text, rows in language_questions])
-        recalls.append(np.stack([np.mean(np.array(ranks) <= k, axis=1) for k in (1, 10)], axis=1))
+            ranked_rows.append([engine.ask(text, hidden) for text in texts])
+        ranks = np.array([list(map(_rank, right_rows, rows)) for rows in ranked_rows])  # [columns, questions]
+        recalls.append(np.stack([np.mean(ranks <= k, axis=1) for k in (1, 10)], axis=1))
         lines.append([f"{name}, {language}", str(len(language_questions)), *map(_cell, recalls[-1])])
     total = sum(map(len, questions.values()))
     return [*lines, [f"{name}, mean", str(total), *map(_cell, np.mean(recalls, axis=0))]]
 
 
 def _rank(right_rows: list[int], ranked_rows: list[int]) -> float:
-    """Returns the rank, from 1 on, of the first right row; infinity if there is no right row among the ranked."""
+    """Returns the rank, from 1 on, of the first right row among ranked rows; infinity if no right row is ranked."""
     for rank, row in enumerate(ranked_rows, 1):
         if row in right_rows:
             return rank
@@ -166,12 +194,12 @@ def _rank(right_rows: list[int], ranked_rows: list[int]) -> float:
 
 
 def _cell(shares: Sequence[float]) -> str:
-    """Returns shares in percent, "12.3 / 45.6"."""
+    """Returns shares in 0..1 as a cell in percent, "12.3 / 45.6"."""
     return " / ".join(f"{100 * share:.1f}" for share in shares)
 
 
 def build(name: str, embedder) -> tuple[Index, Questions]:
-    """Returns the index of a collection, and its questions."""
+    """Returns (the index of a collection, its questions); the flags name the folders of its files."""
     if name == EMOJI:
         return emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
     photos = pathlib.Path(FLAG["photos"].value)
@@ -184,6 +212,7 @@ def build(name: str, embedder) -> tuple[Index, Questions]:
 
 
 def main(_) -> None:
+    """Measures all collections, and writes the table after each of them."""
     from mural_lite.models import open_model
 
     embedder = open_model(FLAG["model"].value)

@@ -37,12 +37,16 @@ TURNS = ("de", "de", "fr", "de", "es", "en", "de", "tr", "ru")  # of a German sh
 
 
 def is_chosen(text: str) -> bool:
-    """Whether a name belongs to the half that has captions, which a hash decides."""
+    """Whether a picture's name belongs to the half of the pictures with captions, which a hash decides."""
     return int(hashlib.sha256(text.encode()).hexdigest(), 16) % 2 == 1
 
 
 def album(data: pathlib.Path) -> tuple[Entries, Questions]:
-    """Returns drawings of which half are named in English and the others numbered, and all words as questions."""
+    """Returns (drawings, half of which are named in English and the others numbered; all words as questions).
+
+    `data` is the folder of docs/evaluation.md. A word has at most `OF_ONE_WORD` drawings. Raises `UserError` if files
+    are missing.
+    """
     words = _words(data)
     entries: Entries = []
     rows: dict[str, list[int]] = {}  # {name of a word: rows}
@@ -58,7 +62,10 @@ def album(data: pathlib.Path) -> tuple[Entries, Questions]:
 
 
 def titles(data: pathlib.Path) -> tuple[Entries, Questions]:
-    """Returns drawings with one title in one language each, and their words in the other languages as questions."""
+    """Returns (drawings with one title in one language each, their words in the other languages as questions).
+
+    `data` is the folder of docs/evaluation.md. A word has one drawing. Raises `UserError` if files are missing.
+    """
     words = _words(data)
     entries: Entries = []
     rows: dict[str, list[int]] = {}  # {name of a word: [its drawing's row]}
@@ -87,10 +94,15 @@ def titles(data: pathlib.Path) -> tuple[Entries, Questions]:
 
 
 def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questions]:
-    """Returns photographs with one English caption each, and other captions as questions.
+    """Returns (photographs with English captions, other captions as questions).
 
-    `share`: "all"; "half", so that half of the photographs have no caption; "products", with a name of three words and
-    three captions as a description.
+    Args:
+      data: the folder of docs/evaluation.md.
+      share: the captions of the photographs. "all": the first caption of each; "half": of half of the photographs;
+        "products": the caption's first three words as a product's name, and three other captions as its description.
+
+    Raises:
+      UserError: files are missing.
     """
     pictures = read_photographs(data)
     entries: Entries = []
@@ -104,15 +116,18 @@ def photographs(data: pathlib.Path, share: str = "all") -> tuple[Entries, Questi
         entries.append((Item(photograph.number, captions=tuple(captions)), photograph.picture))
     questions: Questions = {}
     for row, photograph in enumerate(pictures):
-        for language, text in _question_captions(photograph, row % 3):
+        for language, text in _question_captions(photograph, third=row % 3):
             questions.setdefault(language, []).append((text, [row]))
     return entries, questions
 
 
 def _question_captions(photograph: Photograph, third: int) -> Iterator[tuple[str, str]]:
-    """Yields (language, caption) for a photograph of a third: 0 asks in English, 1 in `OTHERS`, 2 in Arabic."""
+    """Yields (language, caption) of a photograph's questions.
+
+    `third`: the third of the photographs to which it belongs: 0 is asked in English, 1 in `OTHERS`, 2 in Arabic.
+    """
     if third == 0 and len(photograph.english) > 4:
-        yield "en", photograph.english[4]
+        yield "en", photograph.english[4]  # the fifth, because items may have the first four
     if third == 1 and photograph.sentences:
         for language in OTHERS:
             yield language, photograph.sentences[language]
@@ -121,7 +136,7 @@ def _question_captions(photograph: Photograph, third: int) -> Iterator[tuple[str
 
 
 def _words(data: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns GCompris' words, {language: {name of a word: word}}."""
+    """Returns GCompris' words, {language: {name of a word: word}}; raises `UserError` if their file is missing."""
     path = data / WORDS[0]
     if not path.is_file():
         raise UserError(f"{path} does not exist: docs/evaluation.md says how to get it.")
@@ -133,7 +148,10 @@ def _words(data: pathlib.Path) -> dict[str, dict[str, str]]:
 
 
 def _drawings(data: pathlib.Path, words: dict[str, dict[str, str]]) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yields (path, name of the word) of the drawings whose titles are an English word of GCompris."""
+    """Yields (path, name of the word) of each drawing whose title is an English word of GCompris.
+
+    `words`: see `_words`. Raises `UserError` if the drawings are missing.
+    """
     folder = data / DRAWINGS
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist: apt-get download openclipart-png, dpkg -x openclipart-png_*.deb it.")
@@ -147,12 +165,15 @@ def _drawings(data: pathlib.Path, words: dict[str, dict[str, str]]) -> Iterator[
 
 
 def _title(path: pathlib.Path) -> str:
-    """Returns a file's name in words: "hammer_2.png" is "hammer"."""
+    """Returns the title that a drawing's file name says: "hammer" for "hammer_2.png"."""
     return re.sub(r"\s*\d.*", "", re.sub("[_-]+", " ", path.stem.lower())).strip()
 
 
 def _questions(words: dict[str, dict[str, str]], rows: dict[str, list[int]]) -> Questions:
-    """Returns the words of all languages as questions, with the rows of their drawings, {name of a word: rows}."""
+    """Returns the words that have drawings, in all languages, as questions.
+
+    `words`: see `_words`; `rows`: {name of a word: rows of its drawings}.
+    """
     questions = {}
     for language, texts in words.items():
         questions[language] = [(texts[name], right_rows) for name, right_rows in rows.items() if texts.get(name)]

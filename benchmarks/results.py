@@ -30,37 +30,52 @@ TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\w:,]+)
 
 
 def table(path: pathlib.Path, rows: str | None = None, columns: str | None = None) -> str:
-    """Returns a file's table in Markdown; `rows` and `columns` as a page's comment has them.
+    """Returns a .csv file's table in Markdown, in which columns of numbers are aligned at their end.
 
-    Columns of numbers are aligned at their end, except the first column.
+    Args:
+      path: the file.
+      rows: the first cells of the rows to show, as a page's comment has them: "ALIGN|MURAL"; `None`: all rows.
+      columns: the columns to show, as a page's comment has them: "0,2,other_file:1"; `None`: all columns.
     """
     head, lines = _lines(path)
     if rows:
         by_name = {line[0]: line for line in lines}
         lines = [by_name[row] for row in rows.split("|")]
-    indices = list(range(len(head)))
     if columns:
-        indices = []
-        for column in columns.split(","):
-            file, _, number = column.rpartition(":")
-            index = int(number)
-            if file:  # its column is put behind the others
-                other_head, other_lines = _lines(path.with_name(f"{file}.csv"))
-                cells = {line[0]: line[index] for line in other_lines}
-                lines = [[*line, cells[line[0]]] for line in lines]
-                head = [*head, other_head[index]]
-                index = len(head) - 1
-            indices.append(index)
-    rule = []
-    for index in indices:
-        is_number = all(re.match(r"[-–\d]|$", line[index]) for line in lines)
-        rule.append("---:" if is_number and index > 0 else "---")
-    titles, *cell_lines = [[line[index] for index in indices] for line in (head, *lines)]
+        shown = [_column(column, path, head, lines) for column in columns.split(",")]
+    else:
+        shown = list(zip(head, *lines))
+    rule = ["---"]
+    for _, *cells in shown[1:]:
+        is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)
+        rule.append("---:" if is_number else "---")
+    titles, *cell_lines = zip(*shown)
     return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *cell_lines))
 
 
+def _column(column: str, path: pathlib.Path, head: list[str], lines: list[list[str]]) -> list[str]:
+    """Returns [title, cell of each line] of a column: "2", or "other_file:2" for the cells of that file's lines.
+
+    Args:
+      column: the column, as a page's comment has it.
+      path: the table's file, next to which other files lie.
+      head: the titles of the table's columns.
+      lines: the cells of the table's lines; a line of another file is found by its first cell.
+    """
+    file, _, number = column.rpartition(":")
+    index = int(number)
+    if not file:
+        return [line[index] for line in (head, *lines)]
+    other_head, other_lines = _lines(path.with_name(f"{file}.csv"))
+    cells = {line[0]: line[index] for line in other_lines}
+    return [other_head[index], *(cells[line[0]] for line in lines)]
+
+
 def _lines(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns (titles of the columns, lines of cells) of a file; lines per seed become their means."""
+    """Returns (titles of the columns, cells of each line) of a .csv file.
+
+    Of a file with a line per seed, it returns the means over seeds, without the columns seed and commit.
+    """
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     if head[1:3] == ["seed", "commit"]:
@@ -69,11 +84,14 @@ def _lines(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
-    """Returns one line for each first cell, with the means of the cells behind seed and commit."""
-    by_name: dict[str, list[list[str]]] = {}
-    for name, _, _, *cells in lines:
-        by_name.setdefault(name, []).append(cells)
-    return [[name, *map(_mean_and_deviation, zip(*seeds))] for name, seeds in by_name.items()]
+    """Returns a line for each method: its name, and "mean ± standard deviation" over its seeds in each column.
+
+    `lines`: (method, seed, commit, further cells) of each method and seed.
+    """
+    seeds_of: dict[str, list[list[str]]] = {}  # {method: the cells of each seed}
+    for method, _, _, *cells in lines:
+        seeds_of.setdefault(method, []).append(cells)
+    return [[method, *map(_mean_and_deviation, zip(*seeds))] for method, seeds in seeds_of.items()]
 
 
 def _mean_and_deviation(cells: tuple[str, ...]) -> str:
@@ -95,7 +113,10 @@ def _mean_and_deviation(cells: tuple[str, ...]) -> str:
 
 
 def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
-    """Writes a file of docs/results from {column: cell} of each line; the longest line names the columns."""
+    """Writes a .csv file from {column: cell} of each line.
+
+    The line with the most cells names the columns; a cell that another line lacks is empty.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(max(rows, key=len)), restval="", lineterminator="\n")
     writer.writeheader()
@@ -103,23 +124,44 @@ def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
     write_whole(path, text.getvalue())
 
 
+def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    """Returns {column: cell} of each line of a .csv file; [] if there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def add_row(path: pathlib.Path, row: dict[str, object]) -> None:
+    """Adds a line, {column: cell}, to a .csv file; if there is no such file, it is made, with the columns of `row`."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def rendered(text: str) -> str:
-    """Returns a page with the tables that its comments name."""
+    """Returns a page's text with the tables that its comments name, made of the files as they are now."""
     return TABLE.sub(lambda match: match[1] + table(RESULTS / f"{match[2]}.csv", match[3], match[4]), text)
 
 
 def main() -> int:
-    """Writes the pages, or checks them; returns the exit code."""
-    differ = []
+    """Writes tables into the pages, or only checks them, and prints the pages that differ; returns the exit code."""
+    only_checks = "--check" in sys.argv
+    exit_code = 0
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]:
         text = path.read_text(encoding="utf-8")
-        if rendered(text) != text:
-            differ.append(path)
-            if "--check" not in sys.argv:
-                path.write_text(rendered(text), encoding="utf-8")
-    for path in differ:
+        new_text = rendered(text)
+        if new_text == text:
+            continue
         print(path.relative_to(ROOT))
-    return int("--check" in sys.argv and bool(differ))
+        if only_checks:
+            exit_code = 1
+        else:
+            path.write_text(new_text, encoding="utf-8")
+    return exit_code
 
 
 if __name__ == "__main__":

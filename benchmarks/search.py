@@ -39,31 +39,31 @@ QUESTION = "red umbrella"
 
 
 def make_vectors(count: int, size: int, seed: int = 0) -> np.ndarray:
-    """Returns synthetic vectors, float16 [count, size], L2-normalised."""
+    """Returns synthetic vectors, float16 [count, size], L2-normalised and in clusters of about a hundred."""
     random = np.random.default_rng(seed)
     centres = random.standard_normal((max(1, count // 100), 64), dtype=np.float32)
-    matrix = random.standard_normal((64, size), dtype=np.float32) / 8.0
-    drawn = np.empty((count, size), np.float16)
-    for begin in range(0, count, 50_000):
-        block = drawn[begin : begin + 50_000]
-        latents = centres[random.integers(len(centres), size=len(block))]
+    matrix = random.standard_normal((64, size), dtype=np.float32) / 8.0  # 8: the root of 64, so that sizes stay
+    vectors = np.empty((count, size), np.float16)
+    for begin in range(0, count, 50_000):  # a part at a time, because float32 takes twice the memory
+        part = vectors[begin : begin + 50_000]
+        latents = centres[random.integers(len(centres), size=len(part))]
         latents = latents + 0.6 * random.standard_normal(latents.shape, dtype=np.float32)
-        vectors = latents @ matrix + 0.3 * random.standard_normal(block.shape, dtype=np.float32)
-        block[:] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return drawn
+        noisy = latents @ matrix + 0.3 * random.standard_normal(part.shape, dtype=np.float32)
+        part[:] = noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+    return vectors
 
 
 def caption(number: int) -> str:
-    """Returns the caption of the item with a number, four words."""
+    """Returns the caption of the item with a number, four words: "a green balloon 1"."""
     return f"a {COLOURS[number % 8]} {THINGS[number // 8 % 10]} {number:x}"
 
 
 class Steps(list):
-    """Lines of the table: (step, seconds, processor seconds, peak memory), texts."""
+    """Lines of the table: (name of a step, seconds, processor seconds, peak memory), all of them texts."""
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Adds and prints how long the block took, its processor seconds, and the most memory its process had."""
+        """Times the block of a `with`, and adds and prints its line: the peak memory is the whole process's."""
         start = time.perf_counter()
         processor_start = time.process_time()
         yield
@@ -77,18 +77,24 @@ class Steps(list):
 
 
 def _short(seconds: float) -> str:
-    """Returns a number with three digits or, from a thousand on, without decimals."""
+    """Returns seconds as text, with three digits or, from a thousand on, without decimals."""
     return f"{seconds:.3g}" if seconds < 1000 else f"{seconds:,.0f}"
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
-    """Times making the index or, if it exists, finding that nothing is new."""
+    """Returns the lines for making the index or, if it exists, for finding that nothing is new.
+
+    Args:
+      folder: the folder with the vectors, rows.npy, and with the index.
+      captions: whether each item has a caption.
+    """
     steps = Steps()
     is_new = not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
     def items():
+        """Yields (item, its vector)."""
         for number, vector in enumerate(vectors):
             item_captions = (("en", caption(number)),) if captions else ()
             yield Item(f"{number}.jpg", captions=item_captions, fields={"price": str(number % 1000)}), vector
@@ -100,7 +106,7 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def ask(folder: pathlib.Path, captions: bool) -> Steps:
-    """Times opening the index and asking."""
+    """Returns the lines for opening the index and for questions; for the arguments see `build`."""
     steps = Steps()
     with steps.step("opened"):
         index = load_index(folder / "index")
@@ -117,7 +123,7 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
-    """Times opening the index when its matrix is gone."""
+    """Returns the line for opening the index after its matrix was removed; `captions` is unused."""
     steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
     with steps.step("opened, the matrix made again"):
@@ -126,7 +132,7 @@ def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Times NumPy, which multiplies all vectors in memory."""
+    """Returns the lines of NumPy, which multiplies a question with all vectors in memory; `captions` is unused."""
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
         vectors = np.load(folder / "rows.npy").astype(np.float32)
@@ -139,7 +145,10 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Times SQLite, which keeps names and vectors in one table and reads all of it for a question."""
+    """Returns the lines of SQLite, which keeps names and vectors in one table and reads all of it for a question.
+
+    With `captions` come the lines of its FTS5, which finds captions by their trigrams. `folder`: see `build`.
+    """
     steps = Steps()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
     with contextlib.closing(sqlite3.connect(folder / "alone.sqlite")) as database:
@@ -168,6 +177,7 @@ def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def main() -> None:
+    """Measures each step in a process of its own, and writes the table after each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=256)

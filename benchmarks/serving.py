@@ -36,13 +36,11 @@ SINGLES = 200  # requests
 
 
 def write_inputs(folder: pathlib.Path) -> None:
-    """Writes the inputs of both sides: texts.txt, vocabulary.txt, images/*.jpg."""
+    """Writes the inputs of both sides into a folder: texts.txt, vocabulary.txt and images/*.jpg."""
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
-    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
-    sentences = [part for part in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
+    sentences = english_sentences()
     texts = [sentences[i] for i in np.random.default_rng(0).permutation(len(sentences))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     save_vocabulary(build_vocabulary(texts, 8000, lower_case=True), folder / "vocabulary.txt")
@@ -55,8 +53,19 @@ def write_inputs(folder: pathlib.Path) -> None:
     print(f"{len(texts)} sentences of {statistics.mean(len(text.split()) for text in texts):.1f} words on average")
 
 
+def english_sentences() -> list[str]:
+    """Returns the plain sentences, of 10 to 302 characters, of the language reference that comes with Python."""
+    topics = "\n\n".join(pydoc_data.topics.topics.values())
+    prose = re.sub(r"[*`]|\n(?! *\n)", " ", topics)  # without marks, a paragraph per line
+    sentences = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
+    return [sentence for sentence in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", sentence)]
+
+
 def build(folder: pathlib.Path) -> pathlib.Path:
-    """Exports EfficientNet-B0 and BERT-base with random weights; returns the export's folder."""
+    """Exports EfficientNet-B0 and BERT-base with random weights, and returns the export's folder.
+
+    `folder` has the vocabulary.txt of `write_inputs`, and gets the export.
+    """
     from mural_lite.config import base_config
     from mural_tf.export.saved_model import export_model
     from mural_tf.models.build import build_model
@@ -73,7 +82,12 @@ def build(folder: pathlib.Path) -> pathlib.Path:
 
 
 class Ours:
-    """An export's two signatures, from the wire's bytes on."""
+    """The encoders of an export, which take texts and JPEG bytes as a server gets them.
+
+    Args:
+      inputs: unused; PyTorch's side needs it.
+      export: the export's folder.
+    """
 
     def __init__(self, inputs: pathlib.Path, export: str):
         import tensorflow as tf
@@ -84,14 +98,22 @@ class Ours:
         self._loaded = {name: tf.saved_model.load(f"{export}/{name}_encoder/1") for name in ("text", "image")}
 
     def encode(self, case: str, items: list, setting: str) -> None:
-        """Encodes a batch of the case "text" or "image"."""
+        """Encodes a batch, to be timed.
+
+        `case`: "text" or "image"; `items`: texts, or bytes of JPEG files; `setting` changes only PyTorch's side.
+        """
         signature = self._loaded[case].signatures["serving_default"]
         argument = {"text": "text", "image": "image_bytes"}[case]
         signature(**{argument: self._constant(items)})["embedding"].numpy()
 
 
 class PyTorch:
-    """`AlignModel` in a setting: a dtype, then perhaps "+channels_last"."""
+    """The encoders of `AlignModel` with random weights, and its processors, in any of `SETTINGS`.
+
+    Args:
+      inputs: the folder of `write_inputs`, for its vocabulary.
+      export: unused; our side needs it.
+    """
 
     def __init__(self, inputs: pathlib.Path, export: str):
         import torch
@@ -108,7 +130,10 @@ class PyTorch:
         self._model = AlignModel(AlignConfig(vision_config=vision, text_config=text, projection_dim=320)).eval()
 
     def encode(self, case: str, items: list, setting: str) -> None:
-        """Encodes a batch of the case "text" or "image" (JPEG bytes) in one of `SETTINGS`, to be timed."""
+        """Encodes a batch, to be timed.
+
+        `case`: "text" or "image"; `items`: texts, or bytes of JPEG files; `setting`: one of `SETTINGS`.
+        """
         torch = self._torch
         layout = torch.contiguous_format
         if "channels_last" in setting:
@@ -132,11 +157,21 @@ class PyTorch:
 
 
 def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
-    """Runs one side in a process of its own: times the requests of standard input, a JSON object per line."""
+    """Serves one side in this process: it encodes items for each request and answers with the seconds.
+
+    A request is a line of JSON on standard input: {"case": "text" or "image", "setting": one of `SETTINGS`, "singles":
+    0 for all items in batches, else the number of items, encoded one by one}. The answer, on standard output, is
+    {"times": seconds of each batch, "items": the number of all items}.
+
+    Args:
+      side: "ours" or "pytorch".
+      inputs: the folder of `write_inputs`.
+      export: the export's folder.
+    """
     encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
     texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}
-    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single items}
+    for line in sys.stdin:
         request = json.loads(line)
         items = all_items[request["case"]]
         size = BATCH
@@ -146,14 +181,18 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
             end = request["singles"]
         times = []
         for begin in range(0, end, size):
-            part = items[begin % len(items) :][:size]
-            elapsed, _ = seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))
+            start = begin % len(items)  # there may be fewer items than single requests
+            batch = items[start : start + size]
+            elapsed, _ = seconds(functools.partial(encoder.encode, request["case"], batch, request["setting"]))
             times.append(elapsed)
         print(json.dumps({"times": times, "items": len(items)}), flush=True)
 
 
 def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> None:
-    """Prints items/s at the batch size, ratios over the rounds, and single-request latency of both sides."""
+    """Prints items per second in batches, ratios over the rounds, and latency of single requests, of both sides.
+
+    `folder`: the folder of `write_inputs`; `arguments`: the command line's.
+    """
     sides = {}
     for name, python in (("ours", sys.executable), ("pytorch", arguments.pytorch)):
         command = [python, "-m", "benchmarks.serving", f"--side={name}", f"--inputs={folder}", f"--export={export}"]
@@ -165,7 +204,10 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
 
 
 def compare_case(case: str, sides: dict[str, Side], rounds: int) -> None:
-    """Prints the lines of a case, "text" or "image"; PyTorch has its quickest setting."""
+    """Prints the lines of a case, "text" or "image", with PyTorch in its quickest setting.
+
+    `sides`: {"ours" or "pytorch": the process that answers}; each has its turn in each of the `rounds`.
+    """
     sides["ours"].ask(case=case, setting="", singles=0)  # it warms up
     setting = quickest_setting(case, sides["pytorch"])
     answers: dict[str, list[dict]] = {name: [] for name in sides}
@@ -184,10 +226,10 @@ def compare_case(case: str, sides: dict[str, Side], rounds: int) -> None:
 
 
 def quickest_setting(case: str, pytorch: Side) -> str:
-    """Returns the setting of `SETTINGS` in which PyTorch takes the fewest seconds; some are for images only."""
+    """Returns the setting of `SETTINGS` in which PyTorch takes the fewest seconds for all items of a case."""
     elapsed = {}
     for setting in SETTINGS:
-        if case == "text" and "+" in setting:
+        if case == "text" and "+" in setting:  # "+channels_last" is a layout of images
             continue
         pytorch.ask(case=case, setting=setting, singles=0)  # the first is slower
         elapsed[setting] = sum(pytorch.ask(case=case, setting=setting, singles=0)["times"])
@@ -195,6 +237,7 @@ def quickest_setting(case: str, pytorch: Side) -> str:
 
 
 def main() -> None:
+    """Compares the sides, or serves as one side's process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)

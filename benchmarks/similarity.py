@@ -35,10 +35,10 @@ MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": 
 
 
 def places(languages: list[str]) -> np.ndarray:
-    """Returns the places of languages, float64 [L, 3], points on the unit sphere; NaN for unknown places.
+    """Returns the places of L languages, float64 [L, 3], points on the unit sphere; an unknown place is NaN.
 
     URIEL has, for each language, the distances to fixed points, as shares of half the Earth's circumference: a
-    language's vector x solves `points @ x = cos(π distance)`.
+    language's place x solves `points @ x = cos(π distance)`.
     """
     import lang2vec.lang2vec as uriel
     from langcodes import Language
@@ -46,7 +46,7 @@ def places(languages: list[str]) -> np.ndarray:
     available = uriel.available_uriel_languages()
     code_of = {}
     for tag in languages:
-        for code in (Language.get(tag).to_alpha3(), MACRO.get(tag)):  # the second if both are known
+        for code in (Language.get(tag).to_alpha3(), MACRO.get(tag)):  # MACRO's if URIEL has both
             if code in available:
                 code_of[tag] = code
     features = uriel.get_features(list(code_of.values()), "geo", header=True)
@@ -54,7 +54,7 @@ def places(languages: list[str]) -> np.ndarray:
     positions = np.full((len(languages), 3), np.nan)
     for row, tag in enumerate(languages):
         distances = features.get(code_of.get(tag), ["--"])
-        if "--" not in distances:
+        if "--" not in distances:  # URIEL's sign for an unknown distance
             cosines = np.cos(np.pi * np.array(distances, float))  # [P]
             vector, *_ = np.linalg.lstsq(points, cosines, rcond=None)  # [3]
             positions[row] = vector / np.linalg.norm(vector)
@@ -62,7 +62,10 @@ def places(languages: list[str]) -> np.ndarray:
 
 
 def _points(names: list[str]) -> np.ndarray:
-    """Returns the points that URIEL's names say, such as "GEOLOC_12_-34", float64 [P, 3] on the unit sphere."""
+    """Returns the points of P names of URIEL, float64 [P, 3] on the unit sphere.
+
+    A name has the latitude and the longitude in degrees: "GEOLOC_12_-34".
+    """
     latitudes = []
     longitudes = []
     for name in names:
@@ -75,14 +78,19 @@ def _points(names: list[str]) -> np.ndarray:
 
 
 def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
-    """Returns (correlation, one-sided p) of two symmetric matrices [L, L], taken above their diagonals.
+    """Returns Mantel's test of two matrices: (correlation of their entries above the diagonal, one-sided p).
 
-    p is the probability of as large a correlation when the languages of `left` are shuffled. With `fixed`, a third such
-    matrix, it is the partial correlation (Smouse et al., 1986).
+    p is the probability of as large a correlation when the languages of `left` are shuffled.
+
+    Args:
+      left, right: symmetric matrices, [L, L].
+      fixed: a third such matrix, for the partial correlation with it held fixed (Smouse et al., 1986).
+      seed: the seed of the shuffling.
     """
     upper = np.triu_indices(len(left), 1)
 
     def correlation(matrix: np.ndarray) -> float:
+        """Returns the correlation, or partial correlation, of a matrix with `right`."""
         if fixed is None:
             return float(np.corrcoef([matrix[upper], right[upper]])[0, 1])
         table = np.corrcoef([matrix[upper], right[upper], fixed[upper]])
@@ -92,53 +100,65 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
     measured = correlation(left)
     generator = np.random.default_rng(seed)
     orders = (generator.permutation(len(left)) for _ in range(PERMUTATIONS))
-    larger = sum(correlation(left[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
-    return measured, (larger + 1) / (PERMUTATIONS + 1)
+    # 1e-12: equal correlations may differ by rounding. The order as it is counts as a permutation, too.
+    as_large = sum(correlation(left[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
+    return measured, (as_large + 1) / (PERMUTATIONS + 1)
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns the percentage of languages whose most similar language is of their family, and the percentage by chance.
+    """Returns how many languages have a most similar language of their family: (percent, percent by chance).
 
-    `similarity`: [L, L]. Languages without a relative do not count; (nan, nan) if no language has a relative.
+    Languages without a relative do not count; without any relatives it returns (nan, nan).
+
+    Args:
+      similarity: the languages' similarities, [L, L].
+      families: the languages' families, L names.
     """
-    same = np.array(families)[:, None] == np.array(families)  # [L, L]
-    np.fill_diagonal(same, False)
-    with_relative = same.any(axis=1)  # [L]
+    are_relatives = np.array(families)[:, None] == np.array(families)  # [L, L]
+    np.fill_diagonal(are_relatives, False)
+    has_relative = are_relatives.any(axis=1)  # [L]
     to_others = similarity.copy()
     np.fill_diagonal(to_others, -np.inf)
-    hits = same[np.arange(len(same)), np.argmax(to_others, axis=1)]
-    by_chance = same[with_relative].sum(axis=1).mean() / (len(same) - 1)
-    return 100 * float(hits[with_relative].mean()), 100 * float(by_chance)
+    is_hit = are_relatives[np.arange(len(families)), np.argmax(to_others, axis=1)]  # [L]
+    by_chance = are_relatives[has_relative].sum(axis=1).mean() / (len(families) - 1)
+    return 100 * float(is_hit[has_relative].mean()), 100 * float(by_chance)
 
 
 def rank(similarity: np.ndarray, language: int, partner: int) -> int:
-    """Returns the rank, from 1, of `partner` among the others by their similarity to `language`; equals rank last."""
+    """Returns the rank, from 1 on, of a language's partner among all other languages by their similarity to it.
+
+    The partner comes after all that are equally similar.
+
+    Args:
+      similarity: the languages' similarities, [L, L].
+      language, partner: their rows.
+    """
     to_others = np.delete(similarity[language], language)
     return int((to_others >= similarity[language, partner]).sum())
 
 
 def measure(path: str) -> dict[str, str]:
-    """Returns the table's entries, {column: cell}, for one similarity.csv."""
+    """Returns the table's cells for a similarity.csv, {column: text}; raises `UserError` for too few languages."""
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     all_tags = head[1:]
-    located = places(all_tags)
-    rows, without_place = _compared(all_tags, located)
+    positions = places(all_tags)
+    rows, without_place = _compared(all_tags, positions)
     if len(rows) < 4:
         raise UserError(f"{path}: {len(rows)} languages have a family and a place; at least four are needed.")
     print(f"{path}: {len(rows)} of {len(all_tags)} languages; without a place: {', '.join(without_place) or 'none'}")
     tags = [all_tags[row] for row in rows]
     matrix = np.array([line[1:] for line in lines], float)[np.ix_(rows, rows)]  # [L, L]
-    located = located[rows]  # [L, 3]
+    positions = positions[rows]  # [L, 3]
     families = list(map(family_of, tags))
-    same = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
-    near = -np.arccos(np.clip(located @ located.T, -1, 1))  # [L, L]
+    same_family = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
+    nearness = -np.arccos(np.clip(positions @ positions.T, -1, 1))  # [L, L], negated great-circle distances
     cells = {"languages": f"{len(rows)}"}
     correlations = {
-        "family": mantel(matrix, same),
-        "nearness": mantel(matrix, near),
-        "family, nearness fixed": mantel(matrix, same, fixed=near),
-        "nearness, family fixed": mantel(matrix, near, fixed=same),
+        "family": mantel(matrix, same_family),
+        "nearness": mantel(matrix, nearness),
+        "family, nearness fixed": mantel(matrix, same_family, fixed=nearness),
+        "nearness, family fixed": mantel(matrix, nearness, fixed=same_family),
     }
     for name, (correlation, p) in correlations.items():
         cells[name] = f"{correlation:.3f}"
@@ -149,17 +169,21 @@ def measure(path: str) -> dict[str, str]:
     return cells | _ranks_of_named(tags, matrix)
 
 
-def _compared(tags: list[str], located: np.ndarray) -> tuple[list[int], list[str]]:
-    """Returns (the rows of languages that are compared, the tags of others that have no place).
+def _compared(tags: list[str], positions: np.ndarray) -> tuple[list[int], list[str]]:
+    """Returns (the rows of the languages that are compared, the tags of languages without a place).
 
-    `located`: what `places` returns for the tags. A variant such as "pt-BR" counts by its language's plain tag only.
+    Left out are also variants such as "pt-BR", constructed languages and creoles.
+
+    Args:
+      tags: the languages, L tags.
+      positions: their places, [L, 3], see `places`.
     """
     rows = []
     without_place = []
     for row, tag in enumerate(tags):
         if "-" in tag:
             continue
-        if np.isnan(located[row]).any():
+        if np.isnan(positions[row]).any():
             without_place.append(tag)
         elif family_of(tag) not in ("Constructed", "Creoles"):
             rows.append(row)
@@ -167,9 +191,9 @@ def _compared(tags: list[str], located: np.ndarray) -> tuple[list[int], list[str
 
 
 def _ranks_of_named(tags: list[str], matrix: np.ndarray) -> dict[str, str]:
-    """Returns {column: cell} with the ranks of the pairs in `NAMED`; a pair without both languages has an empty cell.
+    """Returns {column: "12 and 3"} of the pairs in `NAMED`, the rank of the second for the first, and of the first.
 
-    `matrix`: the similarities [L, L] of the languages `tags`.
+    A pair has an empty cell if a language is missing. `matrix`: the similarities, [L, L], of the languages `tags`.
     """
     cells = {}
     for pair in NAMED:

@@ -9,7 +9,11 @@ from PIL import Image
 
 
 def read_stamps(folder: pathlib.Path) -> list[tuple[str, bytes, dict[str, str]]]:
-    """Returns each stamp: (file name of the picture, square PNG on white, {language: caption})."""
+    """Returns (file name of the picture, bytes of a square PNG on white, {language: caption}) of each stamp.
+
+    `folder` holds a .txt file next to each .png file, its first line the English caption and the others as in
+    "de.utf8=Ein Apfel". Letters, coins and signs, in folders "symbols", are left out.
+    """
     stamps = []
     for path in sorted(folder.rglob("*.txt")):
         picture = path.with_suffix(".png")
@@ -17,8 +21,9 @@ def read_stamps(folder: pathlib.Path) -> list[tuple[str, bytes, dict[str, str]]]
             continue
         with Image.open(picture) as image:
             image = image.convert("RGBA")
-        square = Image.new("RGBA", (max(image.size),) * 2, "white")
-        square.alpha_composite(image, tuple((square.width - side) // 2 for side in image.size))
+        side = max(image.size)
+        square = Image.new("RGBA", (side, side), "white")
+        square.alpha_composite(image, ((side - image.width) // 2, (side - image.height) // 2))
         encoded = io.BytesIO()
         square.convert("RGB").save(encoded, "PNG")
         english, *others = path.read_text(encoding="utf-8").splitlines()

@@ -78,6 +78,12 @@ COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown 
     "processor_seconds_per_step": ("processor seconds a step", 3),
     "processor_seconds": ("processor seconds", 0),
 }
+GROUPS = {  # {beginning of the columns' names: languages}
+    "well": WELL_RESOURCED,
+    "under": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT),
+    "none": HELD_OUT,
+    "en": ("en",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +101,22 @@ class Run:
     source: pathlib.Path | None
     models: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
+    @property
+    def needed_workdirs(self) -> set[pathlib.Path]:
+        """The folders of the runs that must be trained before this run."""
+        return {self.source, *self.models.values()} - {None}
+
 
 def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
     """Returns the runs of a method's stages in their order, each after the runs of the models that it needs.
 
     Methods that begin with the same stages share these stages' folders.
+
+    Args:
+      stages: the method's stages.
+      seed: the seed of all of these runs.
+      scale: the share of the full budget, 1.0 for all of it.
+      folder: the folder of the runs; a run has a folder in its `seed0/`, `seed1/`, ….
     """
     runs = []
     names = []
@@ -112,7 +129,7 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
             models[field] = model_runs[-1].workdir
         names.append(stage_folder(stage, scale))
         name = "+".join(names)
-        if len(name) > 240:  # file systems allow 255
+        if len(name) > 240:  # file systems allow 255, and the log's name is longer; the hash tells cut names apart
             name = f"{name[:200]}+{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         runs.append(Run(stage, seed, folder / f"seed{seed}" / name, source, models))
         source = runs[-1].workdir
@@ -120,10 +137,13 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
 
 
 def stage_folder(stage: Stage, scale: float) -> str:
-    """Returns a folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
+    """Returns the name of a stage's folder, which tells its configuration, its steps and its settings.
+
+    An example is "emoji_mural-1100,image_text_languages=en". `scale` is the share of the full budget.
+    """
     config = stage.config.replace(":", "_")
     parts = [f"{config}-{step_count(stage, scale)}"]
-    for name, value in dict(stage.overrides).items():
+    for name, value in dict(stage.overrides).items():  # a field that is set twice has the last value
         values = value if isinstance(value, tuple) else (value,)
         field = name.split(".")[-1]
         parts.append(f"{field}={'-'.join(map(str, values))}")
@@ -137,54 +157,72 @@ def stage_folder(stage: Stage, scale: float) -> str:
 
 
 def execute(runs: Iterable[Run], jobs: int, perform: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `perform` for every run, `jobs` at a time, all first stages before the second stages.
+    """Performs runs in threads, each run after the runs that it needs, and returns the runs that failed.
 
-    `after` is called after each run. Returns the runs that ended with a `UserError`, which is printed; runs that start
-    from these are left out.
+    A run fails if `perform` raises `UserError`, which is printed. Runs that need a failed run are left out.
+
+    Args:
+      runs: the runs, in any order.
+      jobs: the number of threads.
+      perform: trains and measures a run; it is called in one of the threads.
+      after: is called in this thread, after each run that has not failed.
     """
-    ended = {None}  # workdirs; `None` is the source of first stages
-    failed = []
+    trained_workdirs: set[pathlib.Path] = set()
+    failed_runs = []
     waiting = list(runs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        while ready := [run for run in waiting if {run.source, *run.models.values()} <= ended]:
+        while ready := [run for run in waiting if run.needed_workdirs <= trained_workdirs]:
             waiting = [run for run in waiting if run not in ready]
             run_of = {pool.submit(perform, run): run for run in ready}
             for future in concurrent.futures.as_completed(run_of):
+                run = run_of[future]
                 try:
                     future.result()
                 except UserError as error:
                     print(f"Failed, the others go on: {error}", flush=True)
-                    failed.append(run_of[future])
+                    failed_runs.append(run)
                 else:
-                    ended.add(run_of[future].workdir)
+                    trained_workdirs.add(run.workdir)
                     after()
-    return failed
+    return failed_runs
 
 
 def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> None:
-    """Trains a run if it is not trained yet."""
-    if not (run.workdir / "summary.json").exists():
-        start = time.monotonic()
-        seconds = call(command(run, scale, data, held_out_names), log_of(run))
-        if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
-            raise UserError(f"{run.workdir} was stopped; the same command goes on.")
-        (run.workdir / SECONDS).write_text(f"{seconds:.0f}", encoding="utf-8")
-        minutes = (time.monotonic() - start) / 60
-        print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
+    """Trains and evaluates a run if it is not trained yet, and keeps the processor seconds that it took.
+
+    Args:
+      run: the run.
+      scale: the share of the full budget.
+      data: the benchmark's folder.
+      held_out_names: whether the benchmark was built with held-out names.
+
+    Raises:
+      UserError: the run's command failed or was stopped.
+    """
+    summary = run.workdir / "summary.json"
+    if summary.exists():
+        return
+    start = time.monotonic()
+    processor_seconds = call(command(run, scale, data, held_out_names), log_of(run))
+    if not summary.exists():  # a run that got SIGTERM has saved and ends as usual
+        raise UserError(f"{run.workdir} was stopped; the same command goes on.")
+    (run.workdir / SECONDS).write_text(f"{processor_seconds:.0f}", encoding="utf-8")
+    minutes = (time.monotonic() - start) / 60
+    print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
 
 def translate(run: Run, data: str) -> None:
-    """Measures a run's translation if it is not measured yet."""
+    """Measures by `benchmarks.translation` how a run's model translates, if that is not measured yet."""
     file = translation_file(run.workdir)
     if not file.exists():
         call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
 def ask_in_english(run: Run, data: str) -> None:
-    """Measures a model with all texts translated into English, word by word, if it is not measured yet."""
+    """Evaluates a run's model on texts that were translated into English word by word, if that is not done yet."""
     report = english_report(run.workdir)
     if not report.exists():
-        output = report.parents[1]
+        output = report.parents[1]  # the command adds "evaluation/" and the report's name
         options = [f"--model={run.workdir}", f"--data_dir={data}", "--benchmark=emoji", f"--output={output}"]
         options.append(f"--protocol.translations={folder_of(run, 'in_english.tsv')}")
         call([sys.executable, "run_evaluate.py", *options], log_of(run))
@@ -206,7 +244,10 @@ def log_of(run: Run) -> pathlib.Path:
 
 
 def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> list[str]:
-    """Returns the command line of a run."""
+    """Returns the command that trains a run: run_pretrain.py for a first stage, else run_finetune.py.
+
+    For the arguments see `train`.
+    """
     stage = run.stage
     file, *arguments = stage.config.split(":", 1)
     if stage.words:
@@ -224,9 +265,13 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
 
 
 def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> dict[str, object]:
-    """Returns {field: value} of the configuration's fields that a run sets on its command line."""
+    """Returns {"train.steps": 1400, …}: the fields of the configuration that a run's command line sets.
+
+    For the arguments see `train`.
+    """
     stage = run.stage
     steps = step_count(stage, scale)
+    # Runs of a small budget have few steps: they, too, log several times and save at least once.
     fields = {
         "seed": run.seed,
         "data.directory": data,
@@ -242,7 +287,7 @@ def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> di
         fields["data.source"] = "records"
         fields["data.directory"] = str(folder_of(run, stage.data))
     if stage.data.endswith("translated"):
-        fields["data.image_text_languages"] = ()
+        fields["data.image_text_languages"] = ()  # captions in every language
     fields.update(stage.overrides)
     for field, workdir in run.models.items():
         fields[field] = str(workdir)
@@ -254,12 +299,19 @@ def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> di
 
 
 def folder_of(run: Run, name: str) -> pathlib.Path:
-    """Returns the folder of a variant of the benchmark's data, which all runs of a table share."""
+    """Returns the folder of a variant of the benchmark's data: `name` in the folder of the table's runs."""
     return run.workdir.parents[1] / name
 
 
 def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> None:
-    """Makes the variant of the benchmark's data that `Stage.data` calls `name`."""
+    """Writes a variant of the benchmark's data.
+
+    Args:
+      name: the variant, as `Stage.data` names it.
+      data: the benchmark's folder.
+      output: the folder to write, next to the folders of other variants.
+      scale: the share of the full budget, on which the image tower of "features" is trained.
+    """
     from mural_tf.ingest.translate import build_translated
 
     if name == "translated":
@@ -277,13 +329,13 @@ def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> N
 
 
 def build_unseen_style(data: str, output: pathlib.Path) -> None:
-    """Writes 250 drawings of dev, which are in the test's style, to train on, and the test as it is."""
+    """Writes a data set in the test's drawing style: 250 drawings of dev to train on, and the test as it is."""
     parts = [(IMAGE_TEXT, "train", "dev", slice(250)), (IMAGE_TEXT, "test", "test", slice(None))]
     _build_part(data, output, "drawings in the test's style", parts, shards=1)
 
 
 def build_quarter(data: str, output: pathlib.Path) -> None:
-    """Writes every fourth picture and every fourth text pair of training, and dev and test as they are."""
+    """Writes a quarter of the training data, every fourth picture and text pair, and dev and test as they are."""
     parts = [
         (IMAGE_TEXT, "train", "train", slice(0, None, 4)),
         (TEXT_PAIRS, "train", "train", slice(0, None, 4)),
@@ -294,19 +346,20 @@ def build_quarter(data: str, output: pathlib.Path) -> None:
 
 
 def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tuple], shards: int) -> None:
-    """Writes a part of a data set.
+    """Writes a data set that holds some records of another one.
 
     Args:
-      data: the data set's folder.
+      data: the folder of the other data set.
       output: the folder to write.
-      name: the part's name in `dataset.json`.
-      parts: (kind of records, their split in `output`, their split in `data`, the slice of it that is written).
-      shards: files of each part.
+      name: the new data set's name in `dataset.json`.
+      parts: (type of records, split in `output`, split in `data`, slice of this split's records) of each part.
+      shards: files that each part is written into.
     """
     from mural_tf.data.dataset_builder import build_folder
     from mural_tf.data.records import read_records, write_records
 
     def write(folder: pathlib.Path) -> dict:
+        """Writes the records, and returns entries of `dataset.json`, as `build_folder` expects it."""
         for record_type, split, source_split, rows in parts:
             source = read_records(data, record_type, source_split)
             records = itertools.islice(source, rows.start, rows.stop, rows.step)
@@ -317,7 +370,10 @@ def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tupl
 
 
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
-    """Writes the benchmark with a trained ALIGN's features in place of its pictures."""
+    """Writes the benchmark with the features of an ALIGN's image tower in place of its pictures.
+
+    ALIGN is trained on the benchmark and exported first, if it is not there yet. For the arguments see `build_variant`.
+    """
     from mural_tf.ingest.features import cache_features
 
     align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]
@@ -330,13 +386,18 @@ def build_features(data: str, output: pathlib.Path, scale: float) -> None:
 
 
 def call(arguments: list[str], log: pathlib.Path) -> float:
-    """Runs a command in this folder, with its output in `log`; returns its processor seconds. Ctrl-C reaches it.
+    """Runs a command in the project's folder and returns its processor seconds, its children's included.
 
-    Raises `UserError` if it fails.
+    Args:
+      arguments: the program, its first argument (a script or "-m"), and further arguments.
+      log: the file to which the command and its output are added.
+
+    Raises:
+      UserError: the command ended with another exit code than 0; the message has the last line of its output.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
-        print("$", " ".join(arguments[1:]), file=file, flush=True)
+        print("$", " ".join(arguments[1:]), file=file, flush=True)  # without the path of Python
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -350,9 +411,16 @@ def call(arguments: list[str], log: pathlib.Path) -> float:
 def collect(
     methods: Iterable[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path, translation: bool = True
 ) -> dict[str, list[dict]]:
-    """Returns the numbers of all measured runs, {method: what `measure` returns for each of its first seeds}.
+    """Returns {method: [numbers of seed 0, numbers of seed 1, …]}, up to its first seed that is not measured.
 
-    `translation`: whether a run counts as measured only if its translation is measured.
+    The numbers are what `measure` returns. Methods of which no seed is measured are left out.
+
+    Args:
+      methods: the methods.
+      seeds: {method: how many seeds are looked for}.
+      scale: the share of the full budget.
+      folder: the folder of the runs.
+      translation: whether a run counts as measured only if its translation is measured.
     """
     results = {}
     for method in methods:
@@ -372,10 +440,13 @@ def collect(
 
 
 def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
-    """Returns one seed's numbers from the workdirs of its stages.
+    """Returns the numbers of a method with one seed: {column of `COLUMNS`: number}, "commit" and "languages".
 
-    Returns:
-      {column of `COLUMNS`: number or `None`}, "commit", and "languages": {language: mean recall or `None`}.
+    "languages" is {language: mean recall in percent}. A number that was not measured is `None`.
+
+    Args:
+      method: the method.
+      workdirs: the workdirs of all its stages, in their order.
     """
     workdir = workdirs[-1]
     row = _image_columns(method, workdir)
@@ -390,29 +461,13 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     return row
 
 
-GROUPS = {  # of languages, by the beginnings of their columns
-    "well": WELL_RESOURCED,
-    "under": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT),
-    "none": HELD_OUT,
-    "en": ("en",),
-}
-
-
-def _mean(languages: Iterable[str], value_of: Callable[[str], float | None]) -> float | None:
-    """Returns the mean of a value of each language; `None` if a language has no value."""
-    values = [value_of(language) for language in languages]
-    if None in values:
-        return None
-    return statistics.mean(values)
-
-
 def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
-    """Returns the columns of `measure` on the retrieval of images, from the evaluation of the last stage."""
+    """Returns the columns of `measure` on the retrieval of images, from the evaluation in the last stage's workdir."""
     if method.asked_in_english:
         benchmark = "emoji"
         metrics = read_json(english_report(workdir))["metrics"]
     else:
-        benchmark = "retrieval" if method.stages[-1].data else "emoji"
+        benchmark = "retrieval" if method.stages[-1].data else "emoji"  # a variant of the data is a folder of records
         metrics = read_json(workdir / "summary.json")["metrics"]
 
     def recall(language: str, metric: str = "mean_recall") -> float | None:
@@ -426,23 +481,31 @@ def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
     return columns
 
 
-def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
-    """Returns the columns of `measure` that `benchmarks.translation` measured, `None` where it did not.
+def _mean(languages: Iterable[str], value_of: Callable[[str], float | None]) -> float | None:
+    """Returns the mean of the languages' values; `None` if a language has no value."""
+    values = [value_of(language) for language in languages]
+    if None in values:
+        return None
+    return statistics.mean(values)
 
-    Translation is measured with each head, the text-text head only if the last stage trains it.
+
+def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
+    """Returns the columns of `measure` that `benchmarks.translation` measures; a column that it did not is `None`.
+
+    Columns of the text-text head are `None`, too, if the method's last stage does not train that head.
     """
-    measured = {"default": {}}
+    measured = {}
     if translation_file(workdir).exists():
         measured = read_json(translation_file(workdir))
-    recalls_by_head = {"translation": measured["default"], "text_head_translation": {}}
+    recalls_by_head = {"translation": measured.get("default", {}), "text_head_translation": {}}
     if table_rows.trains_text_head(method.stages[-1]):
         recalls_by_head["text_head_translation"] = measured.get("text_text", {})
     columns = {}
-    for head, recalls in recalls_by_head.items():
-        own_recalls = {language: recall for language, recall in recalls.items() if language in method.languages}
-        for name in ("well", "under", "none"):
-            languages = [language for language in GROUPS[name] if language != "en"]
-            columns[f"{head}_{name}"] = _mean(languages, own_recalls.get)
+    for head, all_recalls in recalls_by_head.items():
+        recalls = {language: recall for language, recall in all_recalls.items() if language in method.languages}
+        for group in ("well", "under", "none"):
+            languages = [language for language in GROUPS[group] if language != "en"]  # English is the pivot
+            columns[f"{head}_{group}"] = _mean(languages, recalls.get)
     held_out_recalls = measured.get("default_held_out", {})
     columns["held_out_translation_well"] = _mean(WELL_RESOURCED[1:], held_out_recalls.get)  # without English
     columns["held_out_translation_under"] = _mean(UNDER_RESOURCED, held_out_recalls.get)
@@ -459,9 +522,9 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def processor_seconds_of_steps(workdirs: Sequence[pathlib.Path]) -> float | None:
-    """Returns the processor seconds of all steps of all stages; `None` if a stage's seconds per step are unknown.
+    """Returns the processor seconds of the steps of all stages; `None` if a stage's seconds per step are unknown.
 
-    Start, evaluation and export are left out.
+    Start, evaluation and export do not count.
     """
     total = 0.0
     for workdir in workdirs:
@@ -473,9 +536,9 @@ def processor_seconds_of_steps(workdirs: Sequence[pathlib.Path]) -> float | None
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """Returns the median over the log's rows without the first, which traces functions; `None` if no other row exists.
+    """Returns the processor seconds of a run's training step, which other programs on the machine change little.
 
-    It counts processor time, which other programs on the machine change little.
+    It is the median of the log's rows without the first row, whose steps trace functions; `None` if there is no other.
     """
     column = "train/processor_seconds_per_step"
     seconds = []
@@ -487,9 +550,12 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
 
 
 def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[str, tuple[int, int]]) -> None:
-    """Writes a line for each method and seed.
+    """Writes a .csv file with a line for each method and seed: their numbers under the titles of `COLUMNS`.
 
-    `results`: what `collect` returns; `pairs`: {method: (image-caption pairs, text pairs) seen in training}.
+    Args:
+      path: the file.
+      results: {method: numbers of its seeds}, see `collect`.
+      pairs: {method: (image-caption pairs, text pairs) that it sees in training}.
     """
     lines = []
     for method, rows in results.items():
@@ -506,17 +572,25 @@ def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[
 
 
 def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
-    """Writes a line for each method and seed: the mean recall of images in each language."""
+    """Writes a .csv file with a line for each method and seed: the mean recall of images in each language.
+
+    `results`: {method: numbers of its seeds}, see `collect`.
+    """
     lines = []
     for method, rows in results.items():
         for seed, row in enumerate(rows):
-            recalls = {name: "" if value is None else f"{value:.2f}" for name, value in row["languages"].items()}
-            lines.append({"method": method, "seed": seed, "commit": row["commit"], **recalls})
+            line = {"method": method, "seed": seed, "commit": row["commit"]}
+            for language, recall in row["languages"].items():
+                line[language] = "" if recall is None else f"{recall:.2f}"
+            lines.append(line)
     write_rows(path, lines)
 
 
 def chosen_methods() -> tuple[Method, ...]:
-    """Returns the methods that the flags name; raises `UserError` for an unknown name or a missing configuration."""
+    """Returns the methods that --rows and --methods choose.
+
+    Raises `UserError` for an unknown method, and for a method without its configuration.
+    """
     chosen = ROWS[GROUP.value]
     by_slug = {slug(method.name): method for method in chosen}
     unknown = [name for name in NAMES.value if name not in by_slug]
@@ -526,13 +600,13 @@ def chosen_methods() -> tuple[Method, ...]:
         chosen = tuple(by_slug[name] for name in NAMES.value)
     for method in chosen:
         for stage in method.stages:
-            table_rows.load(stage)
+            table_rows.load(stage)  # raises, before any run starts
     return chosen
 
 
 @dataclasses.dataclass
 class Plan:
-    """The runs of a table.
+    """All runs that a table needs.
 
     Attributes:
       runs: {workdir: run}, in the order in which they are started.
@@ -546,7 +620,14 @@ class Plan:
 
 
 def plan_of(methods: Sequence[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path) -> Plan:
-    """Returns the runs of methods, each with so many `seeds`, {method: count}, in a folder."""
+    """Returns the plan of the methods' runs.
+
+    Args:
+      methods: the methods.
+      seeds: {method: number of its seeds}.
+      scale: the share of the full budget.
+      folder: the folder of the runs.
+    """
     plan = Plan()
     for seed in range(max(seeds.values())):  # all methods of a seed first: a table that was cut off has whole seeds
         for method in methods:
@@ -562,7 +643,11 @@ def plan_of(methods: Sequence[Method], seeds: dict[str, int], scale: float, fold
 
 
 def build_data(plan: Plan, data: str, scale: float) -> None:
-    """Builds the benchmark in the folder `data`, and what else the runs need, before two runs do it at once."""
+    """Builds the data and models that several runs share, before two runs build them at once.
+
+    These are the benchmark in the folder `data`, its variants, word-by-word texts, students of bridges, and texts
+    translated into English. `scale` is the share of the full budget.
+    """
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
     from mural_lite.files import PACKAGE, as_path
@@ -587,6 +672,7 @@ def build_data(plan: Plan, data: str, scale: float) -> None:
 
 
 def main(_) -> None:
+    """Builds the data, trains and measures the chosen methods, and writes and prints their table."""
     chosen = chosen_methods()
     scale = BUDGET.value
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
@@ -597,7 +683,8 @@ def main(_) -> None:
     build_data(plan, data, scale)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
-    def train_and_translate(run: Run) -> None:
+    def train_and_measure(run: Run) -> None:
+        """Trains a run, and measures translation for the last run of a method."""
         train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in plan.last_workdirs and TRANSLATION.value:
             translate(run, data)
@@ -605,7 +692,8 @@ def main(_) -> None:
             ask_in_english(run, data)
 
     def write_tables() -> None:
-        methods = ROWS[GROUP.value]  # measured now or before
+        """Writes the lines of all methods of the table that are measured now or were measured before."""
+        methods = ROWS[GROUP.value]
         most_seeds = {method.name: max(3, *seeds.values()) for method in methods}
         results = collect(methods, most_seeds, scale, folder / "runs", TRANSLATION.value)
         if results:
@@ -614,7 +702,7 @@ def main(_) -> None:
 
     run_count = len(plan.runs)
     print(f"{run_count} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
-    failed = execute(plan.runs.values(), JOBS.value, train_and_translate, write_tables)
+    failed = execute(plan.runs.values(), JOBS.value, train_and_measure, write_tables)
     if table.exists():
         print(rendered_table(table))
     if failed:

@@ -20,7 +20,7 @@ TEXT_TEXT = 512
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One training run.
+    """A stage of a method: one training run.
 
     config: name of a file in configs/, with its arguments after a colon: "emoji:mule".
     steps: share of emoji_mural's 1,400 steps.
@@ -58,7 +58,10 @@ class Method:
     asked_in_english: bool = False  # texts in other languages are translated word by word first, see `table.py`
 
     def pairs(self, scale: float) -> tuple[int, int]:
-        """Returns (image-caption pairs, text pairs) that training sees."""
+        """Returns (image-caption pairs, text pairs) that training sees in all stages, repeated pairs included.
+
+        `scale` is the share of the full budget.
+        """
         captions = 0
         text_pairs = 0
         for stage in self.stages:
@@ -69,12 +72,18 @@ class Method:
 
 
 def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
-    """Returns MURAL in one stage."""
+    """Returns MURAL in one stage, with `overrides` and further fields of `Stage`."""
     return Method(name, (Stage("emoji_mural", overrides=overrides, **stage),))
 
 
 def mule(name: str, lp: bool = True, **overrides) -> Method:
-    """Returns MULE with a quarter of the text pairs in LP, or with all of them in its only stage."""
+    """Returns MULE with its language pretraining, LP, or in one stage.
+
+    Args:
+      name: the row's name.
+      lp: whether a first stage, LP, takes a quarter of the budget's text pairs; without it the only stage takes all.
+      overrides: fields of `config.method` in the last stage.
+    """
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     if not lp:
         return Method(name, (Stage("emoji:mule", overrides=fields),))
@@ -88,12 +97,15 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
 
 
 def globetrotter(name: str, *overrides: tuple[str, object], **stage) -> Method:
-    """Returns Globetrotter, which sees captions and no text pairs."""
+    """Returns Globetrotter, which sees captions and no text pairs; for the arguments see `mural`."""
     return Method(name, (Stage("emoji:globetrotter", text_pairs=0, overrides=overrides, **stage),))
 
 
 def in_batches(name: str, config: str, size: int) -> Method:
-    """Returns a method of only image-caption pairs, on the budget's pairs in batches of `size`."""
+    """Returns a method that sees the budget's image-caption pairs in batches of `size`, and no text pairs.
+
+    `config` is the configuration of its stage.
+    """
     overrides = (("train.image_text_batch", size),) if size != IMAGE_TEXT else ()
     stage = Stage(config, steps=IMAGE_TEXT / size, captions=size, text_pairs=0, overrides=overrides)
     return Method(f"{name}, batches of {size}", (stage,))
@@ -112,7 +124,10 @@ TRANSLATIONS = Stage("emoji_mural_translated", steps=2_000 / STEPS, captions=0, 
 
 
 def translated(name: str, *stages: Stage, **overrides) -> Method:
-    """Returns the stages of a method and then the stage of translations, whose `method` fields are `overrides`."""
+    """Returns a method of these stages, followed by the stage of translations.
+
+    `overrides`: fields of `config.method` in the stage of translations.
+    """
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 
@@ -192,7 +207,10 @@ TRANSLATED = (
 
 
 def longer(variant: str, **stage) -> Stage:
-    """Returns a stage of over three times the budget, regularised so that drawing styles are not learned by heart."""
+    """Returns a stage of 5,000 steps, regularised so that drawing styles are not learned by heart.
+
+    `variant` is the argument of configs/emoji.py, and `stage` has further fields of `Stage`.
+    """
     return Stage(f"emoji:{variant},regularization=strong", steps=5_000 / STEPS, **stage)
 
 
@@ -247,7 +265,14 @@ ALONE = ("method.translation_weight", 0.0)
 
 
 def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> Stage:
-    """Returns the stage in which the model of pictures teaches the student, by default `STUDENT`."""
+    """Returns the stage in which the model of pictures teaches a text tower, the student.
+
+    Args:
+      depth: how much of the student is trained, the argument of configs/bridge.py.
+      steps: training steps under the full budget.
+      overrides: fields beyond `BRIDGED`.
+      stage: further fields of `Stage`. Without `student` the student is the model of `STUDENT`.
+    """
     if "student" not in stage:
         stage["models"] = (("method.student", (STUDENT,)), *stage.get("models", ()))
     stage = {"captions": 0, "text_pairs": 384, **stage}
@@ -255,7 +280,10 @@ def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> S
 
 
 def bridges(**stage) -> tuple[Method, ...]:
-    """Returns a bridge of each depth, taught by English texts alone and by pairs."""
+    """Returns two methods for each depth of a bridge: taught by English texts alone, and by text pairs.
+
+    `stage`: further fields of the bridge's `Stage`.
+    """
     methods = []
     for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000)):
         methods.append(Method(f"{depth}, English texts", (PICTURES, bridge(depth, steps, ALONE, **stage))))
@@ -323,7 +351,10 @@ CO_CAPTIONS = (*TUNED.overrides, ("data.text_pairs", "co_captions"), ("loss.text
 
 
 def with_tuning(name: str, stages: tuple[Stage, ...], *overrides: tuple[str, object]) -> tuple[Method, ...]:
-    """Returns a method untuned, tuned on captions, and tuned on captions and co-captions with further `overrides`."""
+    """Returns a method in three versions: untuned, tuned on captions, and tuned on captions and co-captions.
+
+    `overrides`: further fields of the third version's tuning.
+    """
     multi_task_overrides = (*CO_CAPTIONS, *overrides)
     multi_task = dataclasses.replace(TUNED, text_pairs=64, overrides=multi_task_overrides)
     return (
@@ -345,7 +376,13 @@ THE_PAPERS = (("method.top", 10), ("method.margin", 0.05))
 
 
 def mule_on_features(name: str, data: str, *overrides: tuple[str, object]) -> Method:
-    """Returns MULE on features: the benchmark's `data` "features" or "features_translated", see `Stage`."""
+    """Returns MULE on a trained tower's features in place of pictures.
+
+    Args:
+      name: the row's name.
+      data: "features" or "features_translated", see `Stage`.
+      overrides: fields of both stages, beyond `FEATURES`.
+    """
     stages = []
     for stage in mule(name).stages:
         stages.append(dataclasses.replace(stage, data=data, overrides=(*stage.overrides, *FEATURES, *overrides)))
@@ -413,10 +450,8 @@ WEIGHT_1 = ("loss.text_text_weight", 1.0)
 
 # Heads on frozen towers that were trained elsewhere, on the benchmark's data as it is for the other rows.
 def on_trained_towers(method: str, text_pairs: int) -> Stage:
-    """Returns the stage of a method's heads, with the other rows' text pairs.
-
-    The configuration by itself would leave out the names of languages and places.
-    """
+    """Returns the stage that trains a method's heads on `text_pairs` text pairs per step."""
+    # "core": the text pairs of the other rows. By itself the configuration leaves out names of languages and places.
     overrides = (("data.emoji", "core"), WEIGHT_1)
     config = f"emoji_pretrained:{method}"
     return Stage(config, steps=600 / STEPS, captions=512, text_pairs=text_pairs, overrides=overrides)
@@ -440,7 +475,10 @@ TRAINED_TOWERS = (
 # Heads on trained towers: captions in all 25 languages, names of emoji alone, three styles. Does joint training or a
 # stage of translations serve an aligned text tower better, and does the weight of [MURAL]'s text-text task matter?
 def on_names(method: str, text_pairs: int, *overrides: tuple[str, object]) -> Stage:
-    """Returns the stage that trains the first command's heads, or another method's, on drawings in three styles."""
+    """Returns the stage that trains a method's heads on drawings in three styles and only the names of emoji.
+
+    The README's first command trains such heads with "mural". `text_pairs` are text pairs per step.
+    """
     fields = (("data.image_text_languages", ()), *NAMES_ALONE, *overrides)
     return Stage(f"emoji_pretrained:{method}", 600 / STEPS, captions=512, text_pairs=text_pairs, overrides=fields)
 
@@ -488,24 +526,27 @@ ROWS = {
 
 
 def step_count(stage: Stage, scale: float) -> int:
-    """Returns the steps of a stage when the budget is `scale` times the full budget."""
+    """Returns the training steps of a stage, at least 1, when the budget is `scale` times the full budget."""
     return max(1, round(STEPS * stage.steps * scale))
 
 
 def default_seeds(method: Method) -> int:
-    """Returns how many seeds a method is trained with: 3, or 1 for ablations and choices."""
+    """Returns how many seeds a method is trained with by default: 3, or 1 for ablations, choices and the like."""
     with_three_seeds = (*METHODS, *TRAINED_TOWERS, *STAGED, *LONG_RUNS, *TRANSLATED_CAPTIONS, *BRIDGE, *BRIDGE_REAL,
                         *ETCL_READ, *JOINT_OR_STAGED)  # fmt: skip
     return 3 if method in with_three_seeds else 1
 
 
 def slug(name: str) -> str:
-    """Returns a row's name as the command line has it: "EmbN, English" → "embn-english"."""
+    """Returns a row's name as `--methods` takes it: "EmbN, English" → "embn-english"."""
     return "-".join(re.findall(r"(?:[^\W_]|\.)+", name.lower()))
 
 
 def load(stage: Stage):
-    """Returns a stage's configuration; raises `UserError` if there is no such file."""
+    """Returns a stage's configuration, a `ConfigDict`, without the stage's overrides.
+
+    Raises `UserError` if configs/ has no such file.
+    """
     file, *arguments = stage.config.split(":")
     if importlib.util.find_spec(f"mural_tf.configs.{file}") is None:
         raise UserError(f"configs/{file}.py does not exist; choose others with --methods=….")
@@ -513,7 +554,7 @@ def load(stage: Stage):
 
 
 def trains_text_head(stage: Stage) -> bool:
-    """Whether a stage trains a head of its own for comparing texts with texts."""
+    """Whether a stage trains a head for comparing texts with texts, apart from the head for images."""
     config = load(stage)
     config.update_from_flattened_dict(dict(stage.overrides))
     return config.loss.text_text_weight > 0 and not config.shared_head

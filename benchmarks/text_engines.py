@@ -30,8 +30,6 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -52,20 +50,19 @@ PIECES = 4_000  # so many divide captions of eleven languages into 27 pieces eac
 
 
 def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
-    """Writes a folder of Sentence-Transformers: a ModernBERT of random weights, Gemma's pieces, mean pooling."""
+    """Writes a folder of Sentence-Transformers: a ModernBERT of random weights with mean pooling.
+
+    Args:
+      name: the sizes, a name in `MODERNBERT`.
+      folder: the folder to write.
+      texts: texts from which the tokenizer's pieces are learned.
+    """
     import torch
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules
-    from tokenizers import Tokenizer, models, normalizers, trainers
 
-    pieces = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    pieces.normalizer = normalizers.Replace(" ", "▁")
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    pieces.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=PIECES, special_tokens=special))
-    learned = json.loads(pieces.to_str())["model"]
-    ends = dict(add_bos_token=True, add_eos_token=True, padding_side="right", model_max_length=512)
-    tokenizer = transformers.GemmaTokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])), **ends)
+    tokenizer = learned_tokenizer(texts)
     torch.manual_seed(0)
     ids = dict(pad_token_id=0, bos_token_id=2, eos_token_id=1, cls_token_id=2, sep_token_id=1)
     config = transformers.ModernBertConfig(vocab_size=len(tokenizer), **ids, **MODERNBERT[name])
@@ -80,10 +77,28 @@ def make_modernbert(name: str, folder: str, texts: list[str]) -> None:
         SentenceTransformer(modules=[*parts, modules.Normalize()], device="cpu").save_pretrained(folder)
 
 
-def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray:
-    """Returns the texts' vectors, float32 [N, D], embedded in batches of texts that are sorted by length.
+def learned_tokenizer(texts: list[str]):
+    """Returns a `GemmaTokenizer` of transformers with `PIECES` byte-pair pieces that are learned from texts."""
+    import transformers
+    from tokenizers import Tokenizer, models, normalizers, trainers
 
-    `embed`: a function of ids and mask, int64 [B, T], to vectors [B, D].
+    pieces = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    pieces.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=PIECES, special_tokens=special))
+    learned = json.loads(pieces.to_str())["model"]
+    ends = dict(add_bos_token=True, add_eos_token=True, padding_side="right", model_max_length=512)
+    return transformers.GemmaTokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])), **ends)
+
+
+def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray:
+    """Returns the vectors of N texts, float32 [N, D], embedded in batches of texts of similar length.
+
+    Args:
+      embed: a function (ids, mask), both int64 [B, T], -> vectors [B, D].
+      tokenizer: a tokenizer of transformers.
+      texts: the texts.
+      batch: texts at once.
     """
     ids = tokenizer(texts, truncation=True, max_length=512)["input_ids"]
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
@@ -104,13 +119,18 @@ def sorted_batches(embed, tokenizer, texts: list[str], batch: int) -> np.ndarray
 
 
 def torch_encoder(folder: str):
-    """Returns (the module torch, a module of ids and mask, int64 [B, T], to L2-normalised vectors [B, D])."""
+    """Returns a checkpoint's encoder as a `torch.nn.Module`, in float32, and gives PyTorch one thread.
+
+    The module takes (ids, mask), int64 [B, T], and returns L2-normalised vectors [B, D] by mean pooling.
+    """
     import torch
     from transformers import AutoModel
 
     torch.set_num_threads(1)
 
     class Encoder(torch.nn.Module):
+        """The text tower and mean pooling."""
+
         def __init__(self):
             super().__init__()
             self.tower = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -120,16 +140,25 @@ def torch_encoder(folder: str):
             mask = attention_mask.unsqueeze(-1).float()
             return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
 
-    return torch, Encoder().eval()
+    return Encoder().eval()
 
 
 def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -> None:
-    """Writes the files that ONNX Runtime and OpenVINO run, where they are missing."""
+    """Writes float32.onnx and int8.onnx for ONNX Runtime and int8.xml for OpenVINO, where they are missing.
+
+    Args:
+      folder: the checkpoint.
+      output: the folder of the files.
+      tokenizer: the checkpoint's tokenizer, of transformers.
+      texts: texts, the first `CALIBRATION` of which calibrate OpenVINO's file.
+    """
     onnx = output / "float32.onnx"
     onnx_int8 = output / "int8.onnx"
     openvino_int8 = output / "int8.xml"
     if not onnx.is_file():
-        torch, encoder = torch_encoder(folder)
+        import torch
+
+        encoder = torch_encoder(folder)
         tokens = tokenizer(texts[:2], padding=True, return_tensors="pt")
         names = ["input_ids", "attention_mask"]
         axes = {"vectors": {0: "batch"}}
@@ -146,6 +175,7 @@ def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -
         import openvino
 
         def tokens_of(text: str) -> dict:
+            """Returns the network's inputs for a text, int64 [1, T] each."""
             tokens = tokenizer(text)
             return {name: np.array([ids], np.int64) for name, ids in tokens.items() if name != "token_type_ids"}
 
@@ -156,7 +186,7 @@ def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -
 
 
 def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: list[str]):
-    """Returns an engine: a function (texts, size of a batch) -> vectors, float32 [N, D].
+    """Returns an engine with one thread: a function (texts, size of a batch) -> vectors, float32 [N, D].
 
     Args:
       name: one of `ENGINES`.
@@ -186,7 +216,10 @@ def engine_of(name: str, folder: str, lite: str, output: pathlib.Path, texts: li
 
 
 def our_engine(path: str, limit_threads: Callable[[], None]):
-    """Returns this project's engine for a checkpoint or a `lite/`, as `engine_of`; it chooses its batches itself."""
+    """Returns this project's engine for a checkpoint or a `lite/`, see `engine_of`.
+
+    It chooses the size of batches by itself. `limit_threads` gives its runtime one thread.
+    """
     limit_threads()  # before the model is loaded, after which the number of threads is fixed
     import mural_tf
 
@@ -209,12 +242,14 @@ def limit_litert() -> None:
     set_threads(1)
 
 
-# Functions of ids and mask, int64 [B, T], to vectors, float32 [B, D], for `sorted_batches`.
+# The functions (ids, mask), int64 [B, T], -> vectors, float32 [B, D], that `sorted_batches` takes.
 
 
 def embed_by_torch(folder: str):
-    """Returns such a function of transformers, in float32."""
-    torch, encoder = torch_encoder(folder)
+    """Returns a function (ids, mask) -> vectors that runs a checkpoint in PyTorch, float32."""
+    import torch
+
+    encoder = torch_encoder(folder)
 
     def embed(ids, mask):
         with torch.inference_mode():
@@ -224,7 +259,7 @@ def embed_by_torch(folder: str):
 
 
 def embed_by_openvino(file: pathlib.Path):
-    """Returns such a function of OpenVINO with one thread."""
+    """Returns a function (ids, mask) -> vectors that runs an .xml file in OpenVINO with one thread."""
     import openvino
 
     options = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}
@@ -233,7 +268,7 @@ def embed_by_openvino(file: pathlib.Path):
 
 
 def embed_by_onnx(file: pathlib.Path):
-    """Returns such a function of ONNX Runtime with one thread."""
+    """Returns a function (ids, mask) -> vectors that runs an .onnx file in ONNX Runtime with one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -243,17 +278,17 @@ def embed_by_onnx(file: pathlib.Path):
 
 
 def work(options) -> None:
-    """Runs an engine in a process of its own: embeds the first texts as each line of standard input says.
+    """Serves an engine in this process: it embeds texts for each request and answers with the processor seconds.
 
-    A line is {"count": texts, "batch", "vectors": a file to write, or absent}; the answer is {"processor": seconds}.
+    A request is a line of JSON on standard input: {"count": number of the first texts, "batch": texts at once}, and
+    perhaps "vectors": a file to write. The answer, on standard output, is {"processor": seconds}.
     """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries may print: that goes to standard error
+    os.dup2(2, 1)  # text that libraries print goes to standard error, so that standard output has only answers
     embed = engine_of(options.worker, options.folder, options.lite, pathlib.Path(options.output), texts)
     embed(texts[:BATCH], BATCH)  # it warms up, in both sizes
     embed(texts[:1], 1)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         first_texts = texts[: request["count"]]
@@ -269,6 +304,7 @@ def work(options) -> None:
 
 
 def main() -> None:
+    """Compares the engines, or writes the checkpoint of `--make`, or serves as one of the engines' processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", required=True, help="of the checkpoint")
     parser.add_argument("--make", default="", choices=("", *MODERNBERT), help="write the checkpoint, and end")
@@ -289,14 +325,18 @@ def main() -> None:
         return make_modernbert(options.make, options.folder, texts)
     if not options.output:
         parser.error("--output: a folder is needed for the files that are made")
+    compare(options)
+
+
+def compare(options) -> None:
+    """Runs the engines in turns, and prints a table in Markdown: a row for each, with times, ratios and cosines."""
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    engines = options.engines.split(",")
-    processes = {name: start_engine(name, options) for name in engines}
-    cells = time_engines(processes, options)
-    for name, process in processes.items():
-        ask(process, count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
-    first = engines[0]
+    engines = {name: start_engine(name, options) for name in options.engines.split(",")}
+    cells = time_engines(engines, options)
+    for name, engine in engines.items():
+        engine.ask(count=options.count, batch=options.batch, vectors=str(output / f"{name}.npy"))
+    first, *_ = engines
     reference_engine = "torch" if "torch" in engines else first
     reference = np.load(output / f"{reference_engine}.npy")  # [N, D]
     print(f"| engine | ms per text, in batches | {first} / it | ms alone | {first} / it | cosine, least / mean |")
@@ -304,53 +344,48 @@ def main() -> None:
     for name in engines:
         cosines = (np.load(output / f"{name}.npy") * reference).sum(axis=1)  # [N]
         print(f"| {name} | {' | '.join(cells[name])} | {cosines.min():.4f} / {cosines.mean():.4f} |")
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
+    for engine in engines.values():
+        engine.close()
 
 
-def start_engine(name: str, options) -> subprocess.Popen:
-    """Returns the process of an engine, which waits for `ask`; ends this process if the engine does not start."""
+def start_engine(name: str, options):
+    """Returns the process of an engine, a `Side` that has loaded; ends this process if the engine does not start."""
+    from benchmarks.against_transformers import Side  # which the workers in the other environment do not find
+
     if name in OURS:
         command = [sys.executable, "-m", "benchmarks.text_engines"]
     else:
         command = [options.pytorch, __file__]
     arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
-    process = subprocess.Popen(
-        [*command, f"--worker={name}", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    if not process.stdout.readline():
-        sys.exit(f"{name} did not start.")
-    return process
+    os.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")  # which the engine inherits
+    engine = Side([*command, f"--worker={name}", *arguments])
+    engine.ask(count=1, batch=1)  # so that engines load one after the other
+    return engine
 
 
-def ask(process: subprocess.Popen, **request) -> dict:
-    """Returns an engine's answer to a request, see `work`."""
-    print(json.dumps(request), file=process.stdin, flush=True)
-    return json.loads(process.stdout.readline())
+def time_engines(engines: dict, options) -> dict[str, list[str]]:
+    """Returns {engine: [milliseconds per text in batches, ratio, milliseconds per text alone, ratio]}, as texts.
 
+    Milliseconds are the least of the rounds, in which each engine has its turn. The ratio is the first engine's
+    processor time over the engine's: "median (least to most)" of the rounds.
 
-def time_engines(processes: dict[str, subprocess.Popen], options) -> dict[str, list[str]]:
-    """Returns {engine: cells of its row}: milliseconds and ratio in batches, then for texts alone.
-
-    The ratio is the first engine's processor time over the row's, by rounds in which each engine has its turn.
+    `engines`: {name: what `start_engine` returned}; `options`: the command line's.
     """
-    first = next(iter(processes))
-    cells: dict[str, list[str]] = {name: [] for name in processes}
+    from benchmarks.against_transformers import spread
+
+    first, *_ = engines
+    cells: dict[str, list[str]] = {name: [] for name in engines}
     for count, batch in ((options.count, options.batch), (options.count // 8, 1)):
-        seconds: dict[str, list[float]] = {name: [] for name in processes}  # of each round
+        seconds: dict[str, list[float]] = {name: [] for name in engines}  # of each round
         for _ in range(options.rounds):
-            for name, process in processes.items():
-                seconds[name].append(ask(process, count=count, batch=batch)["processor"])
-        for name in processes:
-            ratios = [first_seconds / own for first_seconds, own in zip(seconds[first], seconds[name])]
+            for name, engine in engines.items():
+                seconds[name].append(engine.ask(count=count, batch=batch)["processor"])
+        for name in engines:
+            ratios = [
+                first_seconds / engine_seconds for first_seconds, engine_seconds in zip(seconds[first], seconds[name])
+            ]
             least_ms = min(seconds[name]) / count * 1e3
-            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            cells[name] += [f"{least_ms:.2f}", ratio]
+            cells[name] += [f"{least_ms:.2f}", spread(ratios)]
     return cells
 
 

@@ -12,7 +12,6 @@ anything: seconds are the compiler's forecast, without transfers between chips.
 from __future__ import annotations
 
 import concurrent.futures
-import csv
 import dataclasses
 import importlib
 import multiprocessing
@@ -25,7 +24,7 @@ import tensorflow as tf
 from absl import app, flags
 from ml_collections import ConfigDict
 
-from benchmarks.results import write_rows
+from benchmarks.results import read_rows, write_rows
 from mural_lite.config import base_config
 from mural_lite.errors import UserError
 from mural_lite.progress import announce, announcing
@@ -51,7 +50,7 @@ EVERY_GENERATION = ("v3-128", "v4-32", "v5litepod-64", "v5p-32", "v6e-64")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A configuration and the slices that it is compiled for.
+    """A configuration with the slices that it is compiled for: a row of the table for each slice.
 
     configuration: name of a file in configs/, with another model after a colon: "mural_base:siglip".
     tpus: slices as Google Cloud names them.
@@ -68,7 +67,7 @@ class Row:
 
 
 def _siglip_base() -> dict:
-    """Returns the fields of SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
+    """Returns {field: value} of SigLIP's base towers (Zhai et al., 2023), as an imported checkpoint sets them."""
     image = dict(name="vit", image_size=224, resize=224, normalization="symmetric", branch_size=0, projection=0)
     text = dict(
         norm="before",
@@ -88,9 +87,9 @@ def _siglip_base() -> dict:
 
 
 def _write_labse(folder: str) -> None:
-    """Writes a text encoder of LaBSE's interface, sizes and precision, as this project exports it, with new weights.
+    """Writes a TF-Hub module of a text encoder with random weights, with LaBSE's interface, sizes and precision.
 
-    BERT-base with 501,153 word pieces and 512 positions. The head, Dense(768), is as large as LaBSE's pooler.
+    It is BERT-base with 501,153 word pieces and 512 positions. The head, Dense(768), is as large as LaBSE's pooler.
     """
     config = labse_text.get_config()
     config.embedding_size = config.image_tower.projection = 768
@@ -100,7 +99,7 @@ def _write_labse(folder: str) -> None:
 
 
 def _translation_distillation() -> dict:
-    """Returns the fields that run_finetune.py sets after a MURAL-base, for more pairs than its largest batch needs."""
+    """Returns {field: value} that run_finetune.py sets after a MURAL-base, if there are pairs for its largest batch."""
     pairs = LARGEST_BATCH // 2
     return {
         "method.heads_of": "mural",
@@ -127,25 +126,28 @@ ROWS = {
 
 
 def configuration(row: Row, tpu: str) -> ConfigDict:
-    """Returns the complete configuration of a row, as a run on that slice has it."""
-    name, _, method = row.configuration.partition(":")
-    config = importlib.import_module(f"mural_tf.configs.{name}").get_config()
+    """Returns the complete configuration of a row, as a run on a slice has it, "v4-32" say."""
+    file, _, method = row.configuration.partition(":")
+    config = importlib.import_module(f"mural_tf.configs.{file}").get_config()
     if method:
         config.model = method
     config = complete(config)
-    with config.unlocked():
+    with config.unlocked():  # fields of a method may be new
         for path, value in row.fields.items():
             *branches, field = path.split(".")
             branch = config
-            for key in branches:
-                branch = branch[key]
+            for name in branches:
+                branch = branch[name]
             branch[field] = value
     config.train.micro_batches = row.chunks.get(tpu, config.train.micro_batches)
     return as_compiled(as_on_tpu(config), tf.distribute.get_strategy())
 
 
 def measure(name: str, tpu: str) -> dict[str, str]:
-    """Returns a row's cells on a slice, {column: text}; the compiler's refusal is the cell "answer"."""
+    """Returns the cells of a row of `ROWS` on a slice, {column: text}.
+
+    The cell "answer" is "accepted" or the compiler's refusal, after which cells are missing.
+    """
     row = ROWS[name]
     config = configuration(row, tpu)
     if row.write_module is None:
@@ -160,7 +162,7 @@ def measure(name: str, tpu: str) -> dict[str, str]:
 
 
 def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
-    """Compiles a step and returns its cells; see `measure`."""
+    """Compiles the step of a configuration for a slice, and returns its cells, see `measure`."""
     slice_ = find_slice(tpu)
     cells = {"configuration": name, "slice": tpu, "chunks": str(config.train.micro_batches)}
     try:
@@ -185,12 +187,10 @@ def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
+    """Measures the rows that the file lacks, and writes the file after each of them."""
     del arguments
     path = pathlib.Path(OUTPUT.value)
-    rows = []
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     measured = {(row["configuration"], row["slice"]) for row in rows}
     for name in ONLY.value or ROWS:
         for tpu in TPUS.value or ROWS[name].tpus:

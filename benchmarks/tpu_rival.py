@@ -66,7 +66,10 @@ def check_packages() -> None:
 
 
 def lower_ours(pairs: int, small: bool) -> bytes:
-    """Returns the serialized HLO module of our step."""
+    """Returns the serialized HLO module of our step on `pairs` images and as many text pairs.
+
+    `small` is whether a small model takes the place of MURAL-base.
+    """
     from mural_tf.configs.mural_base import get_config  # TensorFlow: seconds that `--help` need not wait for
     from mural_tf.training.tpu_forecast import as_on_tpu
     from mural_tf.training.tpu_lowering import lower_step
@@ -81,7 +84,10 @@ def lower_ours(pairs: int, small: bool) -> bytes:
 
 
 def lower_rival(pairs: int, small: bool) -> bytes:
-    """Returns the serialized HLO module of the rival's step, which a process without TensorFlow lowers."""
+    """Returns the serialized HLO module of the rival's step, which a process without TensorFlow lowers.
+
+    For the arguments see `lower_ours`. Raises `UserError` if that process fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         module = pathlib.Path(folder, "rival.hlo")
         size = "small" if small else "base"
@@ -97,27 +103,27 @@ def lower_rival(pairs: int, small: bool) -> bytes:
 def compile_side(
     module: bytes, slice_: Slice, texts: pathlib.Path, side: str, needs_text: bool
 ) -> tuple[CompiledStep, Program | None]:
-    """Returns (the compiler's figures, the optimised program), which is `None` unless `needs_text`.
+    """Returns (the compiler's figures, the optimised program); the program is `None` unless `needs_text`.
 
     Args:
-      module: the serialized HLO module.
+      module: the serialized HLO module of a side's step.
       slice_: the slice to compile for.
       texts: the folder that keeps optimised programs; a program that is there is read, and not compiled again.
       side: one of SIDES, for the file's name.
-      needs_text: whether the optimised program is needed.
+      needs_text: whether the optimised program is returned, too.
     """
     if not needs_text:
         return compile_step(module, slice_), None
     version = importlib.metadata.version("libtpu")
     digest = hashlib.sha256(module).hexdigest()[:12]
     text = texts / f"{side}-{slice_.topology.replace(':', '-')}-libtpu{version}-{digest}.txt"
-    text_file = "" if text.exists() else str(text)
+    text_file = "" if text.exists() else str(text)  # "": none is written
     step = compile_step(module, slice_, text_file)
     return step, Program(text.read_text(encoding="utf-8"))
 
 
 def part(instruction: Instruction) -> str:
-    """Returns the part of the step that an operation belongs to, by the name that TensorFlow or JAX gives it."""
+    """Returns the part of the step that an operation belongs to, a name in `PARTS` or "rest"."""
     for mark, name in PARTS.items():
         if mark in instruction.place:
             return name
@@ -125,7 +131,7 @@ def part(instruction: Instruction) -> str:
 
 
 def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
-    """Returns the opcode of an operation, or all opcodes within a fusion, except PASSIVE."""
+    """Returns the opcode of an operation, or all opcodes within a fusion, except `PASSIVE` opcodes."""
     callees = [callee for name in instruction.called("calls") for callee in program.computations[name]]
     if not callees:
         return {instruction.opcode} - PASSIVE
@@ -136,14 +142,15 @@ def opcodes_within(instruction: Instruction, program: Program) -> set[str]:
 
 
 def kind(instruction: Instruction, program: Program) -> str:
-    """Returns the kind of an operation that runs by itself; its most telling operation decides for a fusion.
+    """Returns the kind of an operation that runs by itself, "products" or "copies that change a layout" say.
 
-    Arrays of unsigned integers are random bits in both programs, so a copy of one is a part of drawing.
+    A fusion has the kind of the most telling operation within it.
     """
     opcodes = opcodes_within(instruction, program)
     is_drawn = "xor" in opcodes
     if opcodes & PRODUCTS:
         return "products with random numbers" if is_drawn else "products"
+    # In both programs only random bits are unsigned, so a copy of such an array is a part of drawing.
     if is_drawn or DRAWS.search(instruction.place) or instruction.shape.startswith("u32["):
         return "random numbers"
     if opcodes <= LAYOUT:
@@ -159,7 +166,13 @@ def kind(instruction: Instruction, program: Program) -> str:
 
 
 def table(title: str, rows: dict[str, dict[str, float]], sides: list[str]) -> str:
-    """Returns {row: {side: number}} as lines, with the sides' ratio where there are two."""
+    """Returns a table as text: a line for each row, with a column for each side and, if there are two, for their ratio.
+
+    Args:
+      title: the title of the first column.
+      rows: {name of a row: {side: number}}; a side that is missing has 0.
+      sides: the sides, in the order of their columns.
+    """
     width = max(len(name) for name in [title, *rows])
     lines = [f"{title:<{width}}" + "".join(f"{side:>15}" for side in sides)]
     if len(sides) == 2:
@@ -175,7 +188,7 @@ def table(title: str, rows: dict[str, dict[str, float]], sides: list[str]) -> st
 
 
 def figures(steps: dict[str, CompiledStep]) -> dict[str, dict[str, float]]:
-    """Returns {figure: {side: number}}."""
+    """Returns {name in `FIGURES`: {side: number}} of the sides' compiled steps."""
     rows = {}
     for name, read_figure in FIGURES.items():
         rows[name] = {side: read_figure(step) for side, step in steps.items()}
@@ -183,24 +196,30 @@ def figures(steps: dict[str, CompiledStep]) -> dict[str, dict[str, float]]:
 
 
 def cycles_by(programs: dict[str, Program], key) -> dict[str, dict[str, float]]:
-    """Returns {name: {side: cycles}}, the largest cycles first.
+    """Returns {name of a kind or part: {side: cycles}}, the largest cycles first.
 
-    `key` is a function (operation, its program) -> the name to which the operation's cycles count.
+    Args:
+      programs: {side: its optimised program}.
+      key: a function (operation, its program) -> name of the kind or part to which the operation's cycles count.
     """
+
+    def cycles_of(program: Program) -> dict[str, int]:
+        """Returns {name: cycles} of a program."""
+        return program.cycles_by(lambda operation: key(operation, program))
+
     rows: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for side, program in programs.items():
-
-        def name_of(operation, program=program):
-            return key(operation, program)
-
-        for name, cycles in program.cycles_by(name_of).items():
+        for name, cycles in cycles_of(program).items():
             rows[name][side] = cycles
     names = sorted(rows, key=lambda name: -max(rows[name].values()))
     return {name: rows[name] for name in names}
 
 
 def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
-    """Lowers and compiles the sides and prints the tables."""
+    """Lowers and compiles the sides that the command line names, and prints the tables.
+
+    `texts`: the folder that keeps optimised programs. Raises `UserError` for a wrong argument or a failure.
+    """
     slice_ = dataclasses.replace(find_slice(arguments.tpu), replicas=1)
     sides = [side for side in SIDES if side in arguments.sides.split(",")]
     if not sides or arguments.pairs < 2:
@@ -222,6 +241,7 @@ def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
 
 
 def main() -> None:
+    """Compares the sides; a `UserError` ends the process with its message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tpu", default="v4-8", help="a slice as Google Cloud names it; one replica of it")
     parser.add_argument("--pairs", type=int, default=16, help="images with captions, and text pairs")

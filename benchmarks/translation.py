@@ -23,15 +23,18 @@ PIVOT = "en"
 
 
 def translation_recall(embedder, data_dir: str, split: str, queried: Collection[str] | None = None) -> dict[str, float]:
-    """Returns {language: mean recall in percent} between a split's captions in a language and in the pivot.
+    """Returns {language: mean recall in percent} between a split's captions in a language and in English.
+
+    Only an image's first caption in a language counts. Languages without a query are left out.
 
     Args:
       embedder: the model, or one of its heads.
-      data_dir, split: the captions, of which the first of each image and language counts.
-      queried: ids of the images whose captions are queries, while the others are only candidates; `None`: all.
+      data_dir: the data folder.
+      split: the split's name.
+      queried: ids of the images whose captions are queries; captions of other images are only candidates. `None`: all.
 
     Raises:
-      UserError: no image has a caption in the pivot and in another language.
+      UserError: no image has a caption in English and in another language.
     """
     import numpy as np
 
@@ -50,11 +53,11 @@ def translation_recall(embedder, data_dir: str, split: str, queried: Collection[
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
-        own = np.array(queries, int)  # [Q], rows of the right answers
+        right_rows = np.array(queries, int)  # [Q], rows of the queries and of their right answers
         in_language = encode_captions(embedder, [texts[image] for image in shared], language)  # [S, D]
         in_pivot = pivot_embeddings[[pivot_rows[image] for image in shared]]  # [S, D]
-        to_pivot = ranking.ranks(in_language[own], in_pivot, own)  # [Q]
-        to_language = ranking.ranks(in_pivot[own], in_language, own)
+        to_pivot = ranking.ranks(in_language[right_rows], in_pivot, right_rows)  # [Q]
+        to_language = ranking.ranks(in_pivot[right_rows], in_language, right_rows)
         results[language] = float(ranking.summarize(to_pivot, to_language)["mean_recall"])
     if not results:
         raise UserError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
@@ -62,7 +65,7 @@ def translation_recall(embedder, data_dir: str, split: str, queried: Collection[
 
 
 def first_captions(data_dir: str, split: str) -> dict[str, dict[str, str]]:
-    """Returns {language: {image: its first caption in the language}}."""
+    """Returns {language: {image id: its first caption in the language}} of a split."""
     from mural_tf.data import records
 
     captions: dict[str, dict[str, str]] = {}
@@ -73,7 +76,10 @@ def first_captions(data_dir: str, split: str) -> dict[str, dict[str, str]]:
 
 
 def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
-    """Returns shares of the first five names of an image, in percent: {"english_share", "precision": its own names}."""
+    """Returns {"english_share": percent, "precision": percent} of the five names, of all languages, nearest an image.
+
+    These are the English names among the five, and the image's own names among the five.
+    """
     from mural_tf.evaluation.protocol import default_protocol
     from mural_tf.evaluation.request import Request
     from mural_tf.evaluation.retrieval import MIXED
@@ -104,15 +110,17 @@ def recall_between_styles(embedder, data_dir: str) -> float:
     shared = sorted(drawings["train"].keys() & drawings["test"].keys())
     train = embedder.encode_image([drawings["train"][key] for key in shared], progress=False)
     test = embedder.encode_image([drawings["test"][key] for key in shared], progress=False)
-    own = np.arange(len(shared))
-    summary = ranking.summarize(ranking.ranks(train, test, own), ranking.ranks(test, train, own))
-    return float(summary["mean_recall"])
+    right_rows = np.arange(len(shared))
+    to_test = ranking.ranks(train, test, right_rows)
+    to_train = ranking.ranks(test, train, right_rows)
+    return float(ranking.summarize(to_test, to_train)["mean_recall"])
 
 
 def write_in_english(data_dir: str, path: pathlib.Path) -> None:
-    """Writes a line for each caption of the test split: language, caption, English translation, with tabs between them.
+    """Writes (language, caption, English translation), with tabs between them, for each caption of the test split.
 
-    A word becomes its likeliest translation by the data's text pairs, other words stay; see `word_by_word`.
+    A word becomes its likeliest translation by a dictionary of the data's text pairs, see `benchmarks.word_by_word`;
+    words that it lacks stay.
     """
     from benchmarks.word_by_word import learn_dictionary, oriented_pairs, words_of
     from mural_tf.data import records
@@ -124,6 +132,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
     dictionaries = {language: learn_dictionary(texts) for language, texts in pairs.items()}
 
     def translated(text: str, language: str) -> str:
+        """Returns a text in English, or the text itself if it has no words."""
         dictionary = dictionaries[language]
         english = []
         for word in words_of(text):
@@ -134,7 +143,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
                 english.append(word)
         return " ".join(english) or text
 
-    lines: dict[str, None] = {}  # in order, each once
+    lines: dict[str, None] = {}  # in order, each once, because images share captions
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "test"):
         for text, language in zip(record.captions, record.languages):
             if language != PIVOT:
@@ -144,6 +153,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
 
 def main() -> None:
+    """Measures the model that the command line names, and writes the results as JSON."""
     from mural_lite.config_file import load_config
     from mural_lite.models import open_model
     from mural_tf.evaluation.retrieval import held_out_images

@@ -12,14 +12,13 @@ stamps' licences (GPL and others) are in the package; nothing of it lies here.
 
 from __future__ import annotations
 
-import csv
 import pathlib
 
 import numpy as np
 from absl import flags
 
 import mural_tf
-from benchmarks.first_answers import MODEL, OUTPUT
+from benchmarks.first_answers import MODEL, print_and_write
 from benchmarks.stamps import read_stamps
 from mural_lite import command_line as cli
 from mural_search.index import index_in_memory
@@ -43,15 +42,18 @@ QUESTIONS = (  # language, question, how the names of the right files begin
 
 
 def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
-    """Returns a row of the table for each language, R@10 of its captions only by pictures, and the row of their mean.
+    """Returns the table's row for each language, R@10 of its captions only by pictures, and the row of their mean.
 
-    `images`: the vectors of the stamps, float32 [N, D].
+    Args:
+      embedder: the model.
+      stamps: N stamps, see `read_stamps`.
+      images: the vectors of their pictures, float32 [N, D].
     """
     rows = []
     recalls = []
     for language in LANGUAGES:
         texts = []
-        captioned = []  # rows of the stamps that have a caption
+        captioned = []  # rows of the stamps that have a caption in the language
         for row, (_, _, captions) in enumerate(stamps):
             if captions.get(language):
                 texts.append(captions[language])
@@ -59,20 +61,21 @@ def recall_rows(embedder, stamps: list, images: np.ndarray) -> list[tuple]:
         cosines = embedder.encode_text(texts, progress=False) @ images[captioned].T  # [T, T]
         right_cosines = np.diag(cosines)[:, np.newaxis]  # [T, 1]
         better = (cosines > right_cosines).sum(axis=1)  # [T], pictures before the right one
-        recalls.append(round(100 * float((better < 10).mean()), 1))
-        rows.append(("R@10", language, len(captioned), recalls[-1], ""))
+        recall = round(100 * float((better < 10).mean()), 1)
+        recalls.append(recall)
+        rows.append(("R@10", language, len(captioned), recall, ""))
     mean = round(float(np.mean(recalls)), 1)
     return [*rows, ("R@10", f"mean of {len(LANGUAGES)}", len(stamps), mean, "")]
 
 
 def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tuple], dict[str, int]]:
-    """Returns (a row of the table for each question and way, {way: questions whose first answer is right}).
+    """Returns (the table's row for each question and way of ranking, {way: questions whose first answer is right}).
 
     For the arguments see `recall_rows`.
     """
     file_names = [name for name, _, _ in stamps]
     entries = []
-    for row, (name, picture, captions) in enumerate(stamps):  # stamps in several folders may have one name
+    for row, (name, picture, captions) in enumerate(stamps):  # with the row, because stamps may share a name
         entries.append((Item(f"{row}/{name}", captions=(("en", captions["en"]),)), picture))
     index = index_in_memory(embedder, entries)
     rows = []
@@ -85,8 +88,8 @@ def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tupl
             "the one ranking": [hit.name.partition("/")[2] for hit in result.hits],
         }
         for way, names in answers.items():
-            ranks = (rank for rank, name in enumerate(names, 1) if name.startswith(beginnings))
-            first_rank = next(ranks, 0)
+            ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
+            first_rank = min(ranks, default=0)
             if first_rank == 1:
                 right_at_once[way] += 1
             rows.append((f"{question}, {way}", language, len(stamps), first_rank, names[0]))
@@ -94,6 +97,7 @@ def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tupl
 
 
 def main(_) -> None:
+    """Measures the model on the stamps, and prints and writes the table."""
     stamps = read_stamps(pathlib.Path(FOLDER.value))
     embedder = mural_tf.load(MODEL.value)
     images = embedder.encode_image([picture for _, picture, _ in stamps])  # [N, D]
@@ -101,13 +105,9 @@ def main(_) -> None:
     rows += recall_rows(embedder, stamps, images)
     rows_of_questions, right_at_once = question_rows(embedder, stamps, images)
     rows += rows_of_questions
-    for row in rows:
-        print("  ".join(map(str, row)))
+    print_and_write(rows)
     for way, right in right_at_once.items():
         print(f"Right at once by {way}: {right} of {len(QUESTIONS)}")
-    if OUTPUT.value:
-        with open(OUTPUT.value, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ Entry = tuple[list[str], list[float]]  # the words that a word may become, and t
 
 def words_of(text: str) -> list[str]:
     """Returns a text's words between spaces, in lower case, without the punctuation around them."""
-    words = [_stripped(part) for part in text.casefold().split()]
+    words = map(_stripped, text.casefold().split())
     return [word for word in words if word]
 
 
@@ -55,44 +55,54 @@ def _stripped(word: str) -> str:
 
 
 def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
-    """Returns the translations of the first sides' words, {word: (words of the second sides, weights)}, best first.
+    """Returns {word of the texts: (its translations, their weights)}, the best translation first.
 
     A weight is p(f | e) · p(e | f) by IBM Model 1 in both directions: high where each is the other's translation in
     most pairs, and low for words that accompany every word. Translations with a weight below `LEAST` are left out.
 
-    Raises `UserError` where NLTK is not installed.
+    Args:
+      pairs: (text, its translation) of each pair, all in the same two languages.
+
+    Raises:
+      UserError: NLTK is not installed.
     """
     try:
         from nltk.translate import AlignedSent, IBMModel1
     except ImportError:
         raise UserError("The dictionary needs NLTK, which is not installed: pip install nltk.") from None
-    sides = [(words_of(a), words_of(b)) for a, b in pairs]
-    sides = [(a, b) for a, b in sides if a and b]
+    sides = [(words_of(text), words_of(translation)) for text, translation in pairs]
+    sides = [(e, f) for e, f in sides if e and f]  # with words on both sides
     if not sides:
         return {}
-    forward = IBMModel1([AlignedSent(b, a) for a, b in sides], ITERATIONS).translation_table  # [f][e]: p(f | e)
-    backward = IBMModel1([AlignedSent(a, b) for a, b in sides], ITERATIONS).translation_table
-    candidates = collections.defaultdict(list)  # {pivot's word: [(-weight, word)]}
-    for word, row in forward.items():
-        for pivot_word, probability in row.items():
-            if pivot_word is not None:  # None means "from no word"
-                weight = round(probability * backward[pivot_word][word], 6)  # the same on every run
+    forward = IBMModel1([AlignedSent(f, e) for e, f in sides], ITERATIONS).translation_table  # [f][e]: p(f | e)
+    backward = IBMModel1([AlignedSent(e, f) for e, f in sides], ITERATIONS).translation_table  # [e][f]: p(e | f)
+    candidates = collections.defaultdict(list)  # {word: [(-weight, translation)]}, to be sorted by both
+    for translation, probabilities in forward.items():
+        for word, probability in probabilities.items():
+            if word is not None:  # None means "from no word"
+                weight = round(probability * backward[word][translation], 6)  # the same on every run
                 if weight >= LEAST:
-                    candidates[pivot_word].append((-weight, word))
+                    candidates[word].append((-weight, translation))
     dictionary = {}
-    for pivot_word, translations in candidates.items():
-        translations.sort()
-        words = [word for _, word in translations]
-        weights = [-negative_weight for negative_weight, _ in translations]
-        dictionary[pivot_word] = (words, weights)
+    for word, weighted in candidates.items():
+        weighted.sort()
+        translations = [translation for _, translation in weighted]
+        weights = [-negative_weight for negative_weight, _ in weighted]
+        dictionary[word] = (translations, weights)
     return dictionary
 
 
 def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: str) -> list[str]:
-    """Returns up to `copies` different translations of a text; [] if the dictionary has less than `KNOWN` of its words.
+    """Returns up to `copies` different translations of a text, word by word.
 
-    Unknown words are left out. Each known word becomes a random word of its entry, drawn by weight. About half of the
-    translations are in reverse order, because languages differ in the order of words.
+    Each word becomes a random translation, drawn by weight; words that the dictionary lacks are left out. About half of
+    the translations are in reverse order, because languages differ in the order of words.
+
+    Args:
+      text: the text in the pivot language.
+      dictionary: see `learn_dictionary`; [] is returned if it has fewer than `KNOWN` of the text's words.
+      copies: how often the text is translated; equal translations count once.
+      seed: the seed of the draws.
     """
     words = words_of(text)
     entries = [dictionary[word] for word in words if word in dictionary]
@@ -111,7 +121,10 @@ def translate_words(text: str, dictionary: dict[str, Entry], copies: int, seed: 
 
 
 class Sample:
-    """Keeps at most `size` of the different items that are added: the items of least hash, added in any order."""
+    """A random sample of at most `size` of the different items that are added.
+
+    It holds the items with the least hashes, so neither the order in which they are added nor repetition matters.
+    """
 
     def __init__(self, size: int):
         self._size = size
@@ -120,6 +133,7 @@ class Sample:
         self._is_whole = True
 
     def add(self, item: tuple[str, ...]) -> None:
+        """Adds an item; the item with the largest hash is dropped if there are more than `size`."""
         if item in self._kept:
             return
         hashed = int.from_bytes(hashlib.blake2b("\0".join(item).encode(), digest_size=8).digest(), "big")
@@ -152,7 +166,7 @@ def build_word_by_word(
     max_texts: int = 100_000,
     seed: int = 0,
 ) -> pathlib.Path:
-    """Writes text pairs, the pivot's texts and their translations word by word, to `output`; returns that folder.
+    """Writes text pairs of the pivot's texts and their translations word by word, and returns the folder of the pairs.
 
     Args:
       data_dir: a data folder with text pairs, one side of which is in the pivot language.
@@ -177,7 +191,10 @@ def build_word_by_word(
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
-    """Writes the translated text pairs of `build_word_by_word`, and returns the entries of `dataset.json`."""
+    """Writes the text pairs of `build_word_by_word` into a folder, and returns the entries of `dataset.json`.
+
+    `settings`: {name of an argument of `build_word_by_word`: value}.
+    """
     from mural_lite.progress import tqdm
     from mural_tf.data import records
 
@@ -188,10 +205,11 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     if missing:
         raise UserError(f"No text pairs of {pivot} and {', '.join(missing)} in {data_dir}; there are {_listed(pairs)}.")
     sampled_texts = texts.items()
-    dictionaries = {}
-    counts: collections.Counter[str] = collections.Counter()
+    dictionaries = {}  # {language: facts about its dictionary}
+    counts: collections.Counter[str] = collections.Counter()  # {language: pairs written}
 
-    def translated() -> Iterator[records.TextPair]:
+    def translated_pairs() -> Iterator[records.TextPair]:
+        """Yields the pairs, and notes each dictionary and counts the pairs meanwhile."""
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
             sides = pairs[language].items()
             dictionary = learn_dictionary(sides)
@@ -204,7 +222,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
                     yield records.TextPair(text, pivot, translation, language, group)
 
     shards = len(records.list_files(data_dir, records.TEXT_PAIRS, "train"))  # as many pipelines can share them
-    total = records.write_records(folder, records.TEXT_PAIRS, "train", translated(), shards)
+    total = records.write_records(folder, records.TEXT_PAIRS, "train", translated_pairs(), shards)
     if not total:
         raise UserError(
             f"The pairs of {data_dir} in {_listed(languages)} give no dictionary: no two words meet often "
@@ -219,9 +237,11 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
 
 
 def _sample(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
-    """Returns (sample of (the pivot's text, its group), {language: sample of (the pivot's text, its translation)}).
+    """Returns (sample of texts, {language: sample of pairs}) of a data folder.
 
-    Raises `UserError` if no text pair has a side in the pivot language.
+    An item of the texts is (text in the pivot language, its caption group), an item of the pairs (text in the pivot
+    language, its translation). `settings`: see `_write`. Raises `UserError` if no text pair has a side in the pivot
+    language.
     """
     from mural_tf.data import records
 
@@ -240,7 +260,10 @@ def _sample(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, S
 
 
 def describe_word_by_word(folder: pathlib.Path) -> str:
-    """Returns lines that say what `build_word_by_word` has written: one for each language, and the total."""
+    """Returns a text that says what `build_word_by_word` wrote to a folder: a line for each language, and the total.
+
+    Raises `UserError` if the folder's `dataset.json` lacks an entry.
+    """
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []
@@ -262,7 +285,10 @@ def describe_word_by_word(folder: pathlib.Path) -> str:
 
 
 def oriented_pairs(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (pivot's text, group, other language, its text) of pairs with one side in the pivot language."""
+    """Yields (pivot's text, caption group, other language, its text) of pairs with exactly one side in the pivot.
+
+    `pairs`: `TextPair`s; `pivot`: a language.
+    """
     for pair in pairs:
         side_a = (pair.text_a, pair.language_a)
         side_b = (pair.text_b, pair.language_b)
@@ -272,7 +298,7 @@ def oriented_pairs(pairs: Iterable, pivot: str) -> Iterator[tuple[str, str, str,
 
 
 def _listed(languages: Iterable[str]) -> str:
-    """Returns up to 20 languages in alphabetical order, and how many more there are."""
+    """Returns up to 20 languages in alphabetical order, and how many more there are, as a text."""
     names = sorted(languages)
     text = ", ".join(names[:20])
     if len(names) > 20:
