@@ -8,8 +8,9 @@ buffers, and arguments such as `flush`.
 
 Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
 the files that import its module, say the name of its function, or are named as the module is. Each was run before
-without a mistake, which gives its seconds; a file that fails then is not asked. A "survivor" is a mistake that these
-files pass; tests farther away may notice it. The same command goes on with the rows that the .csv file lacks.
+without a mistake, which gives its processor seconds; a file that fails then is not asked. Where these files pass, the
+next ones run, within as many seconds again. A "survivor" is a mistake that all of them pass; tests farther away may
+notice it. The same command goes on with the rows that the .csv file lacks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from benchmarks import results
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
-FILES = 8  # test files for a mistake, at most
+FILES = 8  # test files that run at once, at most
 KEY = ("file", "line", "operator", "before", "after")  # which distinguish mistakes
 FIELDS = ("seed", *KEY, "function", "outcome", "seconds", "tests")
 
@@ -342,7 +343,7 @@ def module_of(path: str) -> str:
 
 
 def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[str]:
-    """Returns up to `FILES` paths of test files that may notice a mistake, the nearest first.
+    """Returns the paths of the test files that may notice a mistake, the nearest first.
 
     Args:
       mistake: the mistake.
@@ -369,7 +370,7 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
             points[test.path] += 2
         if their_users & test.modules:
             points[test.path] += 1
-    return [path for path, count in points.most_common() if count >= 3][:FILES]
+    return [path for path, count in points.most_common() if count >= 3]
 
 
 class Trial:
@@ -378,9 +379,10 @@ class Trial:
     Args:
       root: the working tree; it is only read.
       folder: an empty folder for the copy.
-      limit: seconds that the test files of a mistake may take together without the mistake.
-      seconds_file: a JSON file that keeps the seconds of each test file without a mistake, {path: seconds}; -1 for a
-        file that fails or takes too long.
+      limit: processor seconds that test files which run at once may take together without a mistake; they do not grow
+        where other work shares the processors.
+      seconds_file: a JSON file that keeps the processor seconds of each test file without a mistake, {path: seconds};
+        -1 for a file that fails or takes too long.
     """
 
     def __init__(self, root: pathlib.Path, folder: pathlib.Path, limit: float, seconds_file: pathlib.Path):
@@ -397,9 +399,9 @@ class Trial:
         """
         for path in near:
             if path not in self._seconds:
-                begin = time.monotonic()
-                exit_code = self._run([path], self._limit)
-                self._seconds[path] = time.monotonic() - begin if exit_code == 0 else -1
+                begin = _seconds_of_children()
+                exit_code = self._run([path], 3 * self._limit)
+                self._seconds[path] = _seconds_of_children() - begin if exit_code == 0 else -1
                 self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
         total = 0.0
         chosen = []
@@ -410,6 +412,20 @@ class Trial:
                 chosen.append(path)
         chosen.sort(key=self._seconds.get)
         return chosen
+
+    def try_mistake(self, mistake: Mistake, near: list[str]) -> tuple[str, list[str]]:
+        """Runs the nearest test files with a mistake and, if they pass, the next ones.
+
+        Returns what `outcome` says of them, and the test files that were run.
+        """
+        tests = self.tests_for(near[:FILES])
+        outcome = self.outcome(mistake, tests)
+        if outcome not in ("survived", "untested"):
+            return outcome, tests
+        further = self.tests_for([path for path in near if path not in tests][:FILES])
+        if further:
+            outcome = self.outcome(mistake, further)
+        return outcome, tests + further
 
     def outcome(self, mistake: Mistake, tests: list[str]) -> str:
         """Runs test files with a mistake in the tree, and returns what became of it.
@@ -454,6 +470,12 @@ class Trial:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _seconds_of_children() -> float:
+    """Returns the processor seconds of all processes that this process has waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def copy_tree(root: pathlib.Path, copy: pathlib.Path) -> None:
@@ -528,9 +550,8 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
         key = tuple(str(getattr(mistake, name)) for name in KEY)
         row = earlier_rows.get(key)
         if row is None:
-            test_files = trial.tests_for(near(mistake))
             begin = time.monotonic()
-            outcome = trial.outcome(mistake, test_files)
+            outcome, test_files = trial.try_mistake(mistake, near(mistake))
             row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(test_files)}
             row["seconds"] = f"{time.monotonic() - begin:.0f}"
             results.add_row(output, {name: row[name] for name in FIELDS})
@@ -552,7 +573,7 @@ def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
     parser.add_argument("--seed", type=int, required=True, help="of the draws")
     parser.add_argument("--rooms", default="", help="folders of mural_tf, search, lite; with commas; empty: all")
     parser.add_argument("--each", type=int, default=10, help="mistakes drawn in each room")
-    parser.add_argument("--seconds", type=float, default=90, help="for the tests of a mistake")
+    parser.add_argument("--seconds", type=float, default=90, help="of tests that run at once")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("mutants.csv"), help="a .csv file")
     options = parser.parse_args(arguments)
     rooms = rooms_of(root)

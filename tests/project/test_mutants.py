@@ -63,6 +63,28 @@ def test_wilson_by_hand():
     assert mutants.wilson(9, 14) == pytest.approx((0.388, 0.837), abs=1e-3)
 
 
+def test_tests_farther_away_run_where_the_nearest_pass():
+    class Trial(mutants.Trial):
+        def __init__(self):
+            self.runs = []
+
+        def tests_for(self, near):
+            return [path for path in near if path != "slow"]
+
+        def outcome(self, mistake, tests):
+            self.runs.append(tests)
+            return "noticed" if "far" in tests else "survived" if tests else "untested"
+
+    trial = Trial()
+    near = [f"near {number}" for number in range(mutants.FILES)]
+    assert trial.try_mistake(None, ["far", *near, "b"]) == ("noticed", ["far", *near[:-1]])
+    assert trial.try_mistake(None, [*near, "far"]) == ("noticed", [*near, "far"])
+    assert trial.try_mistake(None, near) == ("survived", near)
+    assert trial.try_mistake(None, ["slow", *near[1:], "b"]) == ("survived", [*near[1:], "b"])
+    assert trial.try_mistake(None, ["slow"]) == ("untested", [])
+    assert trial.runs == [["far", *near[:-1]], near, ["far"], near, near[1:], ["b"], []]
+
+
 def test_mistakes_are_tried_in_a_copy_and_the_same_command_goes_on(tmp_path, capsys):
     for name, text in (("mural_tf/text/small.py", SMALL), ("tests/text/test_small.py", TEST),
                        ("tests/test_far.py", "1 / 0")):  # fmt: skip
