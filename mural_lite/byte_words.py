@@ -42,12 +42,9 @@ _WITH_CATEGORIES = (range(0x33480), range(0xE0100, 0xE01F0))  # other characters
 def byte_characters() -> tuple[str, ...]:
     """Returns the printable characters of the bytes 0 to 255: Latin-1's if it is printable, others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    characters = []
-    for byte in range(256):
-        code_point = byte if byte in printable else next(others)
-        characters.append(chr(code_point))
-    return tuple(characters)
+    others = [byte for byte in range(256) if byte not in printable]
+    codes = {byte: byte for byte in printable} | {byte: 0x100 + number for number, byte in enumerate(others)}
+    return tuple(chr(codes[byte]) for byte in range(256))
 
 
 def clip_words(text: str) -> str:

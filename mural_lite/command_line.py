@@ -37,17 +37,11 @@ flags.disclaim_key_flags()  # flags that are defined here belong to the module t
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command."""
 
-    Attributes:
-      main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
-      positional: whether `main` takes the list of arguments that are not flags first; otherwise they are refused.
-      entries: the arguments of `define`.
-    """
-
-    main: Callable[..., int | None]
-    positional: bool
-    entries: Mapping[str, object]
+    main: Callable[..., int | None]  # takes the flags' values by name, returns an exit code; its docstring is the help
+    positional: bool  # whether `main` takes first the list of arguments that are not flags, which are otherwise refused
+    entries: Mapping[str, object]  # the arguments of `define`
 
     @property
     def summary(self) -> str:
@@ -55,7 +49,10 @@ class Command:
         return inspect.getdoc(self.main).splitlines()[0]
 
     def define(self) -> Callable[[list[str]], int | None]:
-        """Defines the flags; returns a function of the arguments that are not flags, which calls `main` afterwards."""
+        """Defines the command's flags, and returns a function to call after they are parsed.
+
+        The function takes the list of arguments that are not flags, calls `main`, and returns its exit code.
+        """
         holders = define(**self.entries)
         define_trust()
 
@@ -228,14 +225,13 @@ _DEFINE = {
 
 
 def define(**entries) -> dict[str, flags.FlagHolder]:
-    """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
+    """Defines flags, and returns {name: holder of the flag's value}.
 
-    Returns {name: holder of the flag's value}.
-
-    An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values, for example
-    `check_path`. The flag has the default's type; a list is given as "a,b", the flag of a tuple may be repeated, and
-    None means a text that must be given. A function in place of an entry defines its flag itself: `define_config`.
+    An entry is (default, help) or (default, help, allowed): `define(top=(10, "How many.", 1), name=(None, "Which."))`.
+    The flag has the default's type: a list is given as "a,b", the flag of a tuple may be repeated, and None is a text
+    that must be given. `allowed` is a list of choices, the least number, a tuple of the least and the largest number,
+    or a function that raises `UserError` for other values, such as `check_path`. A function in place of an entry
+    defines its flag itself: `define_config`.
     """
     holders = {}
     for name, entry in entries.items():
@@ -301,7 +297,10 @@ def check_local_path(flag: str, value: str | None) -> None:
 
 
 def check_model(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a model that is neither here nor in a store nor on the Hub, or for ORG/NAME without hf://."""
+    """Raises `UserError` for a value that can be no model: a missing folder, or a bad name on the Hub or in a store.
+
+    For ORG/NAME the message says that hf://ORG/NAME is meant.
+    """
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
@@ -345,7 +344,7 @@ def _mistakes_in_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
-    """Prints an error that the user can correct in one line, and exits with 1; raises any other error again."""
+    """Prints the message of an error that the user can correct, and exits with 1; raises other errors again."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know only ASCII
     try:

@@ -55,7 +55,7 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
 
 
 def parse_config(values: dict, where: object) -> ConfigDict:
-    """Returns the configuration of the values, {branch: {field: value}}, in a file; raises as `load_config`."""
+    """Returns the configuration of {branch: {field: value}}; raises as `load_config`, with `where` as the file."""
     config = base_config()
     config.evaluation.groups = ConfigDict()  # so that only the file's groups remain, without the defaults
     _update(config, _without_former(values, where), "", where)
@@ -63,7 +63,7 @@ def parse_config(values: dict, where: object) -> ConfigDict:
 
 
 def _without_former(values: dict, where: object) -> dict:
-    """Returns values without fields of earlier commits; raises `UserError` if one is not the constant in its place."""
+    """Returns the values without the fields in `FORMER`; raises `UserError` for a field that is not at its constant."""
     values = _join_fields(values)
     former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(values.get("model")), {})}
     for branch, former in former_fields.items():

@@ -15,9 +15,10 @@ DESCRIPTION = "dataset.json"
 
 
 def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, noun: str = "data set") -> bool:
-    """Whether the folder `output`, in its JSON file `name`, has the entries `identity`; not if it is empty or missing.
+    """Whether the JSON file `name` in the folder `output` has the entries `identity`; not if the folder is empty.
 
-    Raises `UserError` if the folder holds something else, or another data set. `noun`: its name in messages.
+    A missing folder counts as empty. Raises `UserError` if the folder holds something else, or another data set, which
+    messages call `noun`.
     """
     description = output / name
     if not description.is_file():
@@ -95,7 +96,7 @@ def describe(folder: pathlib.Path) -> str:
 
 
 def _omissions(description: dict, key: str, path: pathlib.Path) -> list[str]:
-    """Returns a line per reason, the most frequent first, why records are "skipped" or "left_out" (`key`)."""
+    """Returns a line per reason why records were "skipped" or "left_out", as `key` says, the most frequent first."""
     entries = json_field(description, key, dict[str, dict], path, {})
     counts = {reason: json_field(entry, "count", int, path) for reason, entry in entries.items()}
     lines = []

@@ -82,21 +82,15 @@ def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
 
 @dataclasses.dataclass(frozen=True)
 class Encoders:
-    """The functions of an `Embedder`.
+    """The functions of an `Embedder`."""
 
-    Args:
-      prepare_image: JPEG or PNG bytes -> a prepared image; raises `BadImage` if they do not decode.
-      embed_images: list of prepared images, [B] -> float32 [B, D].
-      embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
-      text_heads: {name: a function like `embed_texts`} for further heads of the text tower; MURAL's is "text_text".
-      prompted: {head: a function like `embed_texts` that puts no prompt before texts} for a model that puts a prompt
-        before every text, to encode texts with another prompt; "" is the image-text head.
-    """
-
-    prepare_image: Callable[[Any], Any]
-    embed_images: Callable[[Any], Any]
-    embed_texts: Callable[[Any], Any]
+    prepare_image: Callable[[Any], Any]  # JPEG or PNG bytes -> a prepared image; raises `BadImage`
+    embed_images: Callable[[Any], Any]  # list of prepared images, [B] -> float32 [B, D]
+    embed_texts: Callable[[Any], Any]  # list of texts, bytes in UTF-8, [B] -> float32 [B, D]
+    # {name: a function like `embed_texts`} for further heads of the text tower; MURAL's is "text_text".
     text_heads: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    # {head: a function like `embed_texts` that puts no prompt before texts} for a model that puts a prompt before every
+    # text, to encode texts with another prompt; "" is the image-text head.
     prompted: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
 
 
@@ -494,7 +488,10 @@ class Embedder:
         return best, cosines
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
-        """Yields (index, prepared image, "") or (index, None, problem) in order; threads decode `ahead` images more."""
+        """Yields (index, prepared image, "") or (index, None, problem) for each image, in order.
+
+        Threads decode up to `ahead` images in advance.
+        """
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
             try:
@@ -614,7 +611,7 @@ def _encoded(image: Any, name: str) -> bytes:
 
 
 def _as_array(value: Any) -> Any:
-    """Returns a tensor as an array, a tensor of strings as a list of str, or a str, and anything else unchanged."""
+    """Returns a tensor as an array, or as str or a list of str if it holds strings; anything else unchanged."""
     if not (hasattr(value, "numpy") and hasattr(value, "dtype")):
         return value
     array = value.numpy()
@@ -632,7 +629,7 @@ def _check_batch_size(batch_size: int) -> None:
 
 
 def _check_strings(texts: Sequence[object]) -> None:
-    """Raises `TypeError` for the first of `texts` that is not a string, with its number from 0."""
+    """Raises `TypeError`, with its number from 0, for the first of `texts` that is not a string."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}.")

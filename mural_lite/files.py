@@ -181,7 +181,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
+    """Gives a temporary path: the file becomes `path` if the block ends without an error, and is removed otherwise."""
     path = as_path(path)
     if isinstance(path, RemotePath):  # written here first: in a store half a file would get its name when it is closed
         with tempfile.TemporaryDirectory() as folder:
@@ -283,20 +283,20 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
 def read_json(path: str | pathlib.Path) -> dict:
     """Returns the JSON object in a file; raises `UserError` if the file is missing or holds something else."""
     try:
-        value = json.loads(as_path(path).read_text(encoding="utf-8"))
+        content = json.loads(as_path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except RecursionError:
         raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
     except ValueError as error:  # also bytes that are not UTF-8
         raise UserError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
-    return value
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}: expected a JSON object.")
+    return content
 
 
 def json_field(values: Mapping, name: str, expected_type: type, path: str | pathlib.Path, default=_REQUIRED):
-    """Returns the value of a JSON file's field, of the type that is expected.
+    """Returns the value of a field of a JSON file, which must be of the expected type.
 
     Args:
       values: the file's object.
@@ -318,7 +318,7 @@ def json_field(values: Mapping, name: str, expected_type: type, path: str | path
 
 
 def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
-    """Returns the value of a field of a file; raises `UserError` if it is not of a type as `json_field` takes it."""
+    """Returns the value of a file's field `name`; raises `UserError` if it is not of the type, as in `json_field`."""
     if not _has_type(value, expected_type):
         raise UserError(
             f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(expected_type)}: correct or restore it."

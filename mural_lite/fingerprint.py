@@ -22,17 +22,12 @@ class Fingerprint:
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.
-
-    Attributes:
-      probes: float32 [P, D], the vectors of the probes, of `TEXTS` first.
-      path, step: where the model was loaded from.
-      encoder: the name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own.
     """
 
-    probes: np.ndarray
-    path: str = ""
-    step: int | None = None
-    encoder: str = ""
+    probes: np.ndarray  # float32 [P, D], the vectors of the probes, of `TEXTS` first
+    path: str = ""  # the folder that the model was loaded from
+    step: int | None = None  # the training step of its weights
+    encoder: str = ""  # the name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own
 
     @property
     def of_texts(self) -> np.ndarray:
@@ -46,7 +41,10 @@ class Fingerprint:
         return digest[:12]
 
     def distance(self, other: Fingerprint, first: int = 0) -> float:
-        """Returns the largest 1 - cosine of two models' vectors of a probe, from `first` on; 2 if shapes differ."""
+        """Returns the largest 1 - cosine of two models' vectors of a probe, or 2 if their shapes differ.
+
+        `first`: the number of the first probe that counts; `len(TEXTS)` leaves the texts out.
+        """
         if self.probes.shape != other.probes.shape:
             return 2.0  # as far as vectors can be
         ours = self.probes[first:]
@@ -60,7 +58,10 @@ class Fingerprint:
         return Fingerprint(self.of_texts).distance(Fingerprint(other.of_texts)) <= TOLERANCE
 
     def check(self, other: Fingerprint, product: str, first: int = 0) -> None:
-        """Raises `UserError` if `other`, by the probes from `first` on, is not this model, which made `product`."""
+        """Raises `UserError` if `other` is another model than this one, which made the `product`, "The index".
+
+        `first`: as in `distance`.
+        """
         distance = self.distance(other, first)
         if not distance <= TOLERANCE:  # also for NaN
             raise UserError(

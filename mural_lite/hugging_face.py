@@ -138,7 +138,7 @@ def _holds_weights(folder: pathlib.Path, patterns: Sequence[str]) -> bool:
 
 
 def _weight_patterns(folder: pathlib.Path) -> list[str]:
-    """Returns patterns of the files of weights, such as "hub/*", that the descriptions in a folder name."""
+    """Returns patterns of the files of weights, and of their modules, that the descriptions in a folder name."""
     for description, patterns in LEADS_TO.items():
         if any(folder.glob(description)):
             return list(patterns)

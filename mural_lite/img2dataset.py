@@ -87,7 +87,10 @@ def _may_hold_images(path: pathlib.Path) -> bool:
 
 
 def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
-    """Yields a shard's samples in their order, without `images` with `None` for each image; reports unusable parts."""
+    """Yields a shard's samples in their order, and reports each part that cannot be used by `on_problem`.
+
+    Without `images` each sample's `image` is `None`, and is not read where that is possible.
+    """
     if shard.is_dir():
         return _from_files(shard, on_problem, images)
     if not shard.is_file():

@@ -63,7 +63,7 @@ class BadImage(UserError):
 
 
 def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Returns Pillow's image of encoded data, of which only the header is read; raises `BadImage` for others."""
+    """Returns Pillow's image of encoded data, of which it reads only the header; raises `BadImage` for bad data."""
     if not data:
         raise BadImage("empty image file")
     if len(data) > MAX_BYTES:
@@ -161,7 +161,7 @@ _one_scan = threading.Lock()  # memory is held for one picture of more than MAX_
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Returns an opened image as RGB, upright, on white, halved if above `MAX_PIXELS`; raises `BadImage`."""
+    """Returns an opened image as RGB, upright, on white, at half its size above `MAX_PIXELS`; raises `BadImage`."""
     try:
         if not _is_scan(image):
             return on_white(turned(image))

@@ -82,7 +82,10 @@ _TEXT_PAIR = tuple(field.name for field in dataclasses.fields(TextPair))
 
 
 def serialize(record: ImageTextRecord | TextPair) -> bytes:
-    """Returns a record as the bytes of a `tf.train.Example`, the same for the same record; raises `ValueError`."""
+    """Returns a record as a serialised `tf.train.Example`; the same record gives the same bytes.
+
+    Raises `ValueError` if the captions, languages and caption groups of an image differ in number.
+    """
     if isinstance(record, ImageTextRecord):
         if not len(record.captions) == len(record.languages) == len(record.caption_groups):
             raise ValueError(
@@ -110,7 +113,7 @@ def _encoded(values: Iterable[str | bytes]) -> list[bytes]:
 
 
 def missing_shards(files: Sequence[str]) -> list[str]:
-    """Returns the sorted names that are missing by the count in others, such as "train-00001-of-00004.tfrecord"."""
+    """Returns the missing names, sorted: "train-00001-of-00004.tfrecord" among `files` says that there are four."""
     expected = set()
     for name in files:
         match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)

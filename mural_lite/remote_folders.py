@@ -114,7 +114,7 @@ def _download_copy(original: RemotePath, files: Collection[RemotePath]) -> pathl
 
 
 def local_model(path: str | os.PathLike) -> pathlib.Path:
-    """Returns `local_copy` of a model; raises `UserError` also for a missing ORG/NAME that lacks hf:// before it."""
+    """Returns `local_copy` of a model; raises `UserError` for a missing path that looks like ORG/NAME on the Hub."""
     local = local_copy(path)
     if not local.exists():
         remedy = hugging_face.suggestion(path)
@@ -124,7 +124,7 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns the path of a model in a store or on this machine, to which a model on the Hub is fetched."""
+    """Returns the path of a model in a store or on this machine; a model on the Hub is fetched first."""
     if hugging_face.is_name(path):
         return local_copy(path)
     return as_path(path)
@@ -208,7 +208,7 @@ class Mirror:
         self._thread.start()
 
     def _wait_for_lock(self) -> None:
-        """Returns when the folder is free, after `LEASE` seconds if a run has left its lock; raises `UserError`."""
+        """Waits `LEASE` seconds if a run has left its lock; raises `UserError` if the run still writes it."""
         lock = self._read_lock()
         if not lock:
             return
@@ -222,7 +222,7 @@ class Mirror:
             )
 
     def end(self) -> None:
-        """Uploads the last changes and releases the folder; raises `UserError`, with the local folder, if it cannot."""
+        """Uploads the last changes and releases the folder; if it cannot, raises `UserError` with the local folder."""
         self._stop.set()
         self._thread.join()
         try:

@@ -83,7 +83,7 @@ def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
 
 
 def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
-    """Writes the places of skipped items, which it empties, and last the manifest, by which the shard is finished."""
+    """Writes and clears the places of skipped items, and writes the manifest last: then the shard is finished."""
     if manifest.tally.places:
         lines = "".join(f"{problem}\t{location}\n" for problem, location in manifest.tally.places)
         write_whole(places_path(folder, number), lines)
@@ -142,7 +142,10 @@ def _appears_soon(path: pathlib.Path) -> bool:
 
 
 def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
-    """Makes the folder of the work `identity`, or goes on with it; raises `UserError` if it holds other work."""
+    """Makes the folder of the work that `identity` describes, or, without `restart`, keeps its finished shards.
+
+    Raises `UserError` if the folder holds finished shards of other work.
+    """
     plan = folder / PLAN
     if restart:
         remove_tree(folder)
@@ -220,7 +223,10 @@ def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
-    """Renames a part unless a killed run has done it; raises `UserError` if the size is not the manifest's."""
+    """Renames a part to the path `name` in the data set, unless a killed run has done it already.
+
+    Raises `UserError`, and removes the shard's manifest, if the part has another size than the manifest says.
+    """
     old_name = folder / "parts" / part.name
     current = old_name if old_name.is_file() else name
     size = None

@@ -85,22 +85,17 @@ def _one_line(location: str) -> str:
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of the captions and pairs that were written, skipped and left out, of one block or of all.
+    """Counts of the captions and pairs that were written, skipped and left out, of one block or of all."""
 
-    Attributes:
-      written: captions and pairs in the records.
-      skipped: unusable captions and pairs: missing images, broken lines.
-      left_out: usable but unwanted items: excluded by filters, or in other languages.
-      places: (problem, place) of everything skipped, in the order of the input; only kept within a block.
-      THINGS: the noun in messages.
-    """
-
-    THINGS: ClassVar[str] = "captions and pairs"
+    THINGS: ClassVar[str] = "captions and pairs"  # the noun in messages
     FLAG: ClassVar[str] = "--max_skipped_fraction"  # the flag that sets the bound; "" where no flag does
 
-    written: int = 0
+    written: int = 0  # captions and pairs in the records
+    # Unusable captions and pairs, for example with a missing image or in a broken line.
     skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    # Usable but unwanted captions and pairs: excluded by filters, or in other languages.
     left_out: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    # (problem, place) of everything skipped, in the order of the input; only kept within a block.
     places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):

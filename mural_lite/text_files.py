@@ -153,7 +153,7 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
 
 
 class _Unbuffered(io.RawIOBase):
-    """A file for `io.BufferedReader`, read piece by piece, so that a compressed file's content before damage comes."""
+    """A file for `io.BufferedReader`, read piece by piece, so that no content before damage is lost."""
 
     def __init__(self, content: IO[bytes]):
         self._content = content

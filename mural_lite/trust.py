@@ -79,7 +79,10 @@ def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | No
 
 
 def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored `model` would be imported from outside; modules imported before may be used."""
+    """Raises `UserError` if a stored `model`, "package.module:Class", would be imported from outside of this package.
+
+    A module that the user's program has imported already may be used; other arguments are as in `check_stored`.
+    """
     module, _, _ = name.partition(":")
     is_chosen = module in sys.modules or (given is not None and given.model == name)  # by the user's own program
     if is_from_outside(name) and not is_chosen and not _TRUSTING.get():

@@ -37,15 +37,10 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where work runs.
+    """Where work runs."""
 
-    Attributes:
-      workers: number of processes of this machine; 0 works in the calling process. Unused with `beam`.
-      beam: flags of Apache Beam that name a runner, such as "--runner=FlinkRunner --flink_master=localhost:8081".
-    """
-
-    workers: int = 1
-    beam: str = ""
+    workers: int = 1  # number of processes of this machine; 0: the calling process. Unused with `beam`
+    beam: str = ""  # flags of Apache Beam that name a runner: "--runner=FlinkRunner --flink_master=localhost:8081"
 
     def __post_init__(self):
         if self.workers < 0:

@@ -15,7 +15,10 @@ EXACT = 1e-5
 
 
 def grid_of(height: int, width: int, patch_size: int, patches: int) -> tuple[int, int]:
-    """Returns (rows, columns) of the largest grid of at most `patches` squares in about a picture's ratio of sides."""
+    """Returns (rows, columns) of the largest grid of at most `patches` patches in about a picture's ratio of sides.
+
+    `height`, `width`: of the picture; `patch_size`: side of a patch; in pixels.
+    """
 
     def scaled_grid(factor: float) -> tuple[int, int]:
         """Returns (rows, columns) of the patches of a picture whose sides are multiplied by a factor."""

@@ -91,8 +91,8 @@ class Pieces:
         self.pad = int(settings["pad"])
         self._begin = settings["begin"]  # ids before a text
         self._end = settings["end"]  # and after it
-        self._lower = config.vocabulary.lower_case
-        self._strips = config.vocabulary.strip_accents
+        self._lower_case = config.vocabulary.lower_case
+        self._strip_accents = config.vocabulary.strip_accents
         self._whole_chinese = bool(config.vocabulary.cleaning)
         self._longest_bytes = int(settings["max_bytes"])
         self.room = self.max_length - len(self._begin) - len(self._end)
@@ -111,7 +111,7 @@ class Pieces:
         return [([*self._begin, *ids[: self.room], *self._end], 0) for ids in self.ids(texts)]
 
     def _clean(self, text: str) -> str:
-        return clean_text(text, self._lower, self._strips)
+        return clean_text(text, self._lower_case, self._strip_accents)
 
     def _words(self, cleaned: str) -> list[str]:
         """Returns the words of a cleaned text as `text/words.py` divides them."""
@@ -245,7 +245,7 @@ class Words(Pieces):
         entries = _entries(content)
         self._ids = {entry: number for number, entry in enumerate(entries)}
         self._languages = settings["languages"]
-        self._starts = settings["starts"]
+        self._starts = settings["starts"]  # the first id of each language's words, the most frequent word first
         ends = [*self._starts[1:], len(entries)]
         sizes = [end - start for start, end in zip(self._starts, ends)]
         self._rarest = math.log(10.0 * max(sizes))  # for words that a language lacks, far behind its last
@@ -270,7 +270,7 @@ class Words(Pieces):
         return ids[: self.max_length] or [unknown], language
 
     def _likeliest(self, words: Sequence[str]) -> int:
-        """Returns the number of the language where words are most frequent, with a frequency of about 1 / rank."""
+        """Returns the number of the likeliest language of words, whose frequency in a language is about 1 / rank."""
         scores = []  # logarithms
         for language, start in zip(self._languages, self._starts):
             score = 0.0

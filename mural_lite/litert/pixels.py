@@ -30,7 +30,10 @@ def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
 
 
 def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
-    """Returns an RGB picture resized and cut to its centre, or in patches, as a tower takes it, uint8 [S, S, 3]."""
+    """Returns the pixels of an RGB picture as a tower takes them in evaluation, uint8 [S, S, 3], S = `image_size`.
+
+    The picture is resized to `tower.resize` and cut to its centre, or divided into patches: see `tower.resize_mode`.
+    """
     if tower.resize_mode == "patches":
         return patch_square(picture, tower, _KERNELS[tower.interpolation])
     side = tower.image_size
@@ -67,7 +70,10 @@ def _resize_bilinear(
 
 
 def _interpolate(values: np.ndarray, axis: int, resized: int, start: int, side: int) -> np.ndarray:
-    """Returns float32 pixels with an axis of [H, W, C] resized to `resized`, and cut to `side` from `start` on."""
+    """Returns pixels of which an axis is resized to the length `resized`, and cut to `side` from `start` on.
+
+    `values`: float32 [H, W, C]; `axis`: 0 gives [side, W, C], 1 gives [H, side, C].
+    """
     size = values.shape[axis]
     centres = np.arange(start, start + side) + 0.5  # of the resized pixels
     positions = centres * np.float32(size / resized) - 0.5
