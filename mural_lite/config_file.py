@@ -111,7 +111,7 @@ def _join_emoji(data: dict) -> None:
 def _join_pooler(tower: dict) -> None:
     """Replaces the bool `pooler` of a text tower by `pooler_size`, the pooler's width, 0 without a pooler.
 
-    Beside `pooler: true`, a `pooler_size` that is 0 or missing meant the width of the tower.
+    With `pooler: true`, a `pooler_size` that is 0 or missing meant the width of the tower.
     """
     has_pooler = tower.pop("pooler")
     if has_pooler:

@@ -74,7 +74,7 @@ def _checked(drawing: bytes) -> bytes:
 
 
 def _check_entity(name, is_parameter, value, base, system, public, notation) -> None:
-    """Raises `ValueError` for an entity that is not a short plain text; with such a drawing has 130 MB at most."""
+    """Raises `ValueError` for an entity that is not a short plain text, so that a drawing grows to 130 MB at most."""
     if is_parameter or value is None or len(value) > MAX_ENTITY or re.search("[&<%]", value):
         raise ValueError("SVG drawing that shows other files: save it as PNG")
 
@@ -87,7 +87,7 @@ class _Drawing(ElementTree.TreeBuilder):
         self._depth = 0
 
     def start(self, tag, attributes):
-        """Begins an element with its harmless attributes."""
+        """Begins an element; raises `ValueError` if an attribute names another file."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"SVG drawing with more than {MAX_DEPTH} elements inside each other")

@@ -133,7 +133,7 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
 def split_name(name: str) -> tuple[str, str]:
     """Returns (key, ending) of a tar's member, for example ("00/7", "jpg") for "./00/7.JPG".
 
-    It starts at the first point, as in webdataset, or at the last; "": an ending that is not read, or a hidden file.
+    The ending starts at the first point, as in webdataset, or else at the last; "" if it is not in `READ`.
     """
     path = name.removeprefix("./")
     folder, slash, base = path.rpartition("/")

@@ -191,6 +191,7 @@ class SentencePieces(Pieces):
         return self._all_pieces().unk_id()
 
     def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
+        """Returns the list of all ids of each text in UTF-8; only many or long texts load the whole vocabulary."""
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
         if self.few is not None and are_few:
             encode = self.few.encode
@@ -217,7 +218,7 @@ class BytePairs(WordPieces):
     """Byte-level pairs: every word with its space as bytes, which SentencePiece's library joins."""
 
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
-        Pieces.__init__(self, content, config, settings)
+        Pieces.__init__(self, content, config, settings)  # `WordPieces` would read entries in lines
         self._max_characters = int(settings["max_characters"])
         self._characters = settings["byte_characters"]
         self._longest_word = int(settings["longest_word"])
@@ -229,7 +230,7 @@ class BytePairs(WordPieces):
         return None
 
     def _divide_word(self, word: str) -> list[int]:
-        """Returns the ids of a space and a word, which is divided by `longest_word` bytes."""
+        """Returns the ids of a space and a word; a long word is divided in parts of `longest_word` bytes before."""
         characters = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))  # one per byte
         ids: list[int] = []
         for begin in range(0, len(characters), self._longest_word):
