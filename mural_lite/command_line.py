@@ -182,6 +182,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
     def run_with_settings(argv: Sequence[str]) -> int | None:
+        """Calls `main` with a command's logging, announcements and trust."""
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # of libraries too
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.

@@ -671,7 +671,8 @@ def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextli
         return contextlib.nullcontext(types.SimpleNamespace(update=lambda count=1: None))
     from mural_lite.progress import tqdm  # here, because a question shows no bar
 
-    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
+    bar: contextlib.AbstractContextManager[Any] = tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
+    return bar
 
 
 def _is_matrix(values: object) -> TypeIs[Embeddings]:

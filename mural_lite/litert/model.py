@@ -88,6 +88,7 @@ class LiteModel:
         prefix = prompt.encode("utf-8")
 
         def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
+            """Returns the embeddings of texts in UTF-8, float32 [B, D], in their order."""
             rows = self._pieces.rows([prefix + text for text in texts])
             embeddings = np.empty([len(rows), self.embedding_size], np.float32)
             # Texts of equal length follow each other, because the encoder prepares itself for each new length.
