@@ -22,6 +22,7 @@ __all__ = ["Embedder", "open_model"]
 
 
 def __getattr__(name: str) -> object:
+    """Imports `Embedder` and `open_model` at their first use, so that `import mural_lite` is fast."""
     if name == "Embedder":
         from mural_lite.embedder import Embedder
 

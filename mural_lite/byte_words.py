@@ -42,62 +42,60 @@ _WITH_CATEGORIES = (range(0x33480), range(0xE0100, 0xE01F0))  # other characters
 def byte_characters() -> tuple[str, ...]:
     """Returns the printable characters of the bytes 0 to 255: Latin-1's if it is printable, others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    characters = []
-    for byte in range(256):
-        code_point = byte if byte in printable else next(others)
-        characters.append(chr(code_point))
-    return tuple(characters)
+    others = [byte for byte in range(256) if byte not in printable]
+    codes = {byte: byte for byte in printable} | {byte: 0x100 + number for number, byte in enumerate(others)}
+    return tuple(chr(codes[byte]) for byte in range(256))
 
 
 def clip_words(text: str) -> str:
-    """Returns a text's words, in lower case, in bytes without spaces; the last byte of each is marked."""
+    """Returns a lower-case text's words as byte characters, each word's last byte marked: "a red" becomes "⡡re⡤"."""
     words = []
     for match in _compiled(CLIP_WORDS).finditer(text):
         word = _in_bytes(match.group())
-        words.append(word[:-1] + chr(ord(word[-1]) + END))
+        marked_end = chr(ord(word[-1]) + END)
+        words.append(word[:-1] + marked_end)
     return "".join(words)
 
 
 def separated_words(text: str, name: str) -> str:
-    """Returns a text's words in bytes, each between two separators; `EXPRESSIONS[name]` divides the text."""
+    """Returns a text's words as byte characters, each between two separators; `EXPRESSIONS[name]` divides the text."""
     separator = byte_characters()[SEPARATOR]
     words = [_in_bytes(match.group()) for match in _compiled(EXPRESSIONS[name]).finditer(text)]
     return "".join(f"{separator}{word}{separator}" for word in words)
 
 
 def _in_bytes(word: str) -> str:
-    """Returns the printable characters of a word's bytes in UTF-8."""
-    return word.encode("utf-8").decode("latin-1").translate(byte_characters())
+    """Returns the byte characters of a word's bytes in UTF-8: "é" becomes "Ã©"."""
+    return word.encode("utf-8").decode("latin-1").translate(byte_characters())  # Latin-1: character N for byte N
 
 
 @functools.cache
 def _compiled(expression: str) -> re.Pattern:
     r"""Returns the pattern of an expression whose \p{L} and \s mean the characters of all scripts."""
 
-    def written(match: re.Match) -> str:
-        token = match.group().replace(r"\S", r"^\s")
-        if not token.startswith("["):
-            token = f"[{token}]"
-        return _written_out(token)
+    def in_brackets(match: re.Match) -> str:
+        r"""Returns "[^\p{L}]" and the like with ranges, and a single \p{L}, \s or \S as such a class."""
+        characters = match.group().replace(r"\S", r"^\s")
+        if not characters.startswith("["):
+            characters = f"[{characters}]"
+        return _with_ranges(characters)
 
-    return re.compile(re.sub(r"\[[^]]*\]|\\p\{\w+\}|\\[sS]", written, expression))
+    return re.compile(re.sub(r"\[[^]]*\]|\\p\{\w+\}|\\[sS]", in_brackets, expression))
 
 
-def _written_out(characters: str) -> str:
-    r"""Returns a class with ranges in place of \p{L} and \s, such as "a-zµ"."""
+def _with_ranges(characters: str) -> str:
+    r"""Returns a class of characters with ranges in place of \p{L} and \s: "[^\p{Ll}]" becomes "[^a-zµ…]"."""
     characters = characters.replace(r"\s", r"\t-\r \x85\p{Z}")
     return re.sub(r"\\p\{(\w+)\}", lambda match: _ranges()[match[1]], characters)
 
 
 @functools.cache
 def _ranges() -> dict[str, str]:
-    """Returns {category, or its first letter: the ranges of its characters}, such as "L" for all letters."""
+    r"""Returns {category, "Lu", or its first letter, "L": the ranges of its characters, "\U00000041-\U0000005a"}."""
     ranges: dict[str, str] = collections.defaultdict(str)
-    codes = itertools.chain(*_WITH_CATEGORIES)
-    for category, group in itertools.groupby(codes, key=lambda code: unicodedata.category(chr(code))):
-        first, *others = group
-        last = others[-1] if others else first
+    all_codes = itertools.chain(*_WITH_CATEGORIES)
+    for category, group in itertools.groupby(all_codes, key=lambda code: unicodedata.category(chr(code))):
+        codes = list(group)
         for name in (category, category[0]):
-            ranges[name] += f"\\U{first:08x}-\\U{last:08x}"
+            ranges[name] += f"\\U{codes[0]:08x}-\\U{codes[-1]:08x}"
     return ranges

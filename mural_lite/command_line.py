@@ -37,17 +37,11 @@ flags.disclaim_key_flags()  # flags that are defined here belong to the module t
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command."""
 
-    Attributes:
-      main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
-      positional: whether `main` takes the list of arguments that are not flags first; otherwise they are refused.
-      entries: the arguments of `define`.
-    """
-
-    main: Callable[..., int | None]
-    positional: bool
-    entries: Mapping[str, object]
+    main: Callable[..., int | None]  # takes the flags' values by name, returns an exit code; its docstring is the help
+    positional: bool  # whether `main` takes first the list of arguments that are not flags, which are otherwise refused
+    entries: Mapping[str, object]  # the arguments of `define`
 
     @property
     def summary(self) -> str:
@@ -55,7 +49,10 @@ class Command:
         return inspect.getdoc(self.main).splitlines()[0]
 
     def define(self) -> Callable[[list[str]], int | None]:
-        """Defines the command's flags and returns a function of the other arguments, for after parsing."""
+        """Defines the command's flags, and returns a function to call after they are parsed.
+
+        The function takes the list of arguments that are not flags, calls `main`, and returns its exit code.
+        """
         holders = define(**self.entries)
         define_trust()
 
@@ -69,7 +66,7 @@ class Command:
 
 
 def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
-    """Makes a `Command` of a function."""
+    """Returns a decorator that makes a `Command` of a main function; the arguments are the command's attributes."""
     return lambda main: Command(main, positional, entries)
 
 
@@ -89,9 +86,10 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
             print(f"mural_tf {__version__}")
             sys.exit(0)
         name, arguments = find_command(commands, arguments)
+        wants_help = bool(HELP & set(arguments))
         if name not in commands:
             command_list = describe_commands(commands, name, program)
-            if not HELP & set(arguments):
+            if not wants_help:
                 print(command_list, file=sys.stderr)
                 raise UserError(f"No command is given after {f'{program} {name}'.strip()!r}: expected one of these.")
             print(command_list)
@@ -100,16 +98,22 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
         sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
         with _mistakes_in_flags():
             main = command.define()
-        if HELP & set(arguments):
-            description = inspect.getdoc(command.main).replace("python -m mural_tf", program)
-            module = flags.FLAGS.find_module_defining_flag("trust")  # every command has this flag
-            print(f"{description}\n\nflags:\n{_describe_flags(module)}")
+        if wants_help:
+            print(_describe_command(command, program))
             sys.exit(0)
         run(lambda argv: main(argv[1:]), command.positional)
 
 
+def _describe_command(command: Command, program: str) -> str:
+    """Returns the help of a command whose flags are defined: its docstring, and its flags as absl describes them."""
+    description = inspect.getdoc(command.main).replace("python -m mural_tf", program)
+    module = flags.FLAGS.find_module_defining_flag("trust")  # `Command.define` defines this flag for every command
+    _, _, flag_descriptions = flags.FLAGS.module_help(module).partition(":\n")  # without absl's heading
+    return f"{description}\n\nflags:\n{flag_descriptions}"
+
+
 def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program: str) -> None:
-    """Runs the command of `words` and the command line."""
+    """Runs `run_command` with `words`, such as ["search"], and then the arguments of this process; never returns."""
     try:
         run_command(commands, [*words, *sys.argv[1:]], program)
     except SystemExit as end:
@@ -125,49 +129,43 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
 def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the command's name and the arguments without its words; flags may come before and between the words.
 
-    If the arguments end too early, the name is only the start of a name in `commands`, or empty. Raises `UserError` for
-    a word with which no command goes on.
+    ["--top=3", "search", "query", "red"] gives ("search query", ["--top=3", "red"]). If the arguments end too early,
+    the name is only the start of a name in `commands`, or empty. Raises `UserError` for a word with which no command
+    goes on.
     """
     name = ""
     rest = list(arguments)
     while name not in commands:
-        word = next((argument for argument in rest if not argument.startswith("-")), None)
-        if word is None:
+        words = [argument for argument in rest if not argument.startswith("-")]
+        if not words:
             return name, rest
-        rest.remove(word)
-        longer_name = f"{name} {word}".strip()
+        rest.remove(words[0])
+        longer_name = f"{name} {words[0]}".strip()
         # The spaces compare whole words: "search index" does not begin with the words "search in".
         if not any(f"{command} ".startswith(f"{longer_name} ") for command in commands):
-            raise UserError(_unknown(commands, name, word))
+            raise UserError(_unknown(commands, name, words[0]))
         name = longer_name
     return name, rest
 
 
 def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
-    """Returns the message for an unknown `word` after the words `before` it."""
-    words: dict[str, None] = {}  # words that may follow, in order
-    for name in commands:
-        if f"{name} ".startswith(before):
-            next_word, *_ = f"{name} "[len(before) :].split()
-            words[next_word] = None
-    near = difflib.get_close_matches(word, words, n=1)
+    """Returns the message for an unknown `word` after `before`, the start of a command's name, or ""."""
+    words_before = before.split()
+    number = len(words_before)
+    full_names = [name.split() for name in commands]
+    expected = list(dict.fromkeys(words[number] for words in full_names if words[:number] == words_before))
+    near = difflib.get_close_matches(word, expected, n=1)
     if near:
         return f"Unknown command {word!r}; did you mean {near[0]!r}?"
-    return f"Unknown command {word!r}: expected {', '.join(words)}, and then {word!r}."
+    return f"Unknown command {word!r}: expected {', '.join(expected)}, and then {word!r}."
 
 
 def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
-    """Returns the list of the commands whose names begin with `name`, one line each."""
+    """Returns a usage line and, per command whose name begins with `name`, a line with its name and summary."""
     full_names = [full_name for full_name in commands if full_name.startswith(name)]
     width = max(map(len, full_names))
     lines = [f"  {full_name:<{width}}  {commands[full_name].summary}" for full_name in full_names]
     return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
-
-
-def _describe_flags(module: str) -> str:
-    """Returns absl's description of the flags that a module has defined, without its heading."""
-    _, _, description = flags.FLAGS.module_help(module).partition(":\n")
-    return description
 
 
 def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
@@ -183,7 +181,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     # AVX512-VNNI, where they are faster too; the figures are in docs/speed.md.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-    def guarded(argv: Sequence[str]) -> int | None:
+    def run_with_settings(argv: Sequence[str]) -> int | None:
+        """Calls `main` with a command's logging, announcements and trust."""
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # of libraries too
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
@@ -195,7 +194,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
             return main(argv)
 
     with _mistakes_in_one_line():
-        app.run(guarded, flags_parser=_parse_flags)
+        app.run(run_with_settings, flags_parser=_parse_flags)
 
 
 def _parse_flags(arguments: Sequence[str]) -> list[str]:
@@ -205,7 +204,7 @@ def _parse_flags(arguments: Sequence[str]) -> list[str]:
 
 
 def require(**values: str) -> None:
-    """Raises `UserError` for a flag without a value: `require(output=OUTPUT.value)`."""
+    """Raises `UserError` for the first flag whose value is empty or None: `require(output=OUTPUT.value)`."""
     for flag, value in values.items():
         if not value:
             raise UserError(_missing(flag))
@@ -227,14 +226,13 @@ _DEFINE = {
 
 
 def define(**entries) -> dict[str, flags.FlagHolder]:
-    """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
+    """Defines flags, and returns {name: holder of the flag's value}.
 
-    Returns {name: holder of the flag's value}.
-
-    An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, a tuple of the least and the largest, or a function that raises `UserError` for bad values, for example
-    `check_path`. The flag has the default's type; a list is given as "a,b", the flag of a tuple may be repeated, and
-    None means a text that must be given. A function in place of an entry defines its flag itself: `define_config`.
+    An entry is (default, help) or (default, help, allowed): `define(top=(10, "How many.", 1), name=(None, "Which."))`.
+    The flag has the default's type: a list is given as "a,b", the flag of a tuple may be repeated, and None is a text
+    that must be given. `allowed` is a list of choices, the least number, a tuple of the least and the largest number,
+    or a function that raises `UserError` for other values, such as `check_path`. A function in place of an entry
+    defines its flag itself: `define_config`.
     """
     holders = {}
     for name, entry in entries.items():
@@ -246,10 +244,15 @@ def define(**entries) -> dict[str, flags.FlagHolder]:
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
-    """Defines one flag, whose type is its default's; the arguments are an entry of `define`."""
+    """Defines one flag, whose type is its default's; the last three arguments are an entry of `define`."""
     if callable(allowed):
         holder = _define(name, default, help_text)
-        flags.register_validator(name, lambda value: allowed(name, value) or True)
+
+        def is_allowed(value) -> bool:  # absl expects an answer; `allowed` raises instead
+            allowed(name, value)
+            return True
+
+        flags.register_validator(name, is_allowed)
         return holder
     if default is None:
         return flags.DEFINE_string(name, None, help_text, required=True)
@@ -267,7 +270,7 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
 
 
 def _values_of(value: str | list[str] | None) -> list[str]:
-    """Returns the values of a flag, which may be repeated or missing."""
+    """Returns the list of a flag's values, whether it was given once, repeatedly or not at all."""
     if isinstance(value, str):
         return [value]
     return value or []
@@ -295,7 +298,10 @@ def check_local_path(flag: str, value: str | None) -> None:
 
 
 def check_model(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a value that is neither a place nor a name on the Hub, or only looks like a name."""
+    """Raises `UserError` for a value that can be no model: a missing folder, or a bad name on the Hub or in a store.
+
+    For ORG/NAME the message says that hf://ORG/NAME is meant.
+    """
     if hugging_face.is_name(value or ""):
         hugging_face.check(value)
         return
@@ -318,10 +324,10 @@ class BadFlagFile(Exception):
 
 @contextlib.contextmanager
 def _mistakes_in_flags() -> Iterator[None]:
-    """Raises `UserError` for flags that absl or ml_collections refuse, also while they are defined."""
+    """Turns the errors of absl and ml_collections about flags into `UserError`s, and a `BadFlagFile` into its cause."""
     try:
         yield
-    except BadFlagFile as failure:  # a `UserError`, or a bug in the file
+    except BadFlagFile as failure:
         raise failure.__cause__ from None
     except flags.Error as error:
         missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
@@ -332,14 +338,14 @@ def _mistakes_in_flags() -> Iterator[None]:
             raise UserError(f"{number[1]}expected a number, such as 1000 or 0.001.") from error
         raise UserError(f"{error} (--help lists the flags)") from error
     except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
-        reason = str(error).strip("'\"")  # of a `KeyError`: the text as Python writes it
-        reason = reason.replace("\\n", " ").replace("\\'", "'")
+        # Python writes the message of a `KeyError` as a literal, 'Did you mean \'x\'?\n'.
+        reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
         raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
 
 
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
-    """Prints what the user can correct and exits with 1; everything else is raised again."""
+    """Prints the message of an error that the user can correct, and exits with 1; raises other errors again."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know only ASCII
     try:
@@ -348,7 +354,7 @@ def _mistakes_in_one_line() -> Iterator[None]:
         print(str(interrupt) or "Interrupted.", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - everything that is not the user's mistake is raised again
-        message = _one_line(error)
+        message = _message_for_user(error)
         if message is None:
             raise
         logging.debug("The error below was raised here:", exc_info=True)
@@ -356,10 +362,11 @@ def _mistakes_in_one_line() -> Iterator[None]:
         sys.exit(1)
 
 
-def _one_line(error: Exception) -> str | None:
-    """Returns the message for the user, or None if `error` is not a user's mistake."""
+def _message_for_user(error: Exception) -> str | None:
+    """Returns an error's message in one line, or None for an error that the user cannot correct."""
+    # TensorFlow wraps errors of traced code, and writes twenty lines around their messages.
     while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
-        error = error.__context__  # raised in traced code, which TensorFlow reports in twenty lines
+        error = error.__context__
     if isinstance(error, UserError):
         return " ".join(display_name(error).split())
     if isinstance(error, OSError) and error.strerror:

@@ -202,7 +202,7 @@ _EVALUATION = dict(
 
 
 def base_config() -> ConfigDict:
-    """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
+    """Returns the configuration of MURAL-base. It holds every field, so that an unknown `--config.x=y` is an error."""
     return ConfigDict(
         dict(
             model="mural",  # a file of models/; "mural": both tasks, "align": only image-text; or package.module:Class
@@ -249,9 +249,9 @@ def in_sentence_pieces(config: ConfigDict) -> bool:
 
 
 def training_folders(data: ConfigDict) -> list[str]:
-    """Returns the folders of the training data: of each source of a mixture, else `directory`; [] if none is named.
+    """Returns the folders of the training data, [] if the configuration names no folder.
 
-    With sources `directory` is only the folder to evaluate on.
+    A mixture has a folder per source, in the order of the sources' names, and `directory` is only evaluated on.
     """
     if not data.sources:
         return [data.directory] if data.directory else []
@@ -259,7 +259,7 @@ def training_folders(data: ConfigDict) -> list[str]:
 
 
 def prompts_of(config: ConfigDict) -> dict[str, str]:
-    """Returns {name: prompt} of a configuration; raises `UserError` for an entry that is not "NAME=TEXT"."""
+    """Returns {name: prompt}, such as {"query": "query: "}; raises `UserError` for an entry that is not "NAME=TEXT"."""
     prompts = {}
     for entry in config.vocabulary.prompts:
         name, mark, text = entry.partition("=")

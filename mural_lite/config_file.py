@@ -44,9 +44,9 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
 
 
 def load_config(path: str | os.PathLike) -> ConfigDict:
-    """Returns the configuration in a file that `save_config` wrote; `method` holds what the file has.
+    """Returns the configuration in a file that `save_config` wrote; `method` has the fields that the file gives it.
 
-    Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
+    Raises `UserError` for a missing or damaged file, an unknown field, or a value of another type than its field.
     """
     path = as_path(path)
     if not path.exists():
@@ -55,15 +55,15 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
 
 
 def parse_config(values: dict, where: object) -> ConfigDict:
-    """Returns the configuration of a file's values; raises as `load_config`, with `where` as the file's name."""
+    """Returns the configuration of {branch: {field: value}}; raises as `load_config`, with `where` as the file."""
     config = base_config()
-    config.evaluation.groups = ConfigDict()  # the given groups, in place of the defaults
+    config.evaluation.groups = ConfigDict()  # so that only the file's groups remain, without the defaults
     _update(config, _without_former(values, where), "", where)
     return config
 
 
 def _without_former(values: dict, where: object) -> dict:
-    """Returns the values without fields of earlier commits; raises `UserError` if such a field is not the constant."""
+    """Returns the values without the fields in `FORMER`; raises `UserError` for a field that is not at its constant."""
     values = _join_fields(values)
     former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(values.get("model")), {})}
     for branch, former in former_fields.items():
@@ -85,10 +85,10 @@ def _join_fields(values: dict) -> dict:
     These are the pairs of `JOINED`, the two fields that became `data.emoji`, and `text_tower.pooler`.
     """
     values = copy.deepcopy(values)
-    for (branch, field), names in JOINED.items():
+    for (branch, field), former_names in JOINED.items():
         fields = values.get(branch)
-        if isinstance(fields, dict) and fields.keys() >= {*names}:
-            fields[field] = [fields.pop(name) for name in names]
+        if isinstance(fields, dict) and all(name in fields for name in former_names):
+            fields[field] = [fields.pop(name) for name in former_names]
     data = values.get("data")
     if isinstance(data, dict) and "emoji_languages" in data:
         _join_emoji(data)
@@ -99,9 +99,9 @@ def _join_fields(values: dict) -> dict:
 
 
 def _join_emoji(data: dict) -> None:
-    """Puts `emoji`, "core" or "core_names", in the place of `emoji_languages` and the bool `emoji_locale_names`.
+    """Replaces `emoji_languages` and the bool `emoji_locale_names` by `emoji`, "core" or "core_names" for "core".
 
-    The latter said whether names of languages and places belong to the data.
+    The bool said whether names of languages and places belong to the data.
     """
     languages = data.pop("emoji_languages")
     with_locale_names = data.pop("emoji_locale_names", True)
@@ -109,9 +109,9 @@ def _join_emoji(data: dict) -> None:
 
 
 def _join_pooler(tower: dict) -> None:
-    """Puts the pooler's width into `pooler_size`, 0 without a pooler, in the place of the bool `pooler`.
+    """Replaces the bool `pooler` of a text tower by `pooler_size`, the pooler's width, 0 without a pooler.
 
-    A former `pooler_size` of 0, or none, meant the width of the tower.
+    With `pooler: true`, a `pooler_size` that is 0 or missing meant the width of the tower.
     """
     has_pooler = tower.pop("pooler")
     if has_pooler:
@@ -121,27 +121,32 @@ def _join_pooler(tower: dict) -> None:
 
 
 def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:
-    """Sets the fields of a branch from a file's values, whose names begin with `prefix`; raises as `load_config`."""
+    """Sets a branch's fields, whose full names begin with `prefix`, to a file's values; raises as `load_config`."""
     for key, value in values.items():
-        name = f"{prefix}{key}"
-        if prefix == "evaluation.groups.":
-            check_json(value, list[str], name, path)
-        elif prefix == "data.sources.":  # `training_sources` checks the values
-            check_json(value, dict, name, path)
-        elif key in config:
-            check_json(value, field_kind(config[key]), name, path)
-        elif prefix != "method.":  # the method has its own keys
-            near = difflib.get_close_matches(key, list(config.keys()), n=1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else "."
-            raise UserError(f"Unknown configuration key {name} in {path}{hint}")
+        _check_field(config, key, value, prefix, path)
         if isinstance(value, dict) and key in config:
-            _update(config[key], value, f"{name}.", path)
+            _update(config[key], value, f"{prefix}{key}.", path)
         else:
             config[key] = tuple(value) if isinstance(value, list) else value
 
 
+def _check_field(config: ConfigDict, key: str, value: object, prefix: str, path: object) -> None:
+    """Raises `UserError` if the branch `config` has no field `key`, or `value` is not of the field's type."""
+    name = f"{prefix}{key}"
+    if prefix == "evaluation.groups.":
+        check_json(value, list[str], name, path)
+    elif prefix == "data.sources.":  # `training_sources` checks the values
+        check_json(value, dict, name, path)
+    elif key in config:
+        check_json(value, field_kind(config[key]), name, path)
+    elif prefix != "method.":  # the method checks its own fields
+        near = difflib.get_close_matches(key, list(config.keys()), n=1)
+        hint = f"; did you mean {prefix}{near[0]}?" if near else "."
+        raise UserError(f"Unknown configuration key {name} in {path}{hint}")
+
+
 def field_kind(default: object) -> type:
-    """Returns the kind of JSON value (`files.json_field`) that a field with this default is stored as."""
+    """Returns the JSON type (of `files.json_field`) of a field with this default: `list[float]` for (0.5, 0.5)."""
     if isinstance(default, ConfigDict):
         return dict
     if isinstance(default, (tuple, list)):

@@ -61,7 +61,7 @@ def draw(drawing: bytes) -> bytes:
 
 
 def _checked(drawing: bytes) -> bytes:
-    """Returns a drawing without document type, entities and comments; raises `ValueError` if it is not harmless."""
+    """Returns a drawing written anew without document type and entities; raises `ValueError` if it is not harmless."""
     if len(drawing) > MAX_BYTES:
         raise ValueError(f"SVG drawing of more than {MAX_BYTES:,} bytes")
     parser = defusedxml.ElementTree.XMLParser(target=_Drawing(), forbid_entities=False)
@@ -69,24 +69,25 @@ def _checked(drawing: bytes) -> bytes:
     try:
         parser.feed(drawing)
         return ElementTree.tostring(parser.close())
-    except (ElementTree.ParseError, defusedxml.DefusedXmlException, LookupError):  # a LookupError: unknown encodings
+    except (ElementTree.ParseError, defusedxml.DefusedXmlException, LookupError):  # LookupError: an unknown encoding
         raise ValueError("SVG drawing that cannot be drawn") from None
 
 
 def _check_entity(name, is_parameter, value, base, system, public, notation) -> None:
-    """Raises `ValueError` for an entity that is not a plain short text; drawings with these have 130 MB at most."""
+    """Raises `ValueError` for an entity that is not a short plain text, so that a drawing grows to 130 MB at most."""
     if is_parameter or value is None or len(value) > MAX_ENTITY or re.search("[&<%]", value):
         raise ValueError("SVG drawing that shows other files: save it as PNG")
 
 
 class _Drawing(ElementTree.TreeBuilder):
-    """Builds the tree of a drawing; raises `ValueError` at elements in too great a depth, and at foreign files."""
+    """Builds the tree of a drawing; raises `ValueError` for elements in too great a depth, and names of other files."""
 
     def __init__(self):
         super().__init__()
         self._depth = 0
 
     def start(self, tag, attributes):
+        """Begins an element; raises `ValueError` if an attribute names another file."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ValueError(f"SVG drawing with more than {MAX_DEPTH} elements inside each other")
@@ -94,9 +95,9 @@ class _Drawing(ElementTree.TreeBuilder):
         for name, value in attributes.items():
             local_name = _local(name).lower()
             if local_name in ("href", "src"):
-                value = value.strip()
                 if _local(tag) == "a":  # a link, which nothing follows
                     continue
+                value = value.strip()
                 if value and not _OWN_PICTURE.match(value):
                     raise ValueError("SVG drawing that shows other files: save it as PNG")
             if "url(" in value or local_name == "style":
@@ -105,6 +106,7 @@ class _Drawing(ElementTree.TreeBuilder):
         return super().start(tag, harmless_attributes)
 
     def end(self, tag):
+        """Ends an element; a style is checked then, because its text is known."""
         self._depth -= 1
         element = super().end(tag)
         if _local(tag).lower() == "style":

@@ -48,11 +48,11 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
     >>> fill_templates(["cat", "red fox"], ["{}", "a photo of a {}."])
     ['cat', 'a photo of a cat.', 'red fox', 'a photo of a red fox.']
     """
-    for name, values in (("labels", labels), ("templates", templates)):
-        if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-            raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
-        if not len(values):
-            raise ValueError(f"{name} is empty: expected at least one.")
+    for name, texts in (("label", labels), ("template", templates)):
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{name}s must be a list of str; wrap a single one: [{name}].")
+        if len(texts) == 0:
+            raise ValueError(f"{name}s is empty: expected at least one.")
     slots = [_label_slot(template) for template in templates]
     prompts = []
     for label in labels:
@@ -62,7 +62,7 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
 
 
 def _label_slot(template: str) -> str:
-    """Returns the mark in a template that the label replaces; raises `ValueError` without one."""
+    """Returns the mark that the label replaces in a template, "{}" or "{c}"; raises `ValueError` without a mark."""
     for slot in PLACES:
         if slot in template:
             return slot
@@ -72,40 +72,34 @@ def _label_slot(template: str) -> str:
 def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
     """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
 
-    `prompts`: the prompts of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    `prompts`: embeddings of the prompts of `fill_templates`, [C * T, D], L2-normalised; `templates`: T, their number.
     """
     means: Embeddings = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
-    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)  # a mean of 0 stays 0
     normalised: Embeddings = (means / lengths).astype(np.float32, copy=False)
     return normalised
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoders:
-    """The functions of an `Embedder`.
+    """The functions of an `Embedder`."""
 
-    Args:
-      prepare_image: JPEG or PNG bytes -> a prepared image; raises `BadImage` if they do not decode.
-      embed_images: list of prepared images, [B] -> float32 [B, D].
-      embed_texts: list of texts, bytes in UTF-8, [B] -> float32 [B, D].
-      text_heads: {name: a function like `embed_texts`} for further heads of the text tower; MURAL's is "text_text".
-      prompted: {head: a function like `embed_texts` that puts no prompt before texts} for a model that puts a prompt
-        before every text, to encode texts with another prompt; "" is the image-text head.
-    """
-
-    prepare_image: Callable[[Any], Any]
-    embed_images: Callable[[Any], Any]
-    embed_texts: Callable[[Any], Any]
+    prepare_image: Callable[[Any], Any]  # JPEG or PNG bytes -> a prepared image; raises `BadImage`
+    embed_images: Callable[[Any], Any]  # list of prepared images, [B] -> float32 [B, D]
+    embed_texts: Callable[[Any], Any]  # list of texts, bytes in UTF-8, [B] -> float32 [B, D]
+    # {name: a function like `embed_texts`} for further heads of the text tower; MURAL's is "text_text".
     text_heads: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
+    # {head: a function like `embed_texts` that puts no prompt before texts} for a model that puts a prompt before every
+    # text, to encode texts with another prompt; "" is the image-text head.
     prompted: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
 
 
 class Reading(NamedTuple):
-    """How texts are read: the shares of their pieces that are unknown, and of texts that are cut; pieces per text."""
+    """How well a tokenizer reads some texts."""
 
-    unknown: float
-    cut: float
-    room: int
+    unknown: float  # share of the texts' pieces that are unknown, 0..1
+    cut: float  # share of the texts that have more pieces than fit, 0..1
+    room: int  # how many pieces of a text fit
 
 
 class Embedder:
@@ -148,11 +142,13 @@ class Embedder:
         return f"Embedder(path={self.path!r}, step={self.step}, embedding_size={self.embedding_size})"
 
     def __getattr__(self, name: str) -> Any:
+        """Raises `AttributeError`; for names of other libraries' methods the message says how they are called here."""
         if name in _ELSEWHERE:
             raise AttributeError(f"Embedder has no {name!r}: {_ELSEWHERE[name]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __copy__(self) -> Embedder:
+        """Returns a shallow copy. Without this method `copy.copy` would load the model again, by `__reduce__`."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -215,7 +211,7 @@ class Embedder:
             An image is a path, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF or another format of Pillow's), an open file,
             a uint8 array or tensor [H, W, 3], [H, W, 4] (transparent pixels on white) or [H, W], or Pillow's picture.
           batch_size: images per call of the model.
-          progress: whether to show a progress bar; by default for 1,000 and more.
+          progress: whether to show a progress bar; by default for 1,000 images and more.
           on_error: "raise" or "skip" images that cannot be read.
 
         Returns:
@@ -260,18 +256,18 @@ class Embedder:
     def _embed_readable(
         self, images: Iterable[Image], batch_size: int, bar: Any, may_skip: bool
     ) -> tuple[list[Embeddings], list[int]]:
-        """Returns (blocks of vectors [B, D] of the readable images, in order, the places of these in `images`).
+        """Returns the embeddings of the readable images, float32 [B, D] per batch, and their indices in `images`.
 
-        Raises `UserError` for an unreadable image, unless it may be skipped.
+        `bar`: its `update` is called per image. Without `may_skip` the first unreadable image raises `UserError`.
         """
         readable: list[int] = []
         blocks: list[Embeddings] = []
         batch: list[object] = []
         for index, image, problem in self._prepared(images, 2 * batch_size):
             bar.update()
+            if problem and not may_skip:
+                raise UserError(problem)
             if problem:
-                if not may_skip:
-                    raise UserError(problem)
                 continue
             readable.append(index)
             batch.append(image)
@@ -302,9 +298,9 @@ class Embedder:
         Args:
           texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
           batch_size: the most texts per call of the model; fewer if they are long, see `TOKENS`.
-          progress: whether to show a progress bar; by default for 1,000 and more.
-          language: the language of the texts. Only models with word vectors per language (MULE) use it; without it they
-            take the likeliest language.
+          progress: whether to show a progress bar; by default for 1,000 different texts and more.
+          language: the language of the texts, as the model's configuration names it, "de". Only models with word
+            vectors per language (MULE) use it; without it they take the likeliest language.
           prompt: the name of one of the model's `prompts`, which precedes each text in place of the default prompt;
             "" for no prompt at all.
 
@@ -345,11 +341,12 @@ class Embedder:
             for batch in _batches(unique, batch_size, int(self.config.text_tower.max_length)):
                 blocks.append(embed_texts(batch))
                 bar.update(len(batch))
+        embeddings = self._joined(blocks, "texts")
         rows = {text: row for row, text in enumerate(unique)}
-        return self._joined(blocks, "texts")[[rows[text] for text in encoded]]
+        return embeddings[[rows[text] for text in encoded]]
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
-        """Returns (function that embeds texts with a prompt, words that must precede the texts it gets)."""
+        """Returns (encoder, prefix): the encoder, given prefix + text, embeds the text with the prompt of this name."""
         prompts = self.prompts
         default_prompt = self.config.vocabulary.prompt
         if name and name not in prompts:
@@ -387,14 +384,15 @@ class Embedder:
         True
         """
         if _is_matrix(images):
-            rows = self._own_width(images)
+            image_vectors = self._checked(images)
         else:
-            rows = self.encode_image(images, progress=progress)
+            image_vectors = self.encode_image(images, progress=progress)
         if _is_matrix(texts):
-            columns = self._own_width(texts)
+            text_vectors = self._checked(texts)
         else:
-            columns = self.encode_text(texts, progress=progress)
-        cosines: Embeddings = np.clip(np.atleast_2d(rows) @ np.atleast_2d(columns).T, -1.0, 1.0)
+            text_vectors = self.encode_text(texts, progress=progress)
+        products = np.atleast_2d(image_vectors) @ np.atleast_2d(text_vectors).T  # [N, M]
+        cosines: Embeddings = np.clip(products, -1.0, 1.0)  # rounding may lead a little beyond
         return cosines
 
     def search(
@@ -442,8 +440,7 @@ class Embedder:
         Returns:
           float32 [C, D], L2-normalised.
 
-        Raises:
-          ValueError: no labels, no templates, or a template without a place for the label.
+        Raises `ValueError` for no labels, no templates, or a template without a place for the label.
 
         >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
         ...     2, embedder.embedding_size)
@@ -459,7 +456,7 @@ class Embedder:
         templates: Sequence[str] = ("{}",),
         progress: bool | None = None,
     ) -> tuple[npt.NDArray[np.int64], Embeddings]:
-        """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
+        """Finds the class whose vector has the largest cosine with each image (zero-shot classification).
 
         Args:
           images: as in `encode_image`, or their embeddings, float [N, D].
@@ -468,9 +465,9 @@ class Embedder:
           progress: as in `encode_image`.
 
         Returns:
-          int64 [N], the place of the best class in `labels`; and the cosines, float32 [N, C].
+          int64 [N], the index of each image's class in `labels`; and the cosines, float32 [N, C].
 
-        Raises what `similarity` and `encode_labels` raise.
+        Raises the errors of `similarity` and `encode_labels`, and `ValueError` for vectors of no class.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> labels = ["blue", "red"]
@@ -491,7 +488,10 @@ class Embedder:
         return best, cosines
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
-        """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
+        """Yields (index, prepared image, "") or (index, None, problem) for each image, in order.
+
+        Threads decode up to `ahead` images in advance.
+        """
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
             try:
@@ -507,13 +507,13 @@ class Embedder:
                     future.cancel()
 
     def _prepare(self, image: Image, index: int) -> tuple[object, str]:
-        """Returns (prepared image, "") or (None, the problem)."""
+        """Returns (prepared image, "") or (None, the problem); the problem names the image, by `index` if need be."""
         from mural_lite import pictures  # Pillow: here, because texts do without
 
         name = _image_name(image, index)
         try:
             image = _as_pixels(image)
-            if not isinstance(image, np.ndarray):
+            if not isinstance(image, np.ndarray):  # a path, an open file or bytes
                 data = _encoded(image, name)
                 if not takes_features(self.config.image_tower):
                     data = pictures.for_the_encoder(data)
@@ -528,18 +528,19 @@ class Embedder:
             return None, f"{name} cannot be used: {error}."
 
     def _joined(self, blocks: list[Embeddings], unit: str) -> Embeddings:
-        """Returns the rows of all blocks, [N, D]; raises `UserError` if a row is not finite."""
-        embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
-        bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
-        if bad:
+        """Returns the rows of all blocks of "images" or "texts", [N, D]; raises `UserError` if a row is not finite."""
+        no_rows = np.zeros((0, self.embedding_size), np.float32)  # because NumPy joins at least one array
+        embeddings: Embeddings = np.concatenate([no_rows, *blocks])
+        is_finite = np.isfinite(embeddings).all(axis=1)
+        if not is_finite.all():
             raise UserError(
-                f"The model {self.path} maps {bad} of {len(embeddings)} {unit} to NaN or infinity: "
-                "its training diverged."
+                f"The model {self.path} maps {np.count_nonzero(~is_finite)} of {len(embeddings)} {unit} to NaN or "
+                "infinity: its training diverged."
             )
         return embeddings
 
-    def _own_width(self, embeddings: Embeddings) -> Embeddings:
-        """Returns embeddings from outside as float32; raises `ValueError` if they cannot be of this model."""
+    def _checked(self, embeddings: Embeddings) -> Embeddings:
+        """Returns a caller's embeddings [N, D] as float32; raises `ValueError` if they cannot be this model's."""
         if embeddings.shape[1] != self.embedding_size:
             raise ValueError(
                 f"Embeddings are {embeddings.shape[1]} wide, this model's {self.embedding_size}: they are of "
@@ -551,7 +552,7 @@ class Embedder:
 
 
 _IMAGES = "a path, an open file, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
-_ELSEWHERE = {  # names in other libraries
+_ELSEWHERE = {  # methods of other libraries -> how they are called here
     "encode": "encode_text and encode_image give normalised float32 arrays (batch_size=, progress=).",
     "encode_texts": "it is encode_text.",
     "encode_images": "it is encode_image.",
@@ -579,14 +580,14 @@ def _image_name(image: object, index: int) -> str:
 
 
 def _as_pixels(image: Any) -> Any:
-    """Returns the pixels of an array, a tensor or Pillow's picture, and anything else unchanged."""
+    """Returns an array, tensor or Pillow's picture as an array, grey or transparent as RGB; anything else unchanged."""
     import PIL.Image
 
     from mural_lite import pictures
 
     image = _as_array(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-        if image.ndim == 2 or image.ndim == 3 and image.shape[-1] == 4:
+        if image.ndim == 2 or (image.ndim == 3 and image.shape[-1] == 4):
             image = PIL.Image.fromarray(image)
     if isinstance(image, PIL.Image.Image):
         return np.asarray(pictures.upright(image))
@@ -594,7 +595,7 @@ def _as_pixels(image: Any) -> Any:
 
 
 def _encoded(image: Any, name: str) -> bytes:
-    """Returns the bytes of an encoded image, an open file or a path; raises `TypeError` for anything else."""
+    """Returns the bytes of an encoded image, an open file or a path; raises `TypeError` for any other type."""
     from mural_lite import pictures
 
     if isinstance(image, bytes):
@@ -610,7 +611,7 @@ def _encoded(image: Any, name: str) -> bytes:
 
 
 def _as_array(value: Any) -> Any:
-    """Returns a tensor's array, whose strings are text, and anything else unchanged."""
+    """Returns a tensor as an array, or as str or a list of str if it holds strings; anything else unchanged."""
     if not (hasattr(value, "numpy") and hasattr(value, "dtype")):
         return value
     array = value.numpy()
@@ -628,7 +629,7 @@ def _check_batch_size(batch_size: int) -> None:
 
 
 def _check_strings(texts: Sequence[object]) -> None:
-    """Raises `TypeError` for something that is not a string, which it names by its number."""
+    """Raises `TypeError`, with its number from 0, for the first of `texts` that is not a string."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"encode_text takes strings: number {number} is {text!r}, of type {type(text).__name__}.")
@@ -648,12 +649,12 @@ def _is_image(value: object) -> TypeIs[Image]:
 def _batches(texts: Sequence[bytes], batch_size: int, max_length: int) -> Iterator[Sequence[bytes]]:
     """Yields texts, sorted by length, in batches of at most `batch_size` texts and `TOKENS` tokens with padding.
 
-    A text has at most one token per byte, and two for its start and end.
+    A text of more than `max_length` tokens is cut.
     """
     batch: list[bytes] = []
     for text in texts:
-        longest = min(len(text) + 2, max_length)
-        if batch and (len(batch) == batch_size or (len(batch) + 1) * longest > TOKENS):
+        most_tokens = min(len(text) + 2, max_length)  # one per byte, and two for start and end
+        if batch and (len(batch) == batch_size or (len(batch) + 1) * most_tokens > TOKENS):
             yield batch
             batch = []
         batch.append(text)
@@ -662,7 +663,7 @@ def _batches(texts: Sequence[bytes], batch_size: int, max_length: int) -> Iterat
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextlib.AbstractContextManager[Any]:
-    """Returns a progress bar, or something with an `update` that does nothing; for `progress` see `encode_image`."""
+    """Gives a progress bar, or an object whose `update` does nothing; `progress` is as in `encode_image`."""
     total = len(items) if isinstance(items, Sized) else None
     if progress is None:
         progress = total is not None and total >= LONG_LIST
@@ -670,9 +671,10 @@ def _bar(items: Iterable[object], unit: str, progress: bool | None) -> contextli
         return contextlib.nullcontext(types.SimpleNamespace(update=lambda count=1: None))
     from mural_lite.progress import tqdm  # here, because a question shows no bar
 
-    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
+    bar: contextlib.AbstractContextManager[Any] = tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}")
+    return bar
 
 
 def _is_matrix(values: object) -> TypeIs[Embeddings]:
-    """Whether something is embeddings, float [N, D], rather than images or texts."""
+    """Whether an argument holds embeddings, float [N, D], rather than images or texts."""
     return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)

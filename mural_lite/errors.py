@@ -14,15 +14,15 @@ class UserError(ValueError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error of TensorFlow's says that a device is full, and not a disk."""
+    """Whether an error of TensorFlow's says that the memory of a device is full."""
     message = getattr(error, "message", "")
     if type(error).__name__ == "ResourceExhaustedError":
-        return "No space left" not in message
-    return re.search("out.of.memory", message, re.IGNORECASE) is not None  # CUDA's own is an internal error
+        return "No space left" not in message  # which is of a disk
+    return re.search("out.of.memory", message, re.IGNORECASE) is not None  # CUDA reports it as an internal error
 
 
 def brief(value: object, most: int = 60) -> str:
-    """Returns a value as messages show it; of a long value only the beginning."""
+    """Returns a value's `repr` for messages, cut after `most` characters."""
     text = repr(value)
     if len(text) <= most:
         return text
@@ -30,10 +30,11 @@ def brief(value: object, most: int = 60) -> str:
 
 
 def install_extra(name: str) -> str:
-    """Returns the command that installs an extra of this package, which lies in no package index."""
+    """Returns the command that installs an extra, "hub", of this package, which is in no package index."""
     return f"pip install -e '.[{name}]' in a checkout of this package"
 
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, or the name of its class if it has no message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -74,15 +74,15 @@ def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
 
 
 def _package_folder(name: str) -> pathlib.Path:
-    """Returns the path of "NAME" or "NAME/FILE" in an installed Python package."""
-    name, _, below = name.partition("/")
-    module = name.replace("-", "_")
+    """Returns the path of "PACKAGE", an installed Python package's folder, or of "PACKAGE/FILE" in it."""
+    package, _, file = name.partition("/")
+    module = package.replace("-", "_")
     spec = None
     if module.isidentifier():
         spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"{PACKAGE}{name}: no such Python package is installed here: pip install {name}.")
-    return pathlib.Path(next(iter(spec.submodule_search_locations))) / below
+        raise UserError(f"{PACKAGE}{package}: no such Python package is installed here: pip install {package}.")
+    return pathlib.Path(spec.submodule_search_locations[0], file)
 
 
 def check_readable(name: str | os.PathLike) -> None:
@@ -94,8 +94,8 @@ def check_readable(name: str | os.PathLike) -> None:
 
 def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
     """Copies a file between stores and this machine, in pieces, because it may be larger than the memory."""
-    elsewhere = source if isinstance(source, RemotePath) else target
-    with remote.failures_of(str(elsewhere)), source.open("rb") as content:
+    remote_side = source if isinstance(source, RemotePath) else target
+    with remote.failures_of(str(remote_side)), source.open("rb") as content:
         if isinstance(target, RemotePath):
             target.write_all(content)
             return
@@ -104,7 +104,7 @@ def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePa
 
 
 def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
-    """Opens a file here or elsewhere as `open` does."""
+    """Opens a file on this machine or in a store, as `open` does."""
     return as_path(name).open(mode)
 
 
@@ -116,7 +116,7 @@ def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yields the names that match a pattern, some repeatedly.
+    """Yields the names of files and folders of this machine that match a pattern, some repeatedly.
 
     `**` follows no links to folders: a picture would be found by several names, and two links in a circle without end.
     """
@@ -125,18 +125,18 @@ def _matches(pattern: str) -> Iterator[str]:
         yield from glob.iglob(pattern)
         return
     position = parts.index("**")
-    rest = os.sep.join(parts[position + 1 :])
-    begin = os.sep.join(parts[:position]) or os.sep * position
-    only_folders = pattern.endswith(os.sep)
-    for base in glob.glob(begin) if begin else [os.curdir]:
+    before = os.sep.join(parts[:position]) or os.sep * position  # "/**" begins at the root, "**" here
+    after = os.sep.join(parts[position + 1 :])
+    bases = glob.glob(before) if before else [os.curdir]
+    for base in bases:
         for folder, folders, files in os.walk(base):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            if rest:
-                yield from _matches(os.path.join(glob.escape(folder), rest))
+            folders[:] = [name for name in folders if not name.startswith(".")]  # `os.walk` enters only these
+            if after:
+                yield from _matches(os.path.join(glob.escape(folder), after))
                 continue
-            if begin or folder != base:
+            if before or folder != base:
                 yield folder
-            names = folders if only_folders else [*folders, *files]
+            names = folders if pattern.endswith(os.sep) else [*folders, *files]
             for name in names:
                 if not name.startswith("."):
                     yield os.path.join(folder, name)
@@ -152,7 +152,7 @@ def sync(path: str | pathlib.Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems do not know it for folders.
+        # Some network file systems cannot sync folders.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
             raise
     finally:
@@ -160,7 +160,7 @@ def sync(path: str | pathlib.Path) -> None:
 
 
 def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
-    """Renames a complete file or folder to its final name, on the same file system."""
+    """Renames a complete file or folder to its final name, on the same file system, so that it survives a power cut."""
     if isinstance(partial, RemotePath):  # a store keeps every file that it accepted, and renames by copying
         partial.replace(as_path(path))
         return
@@ -181,7 +181,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a temporary name, next to `path` or on this machine, that becomes `path` when the block ends well."""
+    """Gives a temporary path: the file becomes `path` if the block ends without an error, and is removed otherwise."""
     path = as_path(path)
     if isinstance(path, RemotePath):  # written here first: in a store half a file would get its name when it is closed
         with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +216,7 @@ def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.Path]:
-    """Gives a scratch folder that replaces `path` when the block ends without an error.
+    """Gives an empty folder that replaces the folder `path` when the block ends without an error.
 
     Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, is removed
     first, and written last.
@@ -241,20 +241,20 @@ def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.P
 
 def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
     """Replaces the files of a store's folder; the file `mark` is removed first and written last."""
-    for path in sorted(store.files(), key=lambda path: path.relative_to(store) != mark):
+    for path in sorted(store.files(), key=lambda path: path.relative_to(store) != mark):  # False, the mark, is first
         path.unlink(missing_ok=True)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    for name in sorted(names, key=lambda name: name == mark):
+    for name in sorted(names, key=lambda name: name == mark):  # True, the mark, is last
         copy_file(folder / name, store / name)
 
 
 def remove_partial(folder: pathlib.Path, below: bool = True, min_age: float = 0.0) -> None:
-    """Removes the files that killed processes left in `folder` and `below` it, where no other process may write.
+    """Removes the unfinished files that killed processes left in a folder, where no other process may write.
 
-    `min_age`: seconds since a file was written, below which it stays, because another process may be writing it.
+    `below`: also in its folders. `min_age`: seconds since a file was written, below which another process may write it.
     """
-    find_in = folder.rglob if below else folder.glob
-    for path in find_in(f".*{PARTIAL}"):
+    find_partial = folder.rglob if below else folder.glob
+    for path in find_partial(f".*{PARTIAL}"):
         with contextlib.suppress(FileNotFoundError):  # another process has given it its name
             if path.is_file() and time.time() - path.stat().st_mtime >= min_age:
                 path.unlink()
@@ -283,30 +283,29 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
 def read_json(path: str | pathlib.Path) -> dict:
     """Returns the JSON object in a file; raises `UserError` if the file is missing or holds something else."""
     try:
-        value = json.loads(as_path(path).read_text(encoding="utf-8"))
+        content = json.loads(as_path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except RecursionError:
         raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
     except ValueError as error:  # also bytes that are not UTF-8
         raise UserError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
-    return value
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}: expected a JSON object.")
+    return content
 
 
 def json_field(values: Mapping, name: str, expected_type: type, path: str | pathlib.Path, default=_REQUIRED):
-    """Returns the value under a key of a JSON file.
+    """Returns the value of a field of a JSON file, which must be of the expected type.
 
     Args:
       values: the file's object.
-      name: the key; "a.b" is the key b of the object a.
+      name: the field; "a.b" is the field b of the object a.
       expected_type: dict, list, str, bool, int or float (also for a whole number); or, for example, dict[str, float].
       path: the file, for the message.
-      default: the value of a missing key.
+      default: the value of a missing field.
 
-    Raises:
-      UserError: the key is missing and has no default, or its value has another type.
+    Raises `UserError` if the field is missing and has no default, or its value has another type.
     """
     *parents, key = name.split(".")
     for depth, parent in enumerate(parents, start=1):
@@ -319,7 +318,7 @@ def json_field(values: Mapping, name: str, expected_type: type, path: str | path
 
 
 def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
-    """Returns a value of a file; raises `UserError` if it has another type than expected (see `json_field`)."""
+    """Returns the value of a file's field `name`; raises `UserError` if it is not of the type, as in `json_field`."""
     if not _has_type(value, expected_type):
         raise UserError(
             f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(expected_type)}: correct or restore it."
@@ -328,21 +327,21 @@ def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
 
 
 def _has_type(value, expected: type) -> bool:
-    """Whether a value of JSON has a type of `json_field`, its items too."""
+    """Whether a JSON value, with its items, is of a type as `json_field` takes it, such as `dict[str, float]`."""
     outer = typing.get_origin(expected) or expected
     if isinstance(value, bool):  # an int in Python
         return outer is bool
     if outer is float:
-        outer = (int, float)
+        return isinstance(value, (int, float))
     if not isinstance(value, outer):
         return False
-    inner = typing.get_args(expected)  # (item,) or (key, item)
+    inner = typing.get_args(expected)  # () or (item,) or (key, item)
     items = value.values() if outer is dict else value
     return not inner or all(_has_type(item, inner[-1]) for item in items)
 
 
 def _describe(expected: type) -> str:
-    """Returns a type of `json_field` in words, such as "a list of texts"."""
+    """Returns a type of `json_field` in words: "a list of texts" for `list[str]`."""
     singular, _ = _TYPE_NAMES[typing.get_origin(expected) or expected]
     inner = typing.get_args(expected)
     if not inner:
@@ -378,11 +377,10 @@ def release_pages(array: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
-    """Locks `path` against other processes; the lock of a process that dies is released.
+    """Holds a lock on the file `path` during the block; the lock of a process that dies is released.
 
-    Waits for the process that holds the lock, or raises `UserError` with the message `busy` if given. Object stores
-    have no locks, nor have some network file systems: there no process waits, and two processes at once write the same
-    names.
+    If another process holds it, waits for that process, or raises `UserError` with the message `busy` if it is given.
+    Object stores and some network file systems have no locks: there two processes at once write the same names.
     """
     if isinstance(path, RemotePath):
         yield
@@ -404,7 +402,7 @@ def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def storage_errors(path: pathlib.Path) -> Iterator[None]:
-    """Turns a full disk, a missing permission and the like into one `UserError` that names `path`."""
+    """Turns the `OSError` of a full disk, a missing permission and the like into a `UserError` that names `path`."""
     try:
         yield
     except OSError as error:

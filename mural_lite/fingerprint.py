@@ -22,21 +22,16 @@ class Fingerprint:
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and other models' vectors cannot.
-
-    Attributes:
-      probes: float32 [P, D], the vectors of the probes, of `TEXTS` first.
-      path, step: where the model was loaded from.
-      encoder: the name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own.
     """
 
-    probes: np.ndarray
-    path: str = ""
-    step: int | None = None
-    encoder: str = ""
+    probes: np.ndarray  # float32 [P, D], the vectors of the probes, of `TEXTS` first
+    path: str = ""  # the folder that the model was loaded from
+    step: int | None = None  # the training step of its weights
+    encoder: str = ""  # the name of smaller encoders of the model, see `models.encoder_of`; "" for the model's own
 
     @property
     def of_texts(self) -> np.ndarray:
-        """The vectors of the texts, [T, D]."""
+        """The vectors of `TEXTS`, float32 [T, D]."""
         return self.probes[: len(TEXTS)]
 
     def __str__(self) -> str:
@@ -46,30 +41,36 @@ class Fingerprint:
         return digest[:12]
 
     def distance(self, other: Fingerprint, first: int = 0) -> float:
-        """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
+        """Returns the largest 1 - cosine of two models' vectors of a probe, or 2 if their shapes differ.
+
+        `first`: the number of the first probe that counts; `len(TEXTS)` leaves the texts out.
+        """
         if self.probes.shape != other.probes.shape:
-            return 2.0
+            return 2.0  # as far as vectors can be
         ours = self.probes[first:]
         theirs = other.probes[first:]
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # [P]
-        cosines = np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)
+        cosines = np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)  # 0 for a vector of zeros
         return float(np.max(1.0 - cosines))
 
     def has_texts_of(self, other: Fingerprint) -> bool:
-        """Whether two models' vectors of the texts are the same; `other` need not have any pictures' vectors."""
+        """Whether two models' vectors of the texts agree; `other` need not have any pictures' vectors."""
         return Fingerprint(self.of_texts).distance(Fingerprint(other.of_texts)) <= TOLERANCE
 
-    def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
-        """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""
+    def check(self, other: Fingerprint, product: str, first: int = 0) -> None:
+        """Raises `UserError` if `other` is another model than this one, which made the `product`, "The index".
+
+        `first`: as in `distance`.
+        """
         distance = self.distance(other, first)
-        if not distance <= TOLERANCE:
+        if not distance <= TOLERANCE:  # also for NaN
             raise UserError(
-                f"{what} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ by "
-                f"1 - cosine = {distance:.2g}. Use that model, or index again with this one."
+                f"{product} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ "
+                f"by 1 - cosine = {distance:.2g}. Use that model, or index again with this one."
             )
 
     def describe(self) -> str:
-        """Returns where the model was, for messages."""
+        """Returns "PATH at step STEP [DIGITS]", as far as they are known, for messages."""
         source = self.path or "(in memory)"
         if self.step is not None:
             source += f" at step {self.step}"
@@ -77,59 +78,57 @@ class Fingerprint:
 
 
 def take_fingerprint(embedder, pictures: bool = True) -> Fingerprint:
-    """Returns the fingerprint of anything that has `encode_text` and `encode_image`, by encoding the probes.
+    """Returns the fingerprint of an `Embedder`, or of anything with `encode_text` and `encode_image`.
 
-    Without `pictures` only the texts are encoded.
+    The probes are encoded, without `pictures` only the texts. Encoders in int8 differ from their model by more than
+    another machine does, so they carry the model's own probes, which are returned, and a bound on their distance from
+    the model. Without `pictures` these encoders encode only `FEW` texts, so that a single question is answered soon.
 
-    Encoders in int8 differ from their model's by more than another machine does. They carry the model's own probes, and
-    how far all their vectors were from the model's when they were made: within that they are the model. Without
-    `pictures` they encode `FEW` of the texts, so that a single question is answered soon.
-
-    Raises `UserError` if encoders are not the model's that they name.
+    Raises `UserError` if encoders are farther from the model that they name than their bound.
     """
-    path = getattr(embedder, "path", None)
+    path = str(getattr(embedder, "path", None) or "")
     step = getattr(embedder, "step", None)
     original = getattr(embedder, "original", None)
-    texts = TEXTS
-    if original is not None and not pictures:
-        texts = TEXTS[:FEW]
-    probes = encode_probes(embedder, pictures, texts)
     if original is None:
-        return Fingerprint(probes, str(path or ""), step)
-    bound = original.bound
-    expected = Fingerprint(original.probes[: len(probes)])
-    distance = expected.distance(Fingerprint(probes))
-    if not distance <= bound:
+        return Fingerprint(encode_probes(embedder, pictures), path, step)
+    texts = TEXTS if pictures else TEXTS[:FEW]
+    probes = encode_probes(embedder, pictures, texts)
+    original_probes = Fingerprint(original.probes[: len(probes)])
+    distance = original_probes.distance(Fingerprint(probes))
+    if not distance <= original.bound:  # also for NaN
         raise UserError(
             f"The encoders in {path} are not the encoders of the model that they name: 1 - cosine is {distance:.2g}, "
-            f"expected at most {bound:.2g}. They are damaged, or of another model: export it again."
+            f"expected at most {original.bound:.2g}. They are damaged, or of another model: export it again."
         )
-    return Fingerprint(original.probes, str(path or ""), step, getattr(embedder, "encoder", ""))
+    return Fingerprint(original.probes, path, step, getattr(embedder, "encoder", ""))
 
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-    """The probes of the model that smaller encoders were made of, and the largest 1 - cosine that was measured."""
+    """The model that smaller encoders were made of."""
 
-    probes: np.ndarray
-    bound: float
+    probes: np.ndarray  # float32 [P, D], the model's own vectors of the probes
+    bound: float  # the largest 1 - cosine that the encoders' vectors may have with the model's
 
 
 def encode_probes(embedder, pictures: bool = True, texts: Sequence[str] = TEXTS) -> np.ndarray:
-    """Returns the vectors of the probes, float32 [P, D]; without `pictures` only the vectors of `texts`."""
+    """Returns the vectors of the probes, float32 [P, D]: of `texts`, then of two pictures unless `pictures` is false.
+
+    A model that takes computed features gets random features in place of pictures.
+    """
     from mural_lite.config import has_images, takes_features  # they come with every model
 
-    probes = embedder.encode_text(list(texts))
+    vectors = embedder.encode_text(list(texts))
     tower = None
     if hasattr(embedder, "config"):
         tower = embedder.config.image_tower
     if pictures and (tower is None or has_images(tower)):
         images = _pictures()
-        if tower is not None and takes_features(tower):  # in place of pictures
+        if tower is not None and takes_features(tower):
             features = np.random.default_rng(0).standard_normal((2, tower.feature_size))
             images = [row.astype("<f4").tobytes() for row in features]
-        probes = np.concatenate([probes, embedder.encode_image(images)])
-    return probes.astype(np.float32)
+        vectors = np.concatenate([vectors, embedder.encode_image(images)])
+    return vectors.astype(np.float32)
 
 
 def _pictures() -> list[np.ndarray]:

@@ -13,16 +13,16 @@ def text_hash(text: str) -> int:
 
 
 def bytes_hash(data: bytes) -> int:
-    """Returns the bytes' hash of 64 bits."""
+    """Returns a hash of 64 bits, 0 to 2^64 - 1, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def contains(sorted_hashes: np.ndarray, value: int) -> bool:
-    """Whether `value` is among sorted hashes, uint64 [N]."""
+    """Whether the hash `value` is in `sorted_hashes`, uint64 [N] in rising order."""
     index = np.searchsorted(sorted_hashes, np.uint64(value))
     return bool(index < sorted_hashes.size and int(sorted_hashes[index]) == int(value))
 
 
 def contains_text(sorted_hashes: np.ndarray, text: str) -> bool:
-    """Whether a text's hash is among sorted hashes, uint64 [N]."""
+    """Whether the hash of a text is in `sorted_hashes`, uint64 [N] in rising order."""
     return sorted_hashes.size > 0 and contains(sorted_hashes, text_hash(text))

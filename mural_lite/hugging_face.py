@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mural_lite import __version__
-from mural_lite.errors import UserError, install_extra
+from mural_lite.errors import UserError, first_line, install_extra
 
 SCHEME = "hf://"
 PACKAGE = "huggingface_hub"
@@ -59,10 +59,10 @@ def is_name(text: str | os.PathLike) -> bool:
 
 
 def parse(text: str) -> Name:
-    """Returns the parts of a name; raises `UserError` for any other form."""
-    part = r"[\w-](?:[\w.-]*[\w-])?"
-    form = rf"hf://({part}/{part})(?:@(refs/[a-z]+/[^/@]+|[^/@]+))?(?:/([^@]+))?"
-    match = re.fullmatch(form, text, re.ASCII)
+    """Returns the parts of a name, hf://ORG/NAME@REVISION/FILE; raises `UserError` for other forms and for pickles."""
+    part = r"[\w-](?:[\w.-]*[\w-])?"  # of "ORG/NAME": no dot at its beginning or end
+    revision = r"refs/[a-z]+/[^/@]+|[^/@]+"  # "refs/pr/3", or a branch, tag or commit
+    match = re.fullmatch(rf"hf://({part}/{part})(?:@({revision}))?(?:/([^@]+))?", text, re.ASCII)
     if not match or ".." in text or "--" in match[1]:
         raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
     name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
@@ -82,34 +82,33 @@ def check(text: str) -> None:
 
 
 def suggestion(path: str | os.PathLike) -> str:
-    """Returns "give hf://ORG/NAME …" for a path that does not exist and looks like a name on the Hub, otherwise ""."""
+    """Returns "give hf://ORG/NAME …" for a missing path that looks like ORG/NAME on the Hub, "" for other paths."""
     text = str(path)
     looks_like_name = re.fullmatch(r"(?!workdirs/)[\w-][\w.-]*/[\w.-]*[\w-](@[^/@]+)?", text, re.ASCII)
-    looks_like_file = re.search(r"\.[A-Za-z]\w*$", text)
+    looks_like_file = re.search(r"\.[A-Za-z]\w*$", text)  # "data/cat.jpg"
     if not looks_like_name or looks_like_file or os.path.exists(os.path.dirname(text)):
         return ""
     return f"give {SCHEME}{text} to fetch it from the Hugging Face Hub"
 
 
 def fetch(text: str) -> pathlib.Path:
-    """Returns the path of a model's folder, or of a single file, in the Hub's cache; fetches missing files first.
+    """Returns the path in the Hub's cache of the model's folder, or the single file, that `text` names.
 
-    Raises `UserError` if it cannot be fetched.
+    It fetches missing files, once per process. Raises `UserError` for a bad name, and if they cannot be fetched.
     """
     if text not in _fetched:
         check(text)
-        _fetched[text] = _fetch(text, parse(text))
+        name = parse(text)
+        _fetched[text] = _fetch_file(text, name) if name.file else _fetch_model(text, name)
     return _fetched[text]
 
 
-def _fetch(text: str, name: Name) -> pathlib.Path:
-    """Returns the path in the Hub's cache of what a name means, a folder or a file; fetches missing files first."""
-    if name.file:
-        return _fetch_file(text, name)
+def _fetch_model(text: str, name: Name) -> pathlib.Path:
+    """Returns the path of a model's folder in the Hub's cache, after its missing files were fetched."""
     # The small descriptions first, because they name the weights: otherwise every copy of the weights in a repository,
     # one for each runtime, would be fetched.
     folder = _snapshot(text, name, DESCRIPTIONS)
-    patterns = _weights(folder)
+    patterns = _weight_patterns(folder)
     # The folder's name is the commit. Both calls take the same one, because a new version may name other weights.
     pinned = name._replace(revision=folder.name)
     _snapshot(text, pinned, [*DESCRIPTIONS, *patterns])
@@ -119,7 +118,7 @@ def _fetch(text: str, name: Name) -> pathlib.Path:
 
 
 def _fetch_file(text: str, name: Name) -> pathlib.Path:
-    """Returns the path of a single file in the Hub's cache, which is fetched if it is missing."""
+    """Returns the path of a single file in the Hub's cache, after it was fetched if it was missing."""
     import huggingface_hub
 
     with _failures_as_user_errors(text, name):
@@ -128,7 +127,7 @@ def _fetch_file(text: str, name: Name) -> pathlib.Path:
 
 
 def _holds_weights(folder: pathlib.Path, patterns: Sequence[str]) -> bool:
-    """Whether a folder has a file of weights, by the patterns from `_weights`.
+    """Whether a folder has a file of weights, by the patterns from `_weight_patterns`.
 
     Patterns of weights end in ".safetensors", or in "*" for all files of a folder of weights. The others are modules'
     descriptions, such as "1_Pooling/config.json", which make a model only together with weights.
@@ -138,35 +137,35 @@ def _holds_weights(folder: pathlib.Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch.filter(files, pattern) for pattern in weight_patterns)
 
 
-def _weights(folder: pathlib.Path) -> list[str]:
-    """Returns patterns of the weights, and of their modules' files, that the descriptions in a folder name."""
+def _weight_patterns(folder: pathlib.Path) -> list[str]:
+    """Returns patterns of the files of weights, and of their modules, that the descriptions in a folder name."""
     for description, patterns in LEADS_TO.items():
         if any(folder.glob(description)):
             return list(patterns)
-    patterns = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
-    for module in _values(folder / "modules.json", "path"):  # Sentence-Transformers has a folder for each module
+    patterns = [WEIGHTS, *_file_names(folder / SHARDS, "weight_map")]
+    for module in _file_names(folder / "modules.json", "path"):  # Sentence-Transformers has a folder for each module
         patterns += [f"{module}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
     return patterns
 
 
-def _values(path: pathlib.Path, key: str) -> list[str]:
-    """Returns the texts under a key of a JSON object, or of each object in a list, without slashes around them.
+def _file_names(path: pathlib.Path, key: str) -> list[str]:
+    """Returns the names in a JSON file, {key: {…: name}} or [{key: name}, …], sorted, without slashes around them.
 
-    [] for a damaged file, whose reader will report the damage.
+    [] for a missing or damaged file, whose reader will report the damage.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(values, dict):
-            texts = values[key].values()
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            names = content[key].values()
         else:
-            texts = [row[key] for row in values]
+            names = [entry[key] for entry in content]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
-    return sorted({text.strip("/") for text in texts if isinstance(text, str) and text.strip("/")})
+    return sorted({name.strip("/") for name in names if isinstance(name, str) and name.strip("/")})
 
 
 def _snapshot(text: str, name: Name, patterns: Sequence[str]) -> pathlib.Path:
-    """Has the library fetch the files of a repository that fit patterns; returns the folder of this revision."""
+    """Returns the folder of a repository's revision in the cache, after files that fit `patterns` were fetched."""
     import huggingface_hub
 
     with _failures_as_user_errors(text, name):
@@ -182,7 +181,7 @@ def _snapshot(text: str, name: Name, patterns: Sequence[str]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
-    """Turns every failure while a name is fetched into a `UserError`."""
+    """Turns every failure of the block, which fetches files of a name, into a `UserError`; `text`: the whole name."""
     from huggingface_hub import errors
 
     try:
@@ -196,7 +195,7 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
     except errors.RevisionNotFoundError:
         raise UserError(f"{text}: {name.repository} has no revision {name.revision}.") from None
     except errors.LocalEntryNotFoundError as error:
-        raise UserError(f"{text} {_not_cached(error)}") from None
+        raise UserError(_not_cached(text, error)) from None
     except errors.EntryNotFoundError:
         missing = name.file
         if name.revision:
@@ -205,7 +204,8 @@ def _failures_as_user_errors(text: str, name: Name) -> Iterator[None]:
     except errors.HFValidationError as error:
         raise UserError(f"{text}: no model can have this name ({_reason(error)}).") from None
     except Exception as error:  # noqa: BLE001 - the library, its HTTP client and the disk have no common class
-        if getattr(getattr(error, "response", None), "status_code", 0) == 401:
+        response = getattr(error, "response", None)
+        if getattr(response, "status_code", 0) == 401:  # no such model, for a user who is not logged in
             raise UserError(_no_model(text, name)) from None
         raise UserError(
             f"{text} was not fetched completely: {_reason(error)}. The same command again fetches the rest."
@@ -220,21 +220,21 @@ def _no_model(text: str, name: Name) -> str:
     )
 
 
-def _not_cached(error: Exception) -> str:
-    """Returns the rest of the message for files that are not in the cache and cannot be fetched."""
+def _not_cached(text: str, error: Exception) -> str:
+    """Returns the message for files that are not in the cache and cannot be fetched."""
     from huggingface_hub import constants
 
-    cache = f"the cache {constants.HF_HUB_CACHE}"
+    gap = f"is missing or incomplete in the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE:
-        return f"is missing or incomplete in {cache}, and HF_HUB_OFFLINE is set: fetch it once without that variable."
+        return f"{text} {gap}, and HF_HUB_OFFLINE is set: fetch it once without that variable."
     return (
-        f"cannot be fetched, and is missing or incomplete in {cache}: {_reason(error.__cause__ or error)}. Check the "
-        f"connection to {_address()}, or try again later."
+        f"{text} cannot be fetched, and {gap}: {_reason(error.__cause__ or error)}. Check the connection to "
+        f"{_address()}, or try again later."
     )
 
 
 def _address(name: Name | None = None) -> str:
-    """Returns the address of the Hub, or of a repository on it."""
+    """Returns the address of a repository on the Hub, or of the Hub itself without a name."""
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{name.repository}" if name else constants.ENDPOINT
@@ -246,8 +246,8 @@ def _reason(error: Exception) -> str:
         if error.filename:
             return f"{error.strerror} ({error.filename})"
         return error.strerror
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".") or type(error).__name__
+    line = re.sub(r"\s*\(Request ID.*?\)", "", first_line(error))
+    return line.strip().rstrip(".") or type(error).__name__
 
 
 def _no_weights(text: str, name: Name, revision: str) -> str:
@@ -256,7 +256,7 @@ def _no_weights(text: str, name: Name, revision: str) -> str:
 
     try:
         names = huggingface_hub.HfApi().list_repo_files(name.repository, revision=revision)
-    except Exception:  # noqa: BLE001 - it only completes a message
+    except Exception:  # noqa: BLE001 - the list only completes a message
         names = []
     pickles = [file for file in names if file.endswith(PICKLES)]
     expected = f"expected {WEIGHTS}, an open_clip_model.safetensors, or an export or a workdir of this project"

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import pathlib
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -37,28 +38,20 @@ NOT_TEXT = "name that is not text"
 
 
 class Sample(NamedTuple):
-    """One downloaded image.
+    """One downloaded image."""
 
-    Attributes:
-      key: img2dataset's number of the image.
-      image: the file's content, `None` if only the metadata are read.
-      caption: the caption as downloaded; it may be something else than text if it comes from the metadata.
-      metadata: the JSON or the row.
-      position: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats.
-    """
-
-    key: str
-    image: bytes | None
-    caption: Any
-    metadata: dict[str, Any]
+    key: str  # img2dataset's number of the image
+    image: bytes | None  # the file's content, `None` if only the metadata are read
+    caption: Any  # as downloaded; it may be something else than text if it comes from the metadata
+    metadata: dict[str, Any]  # the JSON or the row
+    # (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) in other formats
     position: tuple[int, int] = (0, 0)
 
 
 def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
-    """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
+    """Returns the sorted shards of an img2dataset output: tars, else TFRecords, else folders like 00000, else Parquet.
 
-    Raises:
-      UserError: the folder holds nothing of the kind.
+    Raises `UserError` for a folder without shards.
     """
     directory = as_path(directory)
     if not directory.is_dir():
@@ -67,14 +60,16 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
         shards = sorted(itertools.chain.from_iterable(map(directory.glob, patterns)))
         if shards:
             return shards
-    shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
-    shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
-    if not shards:
+    folders = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
+    if folders:
+        return folders
+    tables = [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
+    if not tables:
         raise UserError(
             f"{directory} is not an output of img2dataset: it holds no .tar or .tar.gz, no .tfrecord, no folder like "
             "00000 and no .parquet with images."
         )
-    return shards
+    return tables
 
 
 def is_download(directory: pathlib.Path) -> bool:
@@ -86,13 +81,16 @@ def is_download(directory: pathlib.Path) -> bool:
 def _may_hold_images(path: pathlib.Path) -> bool:
     """Whether a Parquet file has a column of images, or cannot be read."""
     try:
-        return _image_column(open_parquet(path).schema_arrow.names) is not None
+        return _image_name(open_parquet(path).schema_arrow.names) is not None
     except UnreadableParquet:  # it is reported when its rows are read
         return True
 
 
 def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
-    """Yields a shard's samples, in their order; with `images=False` without reading images where that is possible."""
+    """Yields a shard's samples in their order, and reports each part that cannot be used by `on_problem`.
+
+    Without `images` each sample's `image` is `None`, and is not read where that is possible.
+    """
     if shard.is_dir():
         return _from_files(shard, on_problem, images)
     if not shard.is_file():
@@ -106,17 +104,17 @@ def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) 
 def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     """Yields the samples of a tar file; members of one sample follow each other.
 
-    A sample's other members, such as key.cls, are passed over; members of no sample near them are reported.
+    Members of other endings are passed over next to their sample, such as key.cls, and reported elsewhere.
     """
     key = None
     members = {}
-    others = []
+    others = []  # names of members of other endings since the sample before `key`
     for name, content, position in _members(shard, on_problem, images):
         stem, ending = split_name(name)
         if not ending:
             others.append(name)
             continue
-        if stem != key:
+        if stem != key:  # a new sample begins
             if members:
                 yield from _sample(key, members, shard, on_problem)
             _report_others(others, (key, stem), shard, on_problem)
@@ -133,9 +131,9 @@ def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterato
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns (key, ending) of a tar's member; the key has its folder, and an ending that is not read is "".
+    """Returns (key, ending) of a tar's member, for example ("00/7", "jpg") for "./00/7.JPG".
 
-    The ending starts at the first point, as in webdataset, or at the last point if only that gives a known ending.
+    The ending starts at the first point, as in webdataset, or else at the last; "" if it is not in `READ`.
     """
     path = name.removeprefix("./")
     folder, slash, base = path.rpartition("/")
@@ -148,17 +146,17 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _report_others(names: Sequence[str], keys: Sequence[str | None], shard: pathlib.Path, on_problem: Problem) -> None:
-    """Reports members that belong to none of the samples `keys`, except hidden files, such as macOS's."""
+    """Reports members, but for hidden files such as macOS's, that belong to none of the samples with these keys."""
     for name in names:
         is_hidden = os.path.basename(name).startswith(".")
-        plain = name.removeprefix("./")
-        is_of_sample = any(key and plain.startswith(f"{key}.") for key in keys)
+        path = name.removeprefix("./")
+        is_of_sample = any(key and path.startswith(f"{key}.") for key in keys)
         if not is_hidden and not is_of_sample:
             on_problem("member of a tar file that is not an image, text or metadata", f"{shard}, {name}")
 
 
 class _BoundedReads:
-    """A file for `tarfile`, which reads a header at once, however long this says it is."""
+    """A file for `tarfile`, which would read a header into memory at once, however long the header says it is."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -166,7 +164,7 @@ class _BoundedReads:
         self.tell = file.tell
 
     def read(self, size: int) -> bytes:
-        """Raises `tarfile.ReadError` for more bytes than a member may have."""
+        """Returns the next `size` bytes; raises `tarfile.ReadError` for more bytes than a member may have."""
         if size > MAX_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes")
         return self._file.read(size)
@@ -175,9 +173,9 @@ class _BoundedReads:
 def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
     """Yields (name, content, (offset, size)) of a tar file's members; content only of images, texts and metadata.
 
-    A damaged header costs only its member: the next header is looked for after it.
+    A damaged header costs only its member, because `tarfile` looks for the next header; the loss is reported.
     """
-    end = 0
+    end = 0  # of the member before, where the next header is expected
     member = None
     try:
         with (
@@ -185,7 +183,8 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
             tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar,
         ):
             for member in tar:
-                _check_header(file, end, member.offset, shard, on_problem)
+                if member.offset != end:
+                    _report_damage(file, end, shard, on_problem)
                 end = _end_of(member)
                 _, ending = split_name(member.name)
                 problem = _problem_with(member)
@@ -198,7 +197,7 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
                     yield member.name, content, (member.offset_data, member.size)
                 elif member.isreg():  # folders are not reported
                     yield member.name, None, (0, 0)
-            _check_header(file, end, -1, shard, on_problem)
+            _report_damage(file, end, shard, on_problem)
     except DAMAGE as error:
         refuse_failure(error, shard)
         last_read = member.name if member else "its beginning"
@@ -208,13 +207,11 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
 def _end_of(member: tarfile.TarInfo) -> int:
     """Returns the position of the next header: a member's content is filled up to whole blocks."""
     size = member.size if member.isreg() and not member.issparse() else 0
-    return member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    return member.offset_data + math.ceil(size / tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.Path, on_problem: Problem) -> None:
-    """Reports a header that `tarfile` skipped: after a member there is neither the header `next_one` nor zeros."""
-    if position == next_one:
-        return
+def _report_damage(file: IO[bytes], position: int, shard: pathlib.Path, on_problem: Problem) -> None:
+    """Reports a damaged header, which `tarfile` skipped, unless there are only zeros, which end a tar file."""
     position_before = file.tell()
     file.seek(position)
     if any(file.read(tarfile.BLOCKSIZE)):
@@ -223,7 +220,7 @@ def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.
 
 
 def _problem_with(member: tarfile.TarInfo) -> str:
-    """Returns why a member is not read, or ""."""
+    """Returns why a member must not be read, "" if it may be read."""
     if not member.isreg() or member.issparse():  # a link may lead anywhere; a sparse file may claim any size
         return NOT_REGULAR
     if member.size > MAX_BYTES:
@@ -235,10 +232,9 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
     """Yields the samples of a folder: each image with the .txt and .json of its name."""
     for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
         try:
-            image = None
+            members: dict[str, Any] = {"image": None, "position": (0, 0)}
             if images:
-                image = _read(shard, path.name)
-            members: dict[str, Any] = {"image": image, "position": (0, 0)}
+                members["image"] = _read(shard, path.name)
             for ending in ("txt", "json"):
                 partner = path.with_suffix("." + ending)
                 if partner.exists():
@@ -255,12 +251,12 @@ def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Itera
 
 
 def _read(folder: pathlib.Path, name: str) -> bytes:
-    """Returns the content of a file in a folder; raises `BadImage` if it may not be read."""
+    """Returns the content of a file in a folder; raises `BadImage` if it is too large, or a link out of the folder."""
     return read_file(path_below(folder, name))
 
 
 def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Yields the samples of a TFRecord file, a `tf.train.Example` each."""
+    """Yields the samples of a TFRecord file; each is a `tf.train.Example`."""
     for offset, record in tfrecord.read_all(shard, on_problem, open_path):
         try:
             members, key = parse_example(record)
@@ -274,21 +270,21 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
-    """Returns ({"txt", "json", "image"} as far as they are there, key) of an img2dataset Example."""
+    """Returns ({"txt", "json", "image": bytes}, as far as they are there, key) of an Example; raises `DecodeError`."""
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
     members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
-    image = next((values[ending] for ending in ENDINGS if ending in values), None)
-    if image is not None:
-        members["image"] = image
+    image_name = _image_name(values)
+    if image_name is not None:
+        members["image"] = values[image_name]
     return members, values.get("key", b"").decode("utf-8", "replace")
 
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    """Yields the samples of a Parquet file, a row each."""
+    """Yields the samples of a Parquet file; each is a row."""
     for number, row in read_rows(shard, None, on_problem):
         location = f"{shard}, row {number}"
-        image = row.pop(_image_column(list(row)))
+        image = row.pop(_image_name(row))
         caption = row.get("caption") or row.get("txt") or ""
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
@@ -303,16 +299,18 @@ def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Ite
             yield Sample(key, image, caption, row)
 
 
-def _image_column(names: Sequence[str]) -> str | None:
-    """Returns the column of the images, which is named by their format, for example "jpg"."""
-    return next((ending for ending in ENDINGS if ending in names), None)
+def _image_name(names: Container[str]) -> str | None:
+    """Returns the name of the images' column or feature, which is their format, such as "jpg"; `None` without one."""
+    for ending in ENDINGS:
+        if ending in names:
+            return ending
+    return None
 
 
 def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
-    """Yields the sample of a key's members; reports a sample that lacks an image or has unusable texts.
+    """Yields the sample of a key's members, or reports that it lacks an image or has unusable texts.
 
-    `members`: {"image": its bytes, or `None` if images are not read, "position": as in `Sample`, "txt", "json"}, of
-    which a damaged sample lacks some.
+    `members`: {"image": bytes, or `None` if images are not read, "position": as in `Sample`, "txt", "json": bytes}.
     """
     location = f"{shard}, {key}"
     if "image" not in members:
@@ -333,9 +331,9 @@ def _sample(key: str, members: dict[str, Any], shard: pathlib.Path, on_problem: 
 
 
 def _texts_of(members: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns (caption, metadata) of a sample's members; raises `ValueError` if one cannot be read.
+    """Returns (caption, metadata) of a sample's members; raises `ValueError` if one of the members cannot be read.
 
-    The caption is the .txt file's, otherwise the metadata's, which may be something else than text.
+    The caption is the member "txt", otherwise the metadata's caption, which may be something else than text.
     """
     metadata = {}
     if "json" in members:
@@ -346,9 +344,9 @@ def _texts_of(members: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 class DownloadedImages:
-    """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
+    """Finds images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
 
-    If several shards have an address, decide.py chooses the first shard.
+    Raises `UserError` for a folder without shards, and for Parquet, where an image has no position.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -366,8 +364,8 @@ class DownloadedImages:
         file_numbers = {}
         if is_folder:
             file_numbers = {path.stem: index for index, path in enumerate(_images_of(shard))}
-        # Damage shows when the images are looked for: they will be missing.
-        for sample in read_samples(shard, lambda problem, index, count=1: None, images=False):
+        # Problems are not reported: an image that cannot be read will be missing when it is looked for.
+        for sample in read_samples(shard, lambda *_: None, images=False):
             address = sample.metadata.get("url")
             if not address or not is_text(address):
                 continue
@@ -381,7 +379,7 @@ class DownloadedImages:
 
         Args:
           name: the image's address.
-          decisions: the decisions of decide.py, whose `location` gives the place of each address.
+          decisions: of decide.py; `decisions.location(name)` is (number of the first shard with it, offset, size).
 
         Raises:
           BadImage: the file may not be read.
@@ -396,16 +394,16 @@ class DownloadedImages:
             if shard.is_dir():
                 file = _images_of(shard)[offset]  # in a folder the offset is the file's number
                 return read_file(path_below(shard, file.name))
-            with open_binary(shard) as (file, _):  # a place in a packed file is a place in its content
-                file.seek(offset)
-                content = file.read(size)
+            with open_binary(shard) as (content, _):  # offsets in a compressed tar are of its content
+                content.seek(offset)
+                data = content.read(size)
         except OSError as error:
             refuse_failure(error, shard)
             raise
-        if shard.suffix == ".tfrecord":
-            members, _ = parse_example(content)
-            content = members.get("image")
-        return content
+        if shard.suffix != ".tfrecord":
+            return data
+        members, _ = parse_example(data)
+        return members.get("image")
 
 
 @functools.lru_cache(maxsize=16)

@@ -26,7 +26,7 @@ LITE = "lite.json"  # the file that marks it
 def open_model(
     path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False, made_states: bool = False
 ) -> Embedder:
-    """Loads a trained model.
+    """Returns the `Embedder` of a trained model.
 
     Args:
       path: a workdir, an export (its newest version is loaded), an export's `hub/` or a similar folder of TF-Hub
@@ -39,9 +39,8 @@ def open_model(
       made_states: whether texts skip a workdir's frozen text tower if training left their states, in float16: vectors
         differ by some thousandths, which is good enough for an index, but not for numbers that are compared.
 
-    Raises:
-      UserError: `path` is not a model, its parts are missing, damaged or do not fit together, or it names code without
-        `trust`.
+    Raises `UserError` if `path` is not a model, its parts are missing, damaged or of different models, or, without
+    `trust`, name code of others.
 
     >>> embedder = open_model(folder)
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
@@ -58,7 +57,7 @@ def open_model(
 
 
 def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder:
-    """Loads a model from a folder of this machine, see `open_model`."""
+    """Returns the `Embedder` of a folder of this machine; arguments and errors as in `open_model`."""
     if path.is_file():
         raise UserError(f"The model {path} is a file; give the folder of a workdir or an export, or hf://ORG/NAME.")
     if not path.is_dir():
@@ -84,7 +83,7 @@ def _open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: 
 
 
 def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the export that training left in a workdir; any other path as it is."""
+    """Returns the path of the export that training left in a workdir, and any other path unchanged."""
     folder = model_place(path)
     is_export = (folder / "text_encoder").is_dir()
     if not is_export and (folder / "export" / "text_encoder").is_dir():
@@ -93,7 +92,7 @@ def export_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the export's `lite/` if it exists and LiteRT is installed; otherwise `export_of` the path."""
+    """Returns the path of a model's `lite/` if it exists and LiteRT is installed; otherwise `export_of` the path."""
     path = export_of(path)
     lite = newest_description(local_model(path)) / LITE_FOLDER
     if (lite / LITE).is_file() and importlib.util.find_spec("ai_edge_litert") is not None:
@@ -102,22 +101,23 @@ def quickest(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def encoder_of(path: str | os.PathLike[str]) -> str:
-    """Returns the name of the encoders in a `lite/`, which tells their kinds apart; "" for a model of TensorFlow.
+    """Returns a name for the encoders in a `lite/`, "LiteRT BYTES+BYTES" by their sizes; "" for a model of TensorFlow.
 
-    Vectors of pictures by an export and by its `lite/` differ: by a cosine of 0.9993 in the mean of photographs and of
-    0.987 at worst in float32, of 0.96 at worst in int8.
+    Encoders of different names give different vectors. The cosine of an export's and its `lite/`'s vectors of a picture
+    is 0.9993 in the mean of photographs, at worst 0.987 in float32 and 0.96 in int8.
     """
     description = as_path(path) / LITE
     if not description.is_file():
         return ""
     sizes = json_field(read_json(description), "bytes", dict, description)
-    return "LiteRT " + "+".join(str(size) for name, size in sorted(sizes.items()) if name.endswith(".tflite"))
+    encoder_sizes = [str(size) for name, size in sorted(sizes.items()) if name.endswith(".tflite")]
+    return f"LiteRT {'+'.join(encoder_sizes)}"
 
 
 def open_to_ask(path: str | os.PathLike[str], check: Callable[[Embedder], None]) -> Embedder:
-    """Opens the quickest encoders of a model; if `check` refuses a workdir's export, opens the workdir and says so.
+    """Returns the `Embedder` of a model's quickest encoders, or the workdir's own if `check` refuses its export's.
 
-    Raises `UserError` as `open_model`, or as `check` of the model itself.
+    `check` raises `UserError` for an embedder that cannot be used. Raises the errors of `open_model` and of `check`.
     """
     try:
         embedder = open_model(quickest(path))
@@ -132,7 +132,7 @@ def open_to_ask(path: str | os.PathLike[str], check: Callable[[Embedder], None])
 
 
 def lite_embedder(folder: pathlib.Path) -> Embedder:
-    """Returns the encoders of a `lite/` as an `Embedder`, without TensorFlow; raises `UserError` if it is unusable."""
+    """Returns the `Embedder` of a `lite/`, without TensorFlow; raises `UserError` if its files are unusable."""
     from mural_lite.litert.model import LiteModel
 
     model = LiteModel(folder)

@@ -15,7 +15,7 @@ TEMPLATES = pathlib.Path(__file__).with_name("templates")
 
 
 def render(template: pathlib.Path, **values) -> str:
-    """Returns a page. Raises `jinja2.UndefinedError` for a value that the template needs and does not get."""
+    """Returns the HTML of a template with `values`; raises `jinja2.UndefinedError` for a value that is missing."""
     return _environment(template.parent).get_template(template.name).render(**values)
 
 

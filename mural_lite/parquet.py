@@ -18,7 +18,7 @@ class UnreadableParquet(UserError):
 
 
 def open_parquet(path: pathlib.Path):
-    """Returns the file as pyarrow sees it; raises `UnreadableParquet`, or `UserError` if pyarrow is not installed."""
+    """Returns pyarrow's `ParquetFile`; raises `UnreadableParquet`, or `UserError` if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -38,20 +38,20 @@ def open_parquet(path: pathlib.Path):
 def read_rows(
     path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem, groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 0, row) in memory bounded by the rows read at a time.
+    """Yields (number of the row in the file, from 0, {column: value}), with at most `ROWS` rows in memory.
 
-    With `groups`, only of these row groups. Rows may hold any values: the file says the types of the columns.
-    Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be read.
-    Rows lost to damage are one call, `on_problem(problem, place, number of rows)`.
+    `columns`, `groups`: names and numbers of the columns and the row groups to read, `None` for all. Values may be of
+    any type. Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be
+    read. Rows lost to damage are one call, `on_problem(problem, place, number of rows)`.
     """
     try:
         file = open_parquet(path)
-        end = 0
     except UnreadableParquet:
         on_problem("Parquet file that cannot be read", str(path))
         return
     import pyarrow
 
+    end = 0  # number of the first row after the group
     for group in range(file.num_row_groups):
         number = end
         end += file.metadata.row_group(group).num_rows
@@ -86,13 +86,14 @@ def _rows_of(batch) -> list[dict[str, Any] | None]:
 
 
 def _in_microseconds(batch):
-    """Returns a batch whose times and durations in nanoseconds are cut to microseconds, as Python's have them."""
+    """Returns a batch whose times and durations in nanoseconds are cut to microseconds, which Python's types hold."""
     from pyarrow import duration, timestamp
 
-    columns = batch.columns
-    for number, column in enumerate(columns):
+    columns = []
+    for column in batch.columns:
         if str(column.type).startswith("timestamp[ns"):
-            columns[number] = column.cast(timestamp("us", column.type.tz), safe=False)
+            column = column.cast(timestamp("us", column.type.tz), safe=False)
         elif str(column.type) == "duration[ns]":
-            columns[number] = column.cast(duration("us"), safe=False)
+            column = column.cast(duration("us"), safe=False)
+        columns.append(column)
     return batch.from_arrays(columns, names=batch.schema.names)

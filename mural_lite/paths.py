@@ -35,7 +35,7 @@ class Status(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class RemotePath:
-    """A file or folder in a store. A folder is only the start of files' names: it is never made, and never empty.
+    """A file or folder in a store, "gs://bucket/folder/file". A folder is only the start of files' names, never empty.
 
     Methods without a docstring do the same as the methods of `pathlib.Path`. Every method raises `UserError` if no
     client for the scheme is installed, and `OSError` for failures, for example if a bucket does not exist or answer.
@@ -80,8 +80,8 @@ class RemotePath:
         return self.parent / (self.stem + suffix)
 
     def relative_to(self, folder: RemotePath) -> str:
-        """Returns the name below a folder."""
-        return self.address[len(str(folder)) + 1 :]
+        """Returns the name below a folder, "part/file" for "gs://bucket/part/file" and the folder gs://bucket."""
+        return self.address.removeprefix(f"{folder}/")
 
     def open(self, mode: str = "r", encoding: str = "utf-8") -> IO:
         """Opens the file to read or write it; a new file appears in the store when it is closed."""
@@ -114,8 +114,8 @@ class RemotePath:
                 file.closed = True  # otherwise a client's object would try to write when it is deleted
             raise
         finally:
-            with contextlib.suppress(AttributeError, ValueError):
-                file.fs.transaction.files.remove(file)  # which would keep it as long as the program runs
+            with contextlib.suppress(AttributeError, ValueError):  # not every client has this list, or the file in it
+                file.fs.transaction.files.remove(file)  # the list would keep it as long as the program runs
 
     def stat(self) -> Status:
         return Status(self._call("info")["size"])
@@ -134,7 +134,7 @@ class RemotePath:
         return list(self.versions())
 
     def versions(self) -> dict[RemotePath, str]:
-        """Returns {file below this folder: a text that changes with its content}, sorted, by one request.
+        """Returns {file: a text that changes with its content} of all files below this folder, sorted, by one request.
 
         A name that no `RemotePath` can have, such as "folder//file", is passed over.
         """
@@ -151,17 +151,16 @@ class RemotePath:
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields the files and folders below that fit a pattern: `*`, `?`, `[…]`, `[!…]` in a name, `**` for folders.
 
-        A store has only files, so the folders that lie on the way to a file are candidates, too.
+        A store lists only files, so the folders on the way to each file are looked at, too.
         """
         import fsspec.utils
 
         expression = re.compile(fsspec.utils.glob_translate(pattern))
-        candidates: dict[str, None] = {}  # in order, each once
+        names: set[str] = set()
         for path in self.files():
             parts = path.relative_to(self).split("/")
-            for end in range(1, len(parts) + 1):
-                candidates["/".join(parts[:end])] = None
-        for name in candidates:
+            names.update("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+        for name in sorted(names):
             if expression.match(name):
                 yield self / name
 
@@ -202,7 +201,7 @@ class RemotePath:
         return scheme
 
     def _call(self, method: str, *arguments, **options):
-        """Calls a method of the store's client with this address.
+        """Returns the result of the method of the store's client with this address as its first argument.
 
         The client caches no listings, because other processes write to the store, too.
         """
@@ -222,19 +221,19 @@ class RemotePath:
 
 def find(pattern: str) -> list[RemotePath]:
     """Returns the sorted files and folders that match a name, which may have wildcards after its first folder."""
-    wild = re.search(r"[*?\[]", pattern)
-    if not wild:
+    wildcard = re.search(r"[*?\[]", pattern)
+    if not wildcard:
         path = RemotePath(pattern)
         return [path] if path.exists() else []
-    folder, _, rest = pattern[: wild.start()].rpartition("/")
-    return sorted(RemotePath(folder).glob(rest + pattern[wild.start() :]))
+    folder, _, _ = pattern[: wildcard.start()].rpartition("/")
+    return sorted(RemotePath(folder).glob(pattern.removeprefix(f"{folder}/")))
 
 
 @contextlib.contextmanager
 def failures_of(name: str) -> Iterator[None]:
-    """Raises the errors of a store's client as `OSError` with a number of `errno`, one line, and `name`, the file.
+    """Turns the errors of a store's client in the block into `OSError`s with `errno`, a one-line reason, and `name`.
 
-    `UserError`, `MemoryError`, and an `OSError` that has its reason and its file already, are raised as they are.
+    `UserError`, `MemoryError`, and an `OSError` that has a reason and a file already, are raised as they are.
     """
     try:
         yield
@@ -249,7 +248,7 @@ def failures_of(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception, number: int, name: str) -> str:
-    """Returns the first line of an error's explanation; the system's words for `number` where it explains nothing."""
+    """Returns the first line of an error's message, or the system's words for its errno `number` if it says nothing."""
     explanation = str(getattr(error, "strerror", None) or error)
     first_line, _, _ = explanation.strip().partition("\n")
     reason = first_line.rstrip(".")
@@ -261,7 +260,7 @@ def _reason(error: Exception, number: int, name: str) -> str:
 
 
 def check_scheme(name: str) -> None:
-    """Raises `UserError`, without importing anything, for a name whose scheme no client reads.
+    """Raises `UserError`, without importing anything, for a name, "ftp://host/file", whose scheme no client reads.
 
     Clients that a program has registered with fsspec and loaded count as well.
     """

@@ -18,7 +18,7 @@ import threading
 import warnings
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from mural_lite.errors import UserError
 from mural_lite.files import MAX_PIXELS, as_path
@@ -63,7 +63,7 @@ class BadImage(UserError):
 
 
 def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Opens an image, reading its header only: format, size, EXIF data; raises `BadImage`."""
+    """Returns Pillow's image of encoded data, of which it reads only the header; raises `BadImage` for bad data."""
     if not data:
         raise BadImage("empty image file")
     if len(data) > MAX_BYTES:
@@ -75,8 +75,9 @@ def open_image(data: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {most_pixels:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        problems = (problem for mark, problem in _OTHERS.items() if re.match(mark, data, re.S | re.I))
-        raise BadImage(next(problems, "file that is not an image in a format that is read")) from None
+        known_problems = [problem for start, problem in _OTHERS.items() if re.match(start, data, re.S | re.I)]
+        problem = known_problems[0] if known_problems else "file that is not an image in a format that is read"
+        raise BadImage(problem) from None
     if image.width * image.height > most_pixels:
         raise BadImage(f"image of more than {most_pixels:,} pixels")
     return image
@@ -101,14 +102,14 @@ def orientation(image: Image.Image) -> int:
     exif = Image.Exif()
     try:
         exif.load(image.info.get("exif") or b"")
-        value = exif.get(0x0112, 1)
+        stored = exif.get(ExifTags.Base.Orientation, 1)
     except Exception:  # noqa: BLE001 - Pillow raises many classes on damaged EXIF data
         return 1
-    return value if value in _TURNS else 1
+    return stored if stored in _TURNS else 1
 
 
 def turned(image: Image.Image) -> Image.Image:
-    """Decodes an opened image and turns it upright; raises `BadImage`."""
+    """Returns an opened image decoded and turned upright, as its EXIF data say; raises `BadImage`."""
     try:
         image.load()
         turn = _TURNS.get(orientation(image))
@@ -122,7 +123,7 @@ def turned(image: Image.Image) -> Image.Image:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
+    """Returns an image of any mode and palette as RGB, its transparent pixels on white."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # Pillow would cut levels above 255 off
         image = _eight_bits(image)
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
@@ -132,13 +133,13 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Returns grey of 16 or 32 bits, or of fractions, in 256 levels; white is the end of the range that is in use."""
+    """Returns a grey image in 256 levels; white is the end of the smallest usual range that holds all its levels."""
     levels = np.nan_to_num(np.asarray(image).astype(np.float32))
-    ranges = (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
+    ends = (1, 2**8 - 1, 2**16 - 1, 2**31 - 1)
     if image.mode.startswith("I;16"):
-        ranges = (2**16 - 1,)
-    white = next((white for white in ranges if levels.max() <= white), levels.max())
-    factor = 255
+        ends = (2**16 - 1,)
+    white = min([end for end in ends if levels.max() <= end], default=levels.max())
+    factor = 255  # of fractions, 0..1
     if white > 1:
         factor = 256 / (white + 1)
     in_range = np.clip(levels * factor, 0, 255)
@@ -160,14 +161,14 @@ _one_scan = threading.Lock()  # memory is held for one picture of more than MAX_
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Decodes an opened image to RGB, upright and on white, of at most `MAX_PIXELS`; raises `BadImage`."""
+    """Returns an opened image as RGB, upright, on white, at half its size above `MAX_PIXELS`; raises `BadImage`."""
     try:
         if not _is_scan(image):
             return on_white(turned(image))
         with _one_scan:
             image.draft("RGB", (image.width // 2, image.height // 2))  # JPEG: decoded at half its size
             image.load()
-            if _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK"):
+            if _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK"):  # others are reduced as RGB
                 image = image.reduce(2)
             decoded = on_white(turned(image))
             if _is_scan(decoded):
@@ -205,8 +206,7 @@ def for_the_encoder(data: bytes) -> bytes:
     Pillow's (WebP, AVIF, TIFF, GIF, …), a PNG with an orientation or a transparent colour, and a scan of more than
     `MAX_PIXELS` become an upright JPEG on white.
 
-    Raises:
-      BadImage: Pillow does not read it, it has more than `MAX_SCAN` pixels or `MAX_BYTES`, or it does not decode.
+    Raises `BadImage` if Pillow does not read it, it is larger than `MAX_SCAN` or `MAX_BYTES`, or it does not decode.
     """
     image = open_image(data, MAX_SCAN)
     if is_plain(image) and (image.format != "PNG" or orientation(image) == 1):
@@ -215,9 +215,9 @@ def for_the_encoder(data: bytes) -> bytes:
 
 
 def read_picture(data: bytes, side: int = 0) -> Image.Image:
-    """Decodes an image to RGB, upright and on white; raises `BadImage`.
+    """Returns an encoded image decoded to RGB, upright and on white; raises `BadImage`.
 
-    `side`: pixels; a JPEG may be decoded at a fraction of its size that is at least twice as large. 0: full size.
+    `side`: a JPEG may be decoded at a fraction of its size whose sides have at least 2 * `side` pixels; 0: full size.
     """
     image = open_image(data, MAX_SCAN)
     if side:
@@ -233,11 +233,12 @@ def thumbnail(data: bytes, side: int) -> bytes:
 
 
 def thumbnail_url(data: bytes, side: int) -> str:
-    """Returns the thumbnail as an address that holds it, so that a page needs nothing else; "" if it cannot be read."""
+    """Returns the thumbnail of an encoded image as a data: URL, for pages of one file; "" if it cannot be read."""
     try:
-        return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
+        jpeg = thumbnail(data, side)
     except (BadImage, OSError):
         return ""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode('ascii')}"
 
 
 # Image files.
@@ -255,7 +256,7 @@ def read_file(path: str | os.PathLike) -> bytes:
         raise BadImage("not a regular file")
     with failures_of(str(path)), path.open("rb") as file:
         size = MAX_BYTES
-        if not isinstance(path, RemotePath):  # Python allocates as much as is asked for
+        if not isinstance(path, RemotePath):  # Python allocates as much memory as is asked for
             size = min(os.fstat(file.fileno()).st_size, MAX_BYTES)
         content = file.read(size + 1)  # one more byte shows a file that is too large
     if len(content) > MAX_BYTES:
@@ -295,7 +296,7 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _refuse_impossible(path: pathlib.Path) -> None:
-    """Raises the `OSError` of links in a circle, which Python up to 3.12 finds by itself, and of too long a name."""
+    """Raises `OSError` for links in a circle, which Python finds by itself up to 3.12, and for too long a name."""
     try:
         os.stat(path)
     except OSError as error:

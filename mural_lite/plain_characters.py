@@ -22,22 +22,23 @@ _QUOTES = {**dict.fromkeys("ʼ‘’‚‛", "'"), **dict.fromkeys("“”„‟
 
 @functools.cache
 def plain_characters() -> dict[int, str]:
-    """Returns {character's number: what replaces it}."""
-    table = dict.fromkeys(_CONTROLS, "")
+    """Returns {code point: its replacement} for `str.translate`, "" for a character that goes."""
+    replacements = dict.fromkeys(_CONTROLS, "")
     for character in map(chr, _WIDE):
         plain = unicodedata.normalize("NFKC", character)
         if plain != character:
-            table[ord(character)] = plain
+            replacements[ord(character)] = plain
     for character in _LIGATURES:
-        table[ord(character)] = unicodedata.normalize("NFKC", character)
-    table[ord("ﬅ")] = "ſt"
-    for number in range(0x80, 0xA0):
-        character = bytes([number]).decode("cp1252", "ignore")
+        replacements[ord(character)] = unicodedata.normalize("NFKC", character)
+    replacements[ord("ﬅ")] = "ſt"  # as ftfy has it; NFKC makes it "st"
+    for code in range(0x80, 0xA0):  # controls, which Windows' encoding has characters for
+        character = bytes([code]).decode("cp1252", "ignore")
         if character:
-            table[number] = character
-    for number, plain in table.items():
-        table[number] = "".join(_QUOTES.get(letter, letter) for letter in plain)
-    return table | {ord(quote): plain for quote, plain in _QUOTES.items()}
+            replacements[code] = character
+    straight = str.maketrans(_QUOTES)
+    for code, plain in replacements.items():
+        replacements[code] = plain.translate(straight)  # replacements may hold curled quotes
+    return replacements | straight
 
 
 def as_plain(text: str) -> str:

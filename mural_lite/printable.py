@@ -6,13 +6,13 @@ import unicodedata
 
 
 def printable(name: object) -> str:
-    """Returns the name of a file or place with \\udcff and the like for bytes that are not UTF-8."""
+    """Returns a file's name, in which bytes that are not UTF-8 are written as \\udcff and the like."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 
 def visible(text: str) -> str:
-    """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
-    if text.isprintable():  # at once, also for a picture's address of a megabyte
+    """Returns a text as pages show it: "?" for lone surrogates, U+FFFD for control characters but \\t and \\n."""
+    if text.isprintable():  # fast, also for a picture's data: URL of a megabyte
         return text
     characters = []
     for character in text.encode("utf-8", "replace").decode("utf-8"):

@@ -17,7 +17,7 @@ _commands = 0  # how many commands run in this process
 
 @contextlib.contextmanager
 def announcing() -> Iterator[None]:
-    """Makes `announce` speak in this block, in all threads."""
+    """Lets `announce` print in the block, in all threads; a command's run is such a block."""
     global _commands
     _commands += 1
     try:
@@ -27,13 +27,13 @@ def announcing() -> Iterator[None]:
 
 
 def announce(line: str) -> None:
-    """Prints a line on stderr where a command runs: what now begins and takes long."""
+    """Prints a line, such as "Loading my_export …", on stderr if a command runs, and nothing in a user's program."""
     if _commands:
         print(line, file=sys.stderr, flush=True)
 
 
 class _Lines:
-    """A stream for a bar in a log file: each state becomes a line, where a terminal's bar is drawn over."""
+    """A stream for a bar in a log file: each state of the bar becomes a line, because a file cannot be drawn over."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -47,7 +47,7 @@ class _Lines:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports tqdm at the first use of `progress.tqdm`, so that commands without a bar start faster."""
+    """Returns `progress.tqdm`, which is made at its first use, so that commands without a bar start faster."""
     if name != "tqdm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     bar_class = _bar_class()

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from mural_lite.errors import UserError
@@ -20,33 +20,36 @@ IMAGE_TEXT = "image_text"
 TEXT_PAIRS = "text_pairs"
 
 
+_EXAMPLE = """
+name: "example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type {
+  name: "Feature"
+  oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".tensorflow.BytesList" label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".tensorflow.FloatList" label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".tensorflow.Int64List" label: LABEL_OPTIONAL oneof_index: 0 }
+}
+message_type {
+  name: "Features"
+  nested_type {
+    name: "FeatureEntry"
+    options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type_name: ".tensorflow.Feature" label: LABEL_OPTIONAL }
+  }
+  field { name: "feature" number: 1 type_name: ".tensorflow.Features.FeatureEntry" label: LABEL_REPEATED }
+}
+message_type { name: "Example" field { name: "features" number: 1 type_name: ".tensorflow.Features" } }
+"""  # tensorflow/core/example/{feature,example}.proto
+
+
 def _example_class():
-    """Returns a message class with the wire format of `tf.train.Example`; its pool is not TensorFlow's."""
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
-    field = descriptor_pb2.FieldDescriptorProto
-
-    def add_field(message, name, number, type_name="", scalar_type=field.TYPE_MESSAGE, repeated=False, **options):
-        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-        if type_name:
-            options["type_name"] = f".tensorflow.{type_name}"
-        message.field.add(name=name, number=number, type=scalar_type, label=label, **options)
-
-    lists = {"BytesList": field.TYPE_BYTES, "FloatList": field.TYPE_FLOAT, "Int64List": field.TYPE_INT64}
-    for name, scalar_type in lists.items():
-        add_field(file.message_type.add(name=name), "value", 1, scalar_type=scalar_type, repeated=True)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(lists, start=1):
-        add_field(feature, name.replace("List", "_list").lower(), number, name, oneof_index=0)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add_field(entry, "key", 1, scalar_type=field.TYPE_STRING)
-    add_field(entry, "value", 2, "Feature")
-    add_field(features, "feature", 1, "Features.FeatureEntry", repeated=True)
-    add_field(file.message_type.add(name="Example"), "features", 1, "Features")
+    """Returns the message class `tf.train.Example` in a pool of its own, because TensorFlow's pool has one, too."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
 
 
@@ -79,7 +82,10 @@ _TEXT_PAIR = tuple(field.name for field in dataclasses.fields(TextPair))
 
 
 def serialize(record: ImageTextRecord | TextPair) -> bytes:
-    """Returns the record as a serialised `tf.train.Example`; the same record gives the same bytes."""
+    """Returns a record as a serialised `tf.train.Example`; the same record gives the same bytes.
+
+    Raises `ValueError` if the captions, languages and caption groups of an image differ in number.
+    """
     if isinstance(record, ImageTextRecord):
         if not len(record.captions) == len(record.languages) == len(record.caption_groups):
             raise ValueError(
@@ -102,23 +108,23 @@ def serialize(record: ImageTextRecord | TextPair) -> bytes:
 
 
 def _encoded(values: Iterable[str | bytes]) -> list[bytes]:
-    """Returns texts in UTF-8, and bytes as they are."""
+    """Returns texts encoded in UTF-8, and bytes unchanged."""
     return [value.encode("utf-8") if isinstance(value, str) else value for value in values]
 
 
 def missing_shards(files: Sequence[str]) -> list[str]:
-    """Returns the sorted names that `files` lack though names like "…-00001-of-00004.tfrecord" say that they exist."""
+    """Returns the missing names, sorted: "train-00001-of-00004.tfrecord" among `files` says that there are four."""
     expected = set()
     for name in files:
         match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)
         if match:
-            beginning, count = match.groups()
-            expected |= {f"{beginning}-{number:05d}-of-{count}.tfrecord" for number in range(int(count))}
+            split, count = match.groups()
+            expected |= {f"{split}-{number:05d}-of-{count}.tfrecord" for number in range(int(count))}
     return sorted(expected - set(files))
 
 
 class UnusableRecord(UserError):
-    """A record that cannot be used; `problem` says why, one of `skipped.KINDS`."""
+    """A record that cannot be used; `problem`, one of `skipped.KINDS`, says why."""
 
     def __init__(self, problem: str, location: str):
         super().__init__(f"{location}: {problem}.")
@@ -126,14 +132,14 @@ class UnusableRecord(UserError):
 
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
-    """Returns the record of a serialised Example; raises `UnusableRecord`, which names file and number."""
+    """Returns the record in an Example's bytes; raises `UnusableRecord` with the file `name` and the number `index`."""
     location = f"{name}, record {index}"
     try:
         feature = Example.FromString(serialized).features.feature
     except DecodeError:
         raise UnusableRecord(NOT_AN_EXAMPLE, location) from None
     values = {key: value.bytes_list.value for key, value in feature.items()}
-    if not values.get("image", values.get("text_a")):
+    if not values.get("image", values.get("text_a")):  # a text pair has no images
         raise UnusableRecord(NOT_AN_EXAMPLE, location)
     images = values.pop("image", [])
     strings: dict[str, list[str]] = {}
@@ -148,8 +154,8 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
             image_id=first(strings.get("image_id")) or f"{name}#{index}",
             image=images[0],
             captions=captions,
-            languages=_as_many(strings.get("language", []), captions),
-            caption_groups=_as_many(strings.get("caption_group", []), captions),
+            languages=_of_length(strings.get("language", []), len(captions)),
+            caption_groups=_of_length(strings.get("caption_group", []), len(captions)),
         )
     return TextPair(**{key: first(strings.get(key)) for key in _TEXT_PAIR})
 
@@ -159,6 +165,7 @@ def first(values: Sequence[str] | None) -> str:
     return values[0] if values else ""
 
 
-def _as_many(values: Sequence[str], captions: Sequence[str]) -> list[str]:
-    """Returns one value per caption, cut or filled up with "", as training reads them: no caption is lost."""
-    return [*values, *[""] * len(captions)][: len(captions)]
+def _of_length(values: list[str], length: int) -> list[str]:
+    """Returns values cut, or filled up with "", to a length, so that each caption has a value, as in training."""
+    missing = max(0, length - len(values))
+    return values[:length] + [""] * missing

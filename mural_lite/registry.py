@@ -20,7 +20,7 @@ def registered(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def load_registered(group: str, name: str) -> Any:
-    """Returns what is registered under a name, `None` if nothing is."""
+    """Returns the object that a package has registered under a name of a group, `None` if there is no such name."""
     entry = registered(group).get(name)
     if entry is None:
         return None

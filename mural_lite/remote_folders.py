@@ -25,7 +25,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from absl import logging
 
@@ -69,7 +69,8 @@ def lasting_name(path: os.PathLike) -> str:
 def _replaced(text: str, names: dict[str, str]) -> str:
     """Returns a text with names in place of local paths; `names`: {local path: name}."""
     for local, name in names.items():
-        text = re.sub(rf"{re.escape(local)}(?![\w-])", lambda _, name=name: name, text)
+        escaped_name = name.replace("\\", r"\\")  # `re.sub` reads backslashes as escapes
+        text = re.sub(rf"{re.escape(local)}(?![\w-])", escaped_name, text)  # not /tmp/a in /tmp/a-b
     return text
 
 
@@ -92,22 +93,28 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
         copied_versions, local = _copied.get(str(original), ({}, None))
         if versions and versions == copied_versions and local.exists():  # programs that clean /tmp may remove it
             return local
-        copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
-        _copies.append(copies)
-        local = pathlib.Path(copies.name, original.name)
-        _store_names[str(local)] = str(original)
-        for source in versions:
-            _download(source, local / source.relative_to(original))
-        if not versions and original.is_file():
-            _download(original, local)
+        local = _download_copy(original, versions)
     if not local.exists():
         raise UserError(f"{original} does not exist, is empty, or may not be read.")
     _copied[str(original)] = versions, local
     return local
 
 
+def _download_copy(original: RemotePath, files: Collection[RemotePath]) -> pathlib.Path:
+    """Returns a new copy of a folder with these files, or of a single file; it does not exist if there are no files."""
+    temporary = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
+    _copies.append(temporary)
+    local = pathlib.Path(temporary.name, original.name)
+    _store_names[str(local)] = str(original)
+    for source in files:
+        _download(source, local / source.relative_to(original))
+    if not files and original.is_file():
+        _download(original, local)
+    return local
+
+
 def local_model(path: str | os.PathLike) -> pathlib.Path:
-    """Returns `local_copy` of a model; raises `UserError` also for ORG/NAME if no such folder exists here."""
+    """Returns `local_copy` of a model; raises `UserError` for a missing path that looks like ORG/NAME on the Hub."""
     local = local_copy(path)
     if not local.exists():
         remedy = hugging_face.suggestion(path)
@@ -117,7 +124,7 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
 
 
 def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns the path of a model, in a store or here; a model on the Hub is fetched."""
+    """Returns the path of a model in a store or on this machine; a model on the Hub is fetched first."""
     if hugging_face.is_name(path):
         return local_copy(path)
     return as_path(path)
@@ -132,14 +139,13 @@ def remove_copies() -> None:
 
 @contextlib.contextmanager
 def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
-    """Gives a folder to work in: the folder itself, or a local folder that is mirrored to a store.
+    """Gives a local folder to work in: the folder itself, or one that is mirrored to a folder in a store.
 
     Args:
       folder: a path on this machine or in a store.
       writes: whether this process writes it; only the first of several workers does, and the others `fetch` its files.
 
-    Raises:
-      UserError: the store cannot be read or written, or another run has the folder.
+    Raises `UserError` if the store cannot be read or written, or another run has the folder.
     """
     path = as_path(folder)
     if isinstance(path, pathlib.Path):
@@ -181,7 +187,7 @@ def fetch(folder: pathlib.Path) -> None:
 
 
 class Mirror:
-    """Uploads the changes of a folder to a store; see the module."""
+    """Uploads the changes of a local folder to a folder in a store, as the module describes."""
 
     def __init__(self, local: pathlib.Path, store: RemotePath):
         self.local = local
@@ -194,32 +200,36 @@ class Mirror:
         self._thread = threading.Thread(target=self._keep_uploading, name=f"mirror of {store}", daemon=True)
 
     def start(self) -> None:
-        """Takes the folder, downloads its files, and starts to upload changes."""
+        """Locks the store's folder, downloads its files, starts to upload changes; raises `UserError` if in use."""
         with _failures_as_user_errors(f"Cannot read and write {self.store}"):
-            before = self._read_lock()
-            if before:
-                print(f"{self.store} was last used by {before['holder']}: waiting {LEASE:.0f} s for a sign of it.",
-                      flush=True)  # fmt: skip
-                time.sleep(LEASE)  # by this machine's clock: another machine's may be wrong
-                now = self._read_lock()
-                if now and now != before:
-                    raise UserError(
-                        f"{self.store} is in use by another run ({now['holder']}). Wait until it ends, or name another "
-                        "folder."
-                    )
+            self._wait_for_lock()
             self._hold()
             self.pull()
         self._thread.start()
 
+    def _wait_for_lock(self) -> None:
+        """Waits `LEASE` seconds if a run has left its lock; raises `UserError` if the run still writes it."""
+        lock = self._read_lock()
+        if not lock:
+            return
+        print(f"{self.store} was last used by {lock['holder']}: waiting {LEASE:.0f} s for a sign of it.", flush=True)
+        time.sleep(LEASE)  # by this machine's clock: another machine's may be wrong
+        later_lock = self._read_lock()
+        if later_lock and later_lock != lock:
+            raise UserError(
+                f"{self.store} is in use by another run ({later_lock['holder']}). Wait until it ends, or name another "
+                "folder."
+            )
+
     def end(self) -> None:
-        """Uploads changes and releases the folder; if it cannot, keeps the local folder and raises `UserError`."""
+        """Uploads the last changes and releases the folder; if it cannot, raises `UserError` with the local folder."""
         self._stop.set()
         self._thread.join()
         try:
             self._check_holder()
-            for path in self.local.rglob(f"{_DATABASE}-wal"):
-                if path.stat().st_size:  # somebody still reads the database, so that its changes are in its log only
-                    self._pushed.pop(self._name(path.with_name(_DATABASE)), None)
+            for log in self.local.rglob(f"{_DATABASE}-wal"):
+                if log.stat().st_size:  # changes of a database that is still open are only in its log
+                    self._pushed.pop(self._name(log.with_name(_DATABASE)), None)  # so that it is uploaded again
             self.push()
             self._lock.unlink(missing_ok=True)
         except (OSError, UserError) as error:
@@ -233,7 +243,7 @@ class Mirror:
         """Downloads the files that a run needs to continue; of a complete export only its configuration and card.
 
         The configuration says how many steps the export had: `runs.finish` replaces the export of a shorter run, but
-        never an export with versions, of which the folder is made.
+        never an export with versions; for these an empty folder is made.
         """
         paths = {path.relative_to(self.store): path for path in self.store.files()}
         for name, path in paths.items():
@@ -245,7 +255,7 @@ class Mirror:
                 self._pushed[name] = _state(self.local / name)
 
     def push(self) -> None:
-        """Uploads the files that changed since the last time, and deletes files that were removed."""
+        """Uploads the files that changed since the last time, and deletes the store's files that were removed here."""
         with self._pushing:
             files = {}
             for path in self.local.rglob("*"):
@@ -256,28 +266,33 @@ class Mirror:
                 # Another export overwrites files of the same names: until all are there, the export is not complete.
                 (self.store / _EXPORT_CARD).unlink(missing_ok=True)
                 self._remove_former_export()
-            for name in sorted(files, key=_order):
-                if name.endswith(".index") and f"{name[:-6]}.data-00000-of-00001" not in self._pushed:
-                    continue  # its data appeared after `files` was listed: next time
-                try:
-                    state = _state(files[name])
-                    if self._pushed.get(name) != state:
-                        _upload(files[name], self.store / name)
-                        self._pushed[name] = state
-                except FileNotFoundError:
-                    if files[name].exists():  # it was not replaced meanwhile: the store lacks the bucket, for example
-                        raise
+            for name in sorted(files, key=_upload_order):
+                data_name = f"{name.removesuffix('.index')}.data-00000-of-00001"
+                if name.endswith(".index") and data_name not in self._pushed:
+                    continue  # a checkpoint's data that appeared after `files` was listed: next time
+                self._push_file(name, files[name])
             removed = [name for name in self._pushed if name not in files and not (self.local / name).exists()]
-            for name in sorted(removed, key=_order, reverse=True):  # files of `COMPLETE` go first
+            for name in sorted(removed, key=_upload_order, reverse=True):  # files of `COMPLETE` go first
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
 
-    def _remove_former_export(self) -> None:
-        """Removes the store's files of an export that another one replaced here, such as a `lite/` that this one lacks.
+    def _push_file(self, name: str, path: pathlib.Path) -> None:
+        """Uploads a file unless the store has its state, or it was removed or replaced after it was listed."""
+        try:
+            state = _state(path)
+            if self._pushed.get(name) != state:
+                _upload(path, self.store / name)
+                self._pushed[name] = state
+        except FileNotFoundError:
+            if path.exists():  # then the store misses something, its bucket for example
+                raise
 
-        Exports with versions are never replaced. After `pull`, the card and the configuration alone are here.
+    def _remove_former_export(self) -> None:
+        """Removes the store's files of an export that was replaced here, such as a `lite/` that the new export lacks.
+
+        Exports with versions are never replaced. After `pull` only the card and the configuration are here.
         """
-        if not any((self.local / "export").glob("*_encoder")):
+        if not any((self.local / "export").glob("*_encoder")):  # only `pull` has made the folder
             return
         names = [path.relative_to(self.store) for path in (self.store / "export").files()]
         if any(name.startswith(_EXPORT_VERSIONS) for name in names):
@@ -287,14 +302,14 @@ class Mirror:
                 (self.store / name).unlink(missing_ok=True)
 
     def _has_changed(self, name: str, path: pathlib.Path) -> bool:
-        """Whether a file is another than the uploaded one, or is just being replaced."""
+        """Whether a file is not in the state in which it was uploaded, or is just being replaced."""
         try:
             return self._pushed.get(name) != _state(path)
         except FileNotFoundError:
             return True
 
     def _name(self, path: pathlib.Path) -> str:
-        """Returns a complete file's name below the folder, "" for files that are not uploaded."""
+        """Returns the name of a local path below the folder, "" for folders and files that are not uploaded."""
         name = path.relative_to(self.local).as_posix()
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if is_hidden or name.endswith((PARTIAL, LOCK, *_SQLITE_SUFFIXES)) or not path.is_file():
@@ -302,7 +317,7 @@ class Mirror:
         return name
 
     def _keep_uploading(self) -> None:
-        """Uploads changes now and then; ends the run if that fails `FAILURES` times in a row."""
+        """Uploads changes every `EVERY` seconds; ends the run if that fails `FAILURES` times in a row."""
         failures = 0
         while failures < FAILURES and not self._stop.wait(EVERY):
             try:
@@ -321,10 +336,10 @@ class Mirror:
         self._lock.write_text(json.dumps({"holder": self._holder, "time": time.time()}))
 
     def _read_lock(self) -> dict | None:
-        """Returns {"holder", "time"} of the lock's file, `None` if the folder is free.
+        """Returns the content of the lock's file, {"holder": str, "time": float}, or `None` if there is no such file.
 
-        A file of another form holds the folder as long as it changes: a half-written one, or the lock of a workdir that
-        was copied here.
+        For a file of another form, for example a half-written one, it is {"holder": "an unknown run", "text": str}, so
+        that a change of the file shows.
         """
         try:
             text = self._lock.read_text()
@@ -345,6 +360,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def _failures_as_user_errors(message: str) -> Iterator[None]:
+    """Turns an `OSError` in the block into a `UserError` that begins with `message`, "Cannot read gs://…"."""
     try:
         yield
     except OSError as error:
@@ -359,21 +375,22 @@ def _download(source: RemotePath, target: pathlib.Path) -> None:
 
 
 def _upload(source: pathlib.Path, target: RemotePath) -> None:
-    """Uploads a file; of a database its last committed state, its log included."""
+    """Uploads a file; for a database a copy of its last committed state, with the changes in its log."""
     if source.name != _DATABASE:
         copy_file(source, target)
         return
     import sqlite3  # here, because most folders have no database
 
     with tempfile.TemporaryDirectory(prefix="mural-tf-database-") as folder:
-        whole = pathlib.Path(folder, _DATABASE)
+        copy_path = pathlib.Path(folder, _DATABASE)
+        read_only = f"{source.absolute().as_uri()}?mode=ro"
         try:
-            with contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as database:
-                with contextlib.closing(sqlite3.connect(whole)) as copy:
+            with contextlib.closing(sqlite3.connect(read_only, uri=True)) as database:
+                with contextlib.closing(sqlite3.connect(copy_path)) as copy:
                     database.backup(copy)
         except sqlite3.Error as error:
             raise OSError(f"{source}: {error}") from None
-        copy_file(whole, target)
+        copy_file(copy_path, target)
 
 
 def _state(path: pathlib.Path) -> tuple[int, int]:
@@ -382,8 +399,8 @@ def _state(path: pathlib.Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _order(name: str) -> tuple:
-    """Returns the key that sorts uploads: a database first; `COMPLETE` after the files that they call complete."""
+def _upload_order(name: str) -> tuple[int, bool, str]:
+    """Returns a sorting key: databases, other files, indexes of checkpoints, and then `COMPLETE` in its order."""
     _, _, base = name.rpartition("/")
     if base == _DATABASE:
         rank = -1

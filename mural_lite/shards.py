@@ -34,7 +34,7 @@ PLAN = "plan.json"
 class Part:
     """A file of a shard: TFRecords, vectors or items.
 
-    `kind` and `split` say what its records are, `name` is its name in the folder `parts`, `records` and `texts` are
+    `kind` and `split` say which records it holds, `name` is its name in the folder `parts`, `records` and `texts` are
     counts, and `languages` counts texts by language, text pairs by "a b", the languages of `text_a` and `text_b`.
     """
 
@@ -72,7 +72,7 @@ def missing_shards(folder: pathlib.Path, count: int) -> list[int]:
 
 
 def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Returns the path of the file with kind and place of every item that the shard skipped."""
+    """Returns the path of the file that lists every item that a shard skipped, as lines "problem, tab, place"."""
     return folder / "parts" / f"{number:06d}.skipped.tsv"
 
 
@@ -83,7 +83,7 @@ def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
 
 
 def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
-    """Writes the places of the skipped items, and the manifest last: the shard is finished then."""
+    """Writes and clears the places of skipped items, and writes the manifest last: then the shard is finished."""
     if manifest.tally.places:
         lines = "".join(f"{problem}\t{location}\n" for problem, location in manifest.tally.places)
         write_whole(places_path(folder, number), lines)
@@ -95,17 +95,17 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
 def work_in(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, noun: str
 ) -> Iterator[bool]:
-    """Keeps other processes from making `output` in `folder`; gives whether there is work: `output` is not finished.
+    """Gives whether `output` is still to be made, in `folder`; the block runs in one process per machine at a time.
 
     Stores have no locks. Two processes that do the same work there write the same bytes, and the slower one ends with a
     message.
 
     Args:
       folder: hidden, next to `output`; it keeps the shards that a killed run finished, unless `restart`.
-      identity, description, noun: as `is_built` takes them.
+      output: the folder to be made.
+      identity, description, noun: as `identity`, `name` and `noun` of `is_built`.
 
-    Raises:
-      UserError: `output` is something else, the folder holds finished shards of something else, or a full disk.
+    Raises `UserError` if `output` or `folder` holds something else, and for a full disk and the like.
     """
     if is_built(output, identity, description, noun):
         remove_tree(folder)  # left by a run that was killed before its last step
@@ -124,14 +124,15 @@ def work_in(
             message = "Interrupted. Finished shards are kept: run the same command again to go on."
             raise KeyboardInterrupt(message) from None
         except (OSError, UserError):
-            if isinstance(output, pathlib.Path) or not _comes_meanwhile(output / description):
+            # In a store another process may have taken this one's parts: then its result appears soon.
+            if isinstance(output, pathlib.Path) or not _appears_soon(output / description):
                 raise
             remove_tree(folder)
             print(f"Another process made {output} meanwhile.", flush=True)
 
 
-def _comes_meanwhile(path: pathlib.Path) -> bool:
-    """Whether a store gets a file within seconds: if two processes make it, one of them takes the other's parts."""
+def _appears_soon(path: pathlib.Path) -> bool:
+    """Whether a store has a file now or within ten seconds."""
     with contextlib.suppress(OSError, UserError):
         for _ in range(5):
             if path.is_file():
@@ -141,18 +142,21 @@ def _comes_meanwhile(path: pathlib.Path) -> bool:
 
 
 def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
-    """Makes the folder of the work that `identity` describes, or goes on with it."""
+    """Makes the folder of the work that `identity` describes, or, without `restart`, keeps its finished shards.
+
+    Raises `UserError` if the folder holds finished shards of other work.
+    """
     plan = folder / PLAN
     if restart:
         remove_tree(folder)
     try:
-        is_the_same = plan.is_file() and read_json(plan) == identity
+        is_same_work = plan.is_file() and read_json(plan) == identity
     except UserError as error:
         raise UserError(f"Unfinished work cannot go on: {error} Start again with --restart.") from None
-    if is_the_same:
+    if is_same_work:
         remove_partial(folder)
         return
-    if any(True for _ in (folder / "parts").glob("*.json")):
+    if any((folder / "parts").glob("*.json")):
         raise UserError(
             f"{folder} holds unfinished work on other sources or with other settings: run that to its end, or start "
             "again with --restart."
@@ -163,9 +167,9 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 
 class Watch:
-    """Adds manifests to a tally and a bar as they appear, and checks the bound on skipped items.
+    """Adds the manifests in `folder` to a tally and a bar as they appear, and checks the bound on skipped items.
 
-    `sizes`: bytes of the input of each shard.
+    `sizes`: bytes of the input of each shard; `max_fraction`: as in `Tally.check`.
     """
 
     def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
@@ -178,10 +182,10 @@ class Watch:
         self.bytes_done = 0
 
     def __call__(self) -> None:
-        """Counts in the shards that were finished since the last call; raises `UserError` as `Tally.check`."""
+        """Adds the shards that were finished since the last call; raises `UserError` as `Tally.check`."""
         finished = self.waiting.difference(missing_shards(self.folder, len(self.sizes)))
+        self.waiting -= finished
         for number in finished:
-            self.waiting.discard(number)
             self.tally.add(read_manifest(self.folder, number).tally)
             self.bar.update(self.sizes[number])
             self.bytes_done += self.sizes[number]
@@ -193,7 +197,7 @@ class Watch:
 
 
 def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
-    """Returns the manifests of all shards and adds them to `tally`; raises `UserError` for too much skipped."""
+    """Returns the manifests of all shards, and adds them to `tally`; raises `UserError` if too much is skipped."""
     manifests = [read_manifest(folder, number) for number in range(count)]
     for manifest in manifests:  # in order, so that "first" means first in the plan
         tally.add(manifest.tally)
@@ -202,7 +206,7 @@ def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction:
 
 
 def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    """Returns the folder where files get their names: below `folder`, or `output` in a store, which cannot rename."""
+    """Returns the folder in which files get their final names: in `folder`, or `output` itself in a store."""
     if isinstance(folder, pathlib.Path):
         return folder / "complete"
     return output
@@ -219,9 +223,12 @@ def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
-    """Gives a part its name in the data set, unless a killed run has renamed it already."""
-    path = folder / "parts" / part.name
-    current = path if path.is_file() else name
+    """Renames a part to the path `name` in the data set, unless a killed run has done it already.
+
+    Raises `UserError`, and removes the shard's manifest, if the part has another size than the manifest says.
+    """
+    old_name = folder / "parts" / part.name
+    current = old_name if old_name.is_file() else name
     size = None
     if current.is_file():
         size = current.stat().st_size
@@ -231,12 +238,12 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
             f"{current} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
             "same command again: it will be made anew."
         )
-    if current is path:
-        path.replace(name)
+    if current == old_name:
+        old_name.replace(name)
 
 
 def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
-    """Lists kind and place of everything that `count` shards skipped; without skipped items there is no file."""
+    """Writes the lists of the items that `count` shards skipped into one file, if there are such items."""
     names = {entry.name for entry in (folder / "parts").glob("*.skipped.tsv")}  # one request to a store
     if names:
         with path.open("wb") as joined:

@@ -38,7 +38,7 @@ KINDS = (
 
 
 def check_fraction(value: float, name: str) -> None:
-    """Raises `UserError` for a bound, `name`, that is not a share."""
+    """Raises `UserError` if the value of a field or flag is not a number from 0 to 1, a share."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise UserError(f"{name}={value!r}: expected a number from 0 to 1, the largest share that may be skipped.")
 
@@ -47,9 +47,9 @@ class CountsByKind(dict):
     """{problem: [count, place of the first]}; pickled, and written as JSON, like any dictionary."""
 
     def add(self, problem: str, location: str, count: int = 1) -> None:
-        """Adds to the count of a problem; `location` is kept if the problem is new."""
-        entry = self.setdefault(problem, [0, location])
-        entry[0] += count
+        """Adds `count` to a problem; `location` is kept if the problem is new."""
+        count_before, first = self.get(problem, (0, location))
+        self[problem] = [count_before + count, first]
 
     def merge(self, later: CountsByKind) -> None:
         """Adds the counts of records that were read later."""
@@ -62,44 +62,40 @@ class CountsByKind(dict):
         return sum(count for count, _ in self.values())
 
     def described(self) -> dict[str, dict]:
-        """Returns {problem: {"count", "first"}}."""
+        """Returns {problem: {"count": int, "first": its first place}}, for JSON."""
         return {problem: {"count": count, "first": first} for problem, (count, first) in self.items()}
 
     def lines(self) -> list[str]:
-        """Returns a line for each kind, the most frequent first, and kinds of one count by their names."""
-        largest_first = sorted((-count, problem, first) for problem, (count, first) in self.items())
-        return [f"{-negative_count} x {problem}, first at {first}" for negative_count, problem, first in largest_first]
+        """Returns "COUNT x PROBLEM, first at PLACE" per problem, the most frequent first, then by name."""
+        problems = sorted(self)
+        problems.sort(key=lambda problem: self[problem][0], reverse=True)  # equal counts stay in the order of names
+        return [f"{self[problem][0]} x {problem}, first at {self[problem][1]}" for problem in problems]
 
     def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
-        """Whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
+        """Whether more than the share `max_fraction` of all records is counted; `done`: the share that was `read`."""
         margin = SURELY if done < 1 else 1
-        return done * self.total > max_fraction * read * margin
+        return self.total * done > max_fraction * read * margin  # all records are about read / done; done may be 0
 
 
 def _one_line(location: str) -> str:
-    """Returns a location for a report: names of files and images may have line breaks, or bytes that are not text."""
+    """Returns the start of a location in one line: names may have line breaks, or bytes that are not text."""
     text = printable(location[:_PLACE])
     return " ".join(text.split())
 
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of the captions and pairs that were written, skipped and left out, of one block or of all.
+    """Counts of the captions and pairs that were written, skipped and left out, of one block or of all."""
 
-    Attributes:
-      written: captions and pairs in the records.
-      skipped: unusable captions and pairs: missing images, broken lines.
-      left_out: usable but unwanted items: excluded by filters, or in other languages.
-      places: (problem, place) of everything skipped, in the order of the input; only kept within a block.
-      THINGS: the noun in messages.
-    """
-
-    THINGS: ClassVar[str] = "captions and pairs"
+    THINGS: ClassVar[str] = "captions and pairs"  # the noun in messages
     FLAG: ClassVar[str] = "--max_skipped_fraction"  # the flag that sets the bound; "" where no flag does
 
-    written: int = 0
+    written: int = 0  # captions and pairs in the records
+    # Unusable captions and pairs, for example with a missing image or in a broken line.
     skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    # Usable but unwanted captions and pairs: excluded by filters, or in other languages.
     left_out: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    # (problem, place) of everything skipped, in the order of the input; only kept within a block.
     places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
@@ -138,7 +134,7 @@ class Tally:
         return lines + [f"  left out {line}" for line in self.left_out.lines()]
 
     def check(self, max_fraction: float, done: float = 1.0) -> None:
-        """Raises `UserError` if more than `max_fraction` of all is unusable, of which the share `done` was read."""
+        """Raises `UserError` if more than the share `max_fraction` is unusable; `done`: the share that was read."""
         if not self.skipped.are_too_many(self.read, max_fraction, done):
             return
         counts = f"{self.skipped.total} of {self.read} {self.THINGS}"

@@ -46,9 +46,9 @@ DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # raised while a dama
 
 
 def refuse_failure(error: BaseException, path: object) -> None:
-    """Raises `UserError` for a disk, a store, permissions or descriptors that fail: another run may read the file.
+    """Raises `UserError` for an error of the disk, store or permissions; returns for an error of damaged content.
 
-    A reader's error on damaged content has no number, or the number of an impossible place in the file.
+    A reader's error on damaged content has no errno, or the errno of an impossible position in the file.
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.EOVERFLOW):
         reason = error.strerror or error
@@ -58,30 +58,24 @@ def refuse_failure(error: BaseException, path: object) -> None:
 
 
 class Part(NamedTuple):
-    """The lines of a file that start in a range of bytes of its unpacked content.
+    """The lines of a file that start in a range of bytes of its unpacked content."""
 
-    Attributes:
-      begin: the first byte.
-      end: the first byte after the range; `None` for the file's end.
-    """
-
-    begin: int = 0
-    end: int | None = None
+    begin: int = 0  # the first byte
+    end: int | None = None  # the first byte after the range; `None`: the file's end
 
 
 ALL_LINES = Part()
 
 
 def refuse(problem: str, location: str) -> None:
-    """The default `on_problem`: raises `UserError`."""
+    """Raises `UserError` for a problem and its place; the default `on_problem`."""
     raise UserError(f"{location}: {problem}. Repair the file, or fetch it again.")
 
 
 def canonical_language(code: str) -> str:
     """Returns the BCP 47 tag of a language code: `iw` → he, `jp` → ja, `deu` → de, `zh_TW` → zh-TW.
 
-    Raises:
-      UserError: no language has this code.
+    Raises `UserError` if no language has this code.
     """
     import langcodes  # a tenth of the imports of a query on the command line
 
@@ -95,7 +89,7 @@ def canonical_language(code: str) -> str:
 
 
 def known_language(code: Any) -> str:
-    """Returns `canonical_language`, "" for anything but a language's code; fast enough for a call per record."""
+    """Returns `canonical_language` of a code, "" for any other value; fast enough for a call per record."""
     if not isinstance(code, str) or len(code) > _LONGEST_TAG:
         return ""
     return _known_language(code)
@@ -111,12 +105,12 @@ def _known_language(code: str) -> str:
 
 
 def clean(text: str | None) -> str:
-    """Returns the text in one line, with single spaces, because captions in files may have line breaks."""
+    """Returns a text in one line, with single spaces, "" for None; captions in files may have line breaks."""
     return " ".join((text or "").split())
 
 
 def is_text(value: Any) -> bool:
-    """Whether a parsed value is a string that UTF-8 can hold; JSON may have numbers, or halves of surrogate pairs."""
+    """Whether a value of JSON is a string that UTF-8 can hold; JSON may hold numbers, or halves of surrogate pairs."""
     if not isinstance(value, str):
         return False
     try:
@@ -127,22 +121,21 @@ def is_text(value: Any) -> bool:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Returns a JSON object; raises `ValueError` for anything else, also for JSON that is nested too deeply."""
+    """Returns the JSON object in a text; raises `ValueError` for anything else, also for JSON nested too deeply."""
     try:
-        value = json.loads(text)
+        parsed = json.loads(text)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
-    if not isinstance(value, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("JSON that is not an object")
-    return value
+    return parsed
 
 
 @contextlib.contextmanager
 def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Opens a plain, .gz, .bz2 or .xz file as (content, file itself); `tell` of the file shows how much was read.
+    """Gives (content, file): the unpacked content of a plain, .gz, .bz2 or .xz file, and the file as it is stored.
 
-    Raises:
-      UserError: the file cannot be opened, or is a pipe or the like.
+    `file.tell()` says how many stored bytes were read. Raises `UserError` if the file cannot be opened, or is a pipe.
     """
     path = as_path(path)
     try:
@@ -160,7 +153,7 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
 
 
 class _Unbuffered(io.RawIOBase):
-    """A compressed file, read piece by piece, so that the content before damage is not lost."""
+    """A file for `io.BufferedReader`, read piece by piece, so that no content before damage is lost."""
 
     def __init__(self, content: IO[bytes]):
         self._content = content
@@ -169,7 +162,8 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        if hasattr(self._content, "read1"):  # returns what precedes damage
+        """Fills the start of a buffer, and returns the number of bytes; 0 at the file's end."""
+        if hasattr(self._content, "read1"):  # which returns the bytes before damage
             piece = self._content.read1(len(buffer))
         else:  # a file in a store
             piece = self._content.read(len(buffer))
@@ -180,9 +174,7 @@ class _Unbuffered(io.RawIOBase):
 def bounded_lines(content: IO[bytes], part: Part = ALL_LINES) -> Iterator[bytes | None]:
     """Yields lines with their ends, `None` for a line of more than `LONGEST_LINE` bytes, in bounded memory.
 
-    Args:
-      content: a file at the start of `part`.
-      part: only lines that start before its end.
+    Only lines that start before the end of `part` are yielded; `content` is at its start.
     """
     content = buffered(content)
     position = part.begin
@@ -194,24 +186,24 @@ def bounded_lines(content: IO[bytes], part: Part = ALL_LINES) -> Iterator[bytes 
         if len(line) <= LONGEST_LINE:
             yield line
             continue
-        while line and not line.endswith(b"\n"):
+        while line and not line.endswith(b"\n"):  # the rest of a long line
             line = content.readline(LONGEST_LINE)
             position += len(line)
         yield None
 
 
 def buffered(content: IO[bytes]) -> io.BufferedReader:
-    """Returns a file with `peek`; the content of a compressed file before damage is not lost."""
+    """Returns a file as a `BufferedReader`, which reads all content of a compressed file before damage."""
     if isinstance(content, io.BufferedReader):
         return content
     return io.BufferedReader(_Unbuffered(content), _CHUNK)
 
 
 def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
-    """Reads on to the first line that starts in a part of the file; lines before it are only counted, which is fast.
+    """Reads a file from its beginning to the first line that starts in `part`.
 
-    Returns:
-      (number of skipped lines, the part with the exact start of its first line).
+    Returns (number of lines before, the part with the exact start of its first line). These lines are only counted,
+    which is fast.
     """
     skipped = 0
     position = 0
@@ -224,9 +216,9 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
             block = content.read(min(_COUNTED_CHUNK, bytes_before))
         else:
             block = content.readline(LONGEST_LINE)
+        if not block and not is_at_line_start:
+            skipped += 1  # the last line of a file, which may have no end
         if not block:
-            if not is_at_line_start:
-                skipped += 1  # the last line of a file, which may have no end
             break
         skipped += block.count(b"\n")
         position += len(block)
@@ -235,7 +227,7 @@ def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
 
 
 def decode(data: bytes) -> str:
-    """Decodes UTF-8; raises `UnicodeDecodeError`, also for a null character.
+    """Returns the text of bytes in UTF-8; raises `UnicodeDecodeError`, also for a null character.
 
     No text has null characters, but a block of a file that was never written consists of them, without line ends.
     """
@@ -248,11 +240,11 @@ def decode(data: bytes) -> str:
 def read_lines(
     path: str | pathlib.Path, on_problem: Problem = refuse, part: Part = ALL_LINES
 ) -> Iterator[tuple[int, str | None]]:
-    """Yields (line number, text) for the lines of a text file, plain or compressed, in constant memory.
+    """Yields (line number from 1, text) for the lines of a text file, plain or compressed, in constant memory.
 
     A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the end of the last
     line may be missing. A line that is not UTF-8, or too long, is a problem and comes as `None`, so that files that are
-    read side by side stay in step. With a part, only lines that start in it; another part reports damage before it.
+    read side by side stay in step. Only lines that start in `part` come; another part reports damage before it.
     """
     number = 0
     is_in_part = part.begin == 0
@@ -273,7 +265,7 @@ def read_lines(
 
 
 def _decode_line(line: bytes | None, number: int) -> tuple[str | None, str]:
-    """Returns (text, "") or (None, problem)."""
+    """Returns (text, "") of a line of `bounded_lines`, or (None, problem)."""
     if line is None:
         return None, TOO_LONG
     if number == 1:
@@ -287,31 +279,23 @@ def _decode_line(line: bytes | None, number: int) -> tuple[str | None, str]:
 
 
 class Unit(NamedTuple):
-    """A file, or a part of a file, that one worker reads at a time.
-
-    Attributes:
-      path: the file.
-      number: the part's number, from 0.
-      parts: number of parts of the file.
-      size: bytes of the part, as stored.
-      weight: about how many bytes its records will have.
-    """
+    """A file, or a part of a file, that one worker reads at a time."""
 
     path: str
-    number: int
-    parts: int
-    size: int
-    weight: int
+    number: int  # the part's number, from 0
+    parts: int  # number of parts of the file
+    size: int  # bytes of the part, as stored
+    weight: int  # about how many bytes its records will have
 
     def part(self, content: int) -> Part:
-        """Returns this unit's lines of a file that unpacks to about `content` bytes; the last unit reads to the end."""
+        """Returns this unit's bytes of a file that unpacks to about `content` bytes; the last unit has no end."""
         share = self.share(content)
         if self.number + 1 == self.parts:
             return Part(share.start, None)
         return Part(share.start, share.stop)
 
     def share(self, count: int) -> range:
-        """Returns this unit's share of the numbers from 0 to `count`."""
+        """Returns this unit's share of the numbers from 0 to `count`, of equal size for all units of the file."""
         return range(count * self.number // self.parts, count * (self.number + 1) // self.parts)
 
 
@@ -333,7 +317,7 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
       path: the file.
       weight: about how many bytes its records will have.
       unit_bytes: bytes of records that a unit should have.
-      most: the most units; by default as many as the file's ending allows.
+      most: the most units; by default as many as the file's ending allows (`MOST_PARTS`).
     """
     if most is None:
         most = MOST_PARTS.get(path.suffix, MOST_PARTS[""])

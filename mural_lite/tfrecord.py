@@ -26,23 +26,25 @@ CRC_MASK = 0xA282EAD8
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the checksum of `data` as TFRecord files store it: rotated, plus a constant."""
+    """Returns the CRC-32C of `data` as TFRecord files store it: rotated by 15 bits, plus a constant, in 32 bits."""
     crc = google_crc32c.value(data)
-    return (((crc >> 15) | (crc << 17)) + CRC_MASK) & 0xFFFFFFFF
+    rotated = (crc >> 15) | (crc << 17)
+    return (rotated + CRC_MASK) & 0xFFFFFFFF
 
 
 def lost_records(stated: int, lost: int, before: int, count: int) -> int:
-    """Returns how many records a damaged stretch of a file held: 1 if its length was hardly changed, else an estimate.
+    """Returns about how many records a damaged stretch of a file held, at least 1.
+
+    It is 1 if at most two bits of its length flipped; otherwise the mean size of the records before is assumed.
 
     Args:
       stated: the length stored at its start, or -1 where the file ends before.
       lost: bytes of the stretch.
-      before, count: bytes and records before it in the file, whose mean size the estimate uses.
+      before, count: bytes and records before it in the file.
     """
-    changed_bits = bin(stated ^ max(lost - FRAME, 0)).count("1")
-    if stated >= 0 and changed_bits <= 2:
-        return 1
-    if not before:
+    flipped_bits = (stated ^ max(lost - FRAME, 0)).bit_count()
+    is_one_record = stated >= 0 and flipped_bits <= 2
+    if is_one_record or not before:
         return 1
     return max(round(lost * count / before), 1)
 
@@ -71,12 +73,11 @@ def read_all(
         while position < min(end, file_end):
             size = _length(file, position, file_end)
             if size is None:
-                header = _next_header(file, position + 1, file_end)
-                stated = _stated(file, position)
-                lost = lost_records(stated, header - position, position, count)
+                next_position = _next_header(file, position + 1, file_end)
+                lost = lost_records(_stated(file, position), next_position - position, position, count)
                 if position >= begin:
                     on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
-                position = header
+                position = next_position
                 count += lost
                 continue
             if position >= begin:
@@ -101,8 +102,8 @@ def read_at(path: str | os.PathLike, position: int) -> bytes:
 
 
 def _size_of(file: IO[bytes]) -> int:
-    """Returns a file's size in bytes."""
-    file.seek(0, os.SEEK_END)  # TensorFlow's files return nothing here
+    """Returns a file's size in bytes, and leaves the file at its end."""
+    file.seek(0, os.SEEK_END)  # `seek` of TensorFlow's files does not return the position
     return file.tell()
 
 
@@ -121,7 +122,7 @@ def _data(file: IO[bytes], position: int, size: int) -> bytes | None:
 
 
 def _stated(file: IO[bytes], position: int) -> int:
-    """Returns the length stored at `position`, plausible or not; -1 where the file ends before."""
+    """Returns the length stored at `position`, plausible or not, -1 where the file has fewer than 8 bytes left."""
     length = _read(file, position, 8)
     if len(length) < 8:
         return -1
@@ -142,9 +143,9 @@ def _length(file: IO[bytes], position: int, end: int) -> int | None:
 def _next_header(file: IO[bytes], position: int, end: int) -> int:
     """Returns where the next record begins, from `position` on; the file's end if there is no further record."""
     while position < end:
-        window = _read(file, position, WINDOW + HEADER - 1)
+        window = _read(file, position, WINDOW + HEADER - 1)  # so that it holds every header that begins in `WINDOW`
         for offset in range(len(window) - HEADER + 1):
-            # No file has records of 2^40 bytes: most places need no checksum.
+            # No file has records of 2^40 bytes: where the upper bytes of a length are not 0, no checksum is needed.
             if window[offset + 5 : offset + 8] == b"\0\0\0":
                 if _length(file, position + offset, end) is not None:
                     return position + offset
@@ -153,7 +154,7 @@ def _next_header(file: IO[bytes], position: int, end: int) -> int:
 
 
 def framed(data: bytes) -> bytes:
-    """Returns a record with its frame, as files hold it."""
+    """Returns a record as files hold it: its length, the length's checksum, `data`, their checksum."""
     length = len(data).to_bytes(8, "little")
     header = length + masked_crc(length).to_bytes(4, "little")
     footer = masked_crc(data).to_bytes(4, "little")

@@ -39,12 +39,12 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Whether the caller is in a block of `trusting`; for passing it on to other processes."""
+    """Whether the caller is in a block of `trusting` that trusts; a process passes this on to its workers."""
     return _TRUSTING.get()
 
 
 def names_code(config: ConfigDict) -> bool:
-    """Whether a stored model of this configuration can be loaded only with trust."""
+    """Whether a configuration names code of others, so that a stored model can be loaded only with trust."""
     from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
     return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
 
@@ -63,12 +63,14 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
 
 def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
-    given_handles = ()
+    """Raises `UserError` if a stored configuration names TF-Hub modules of others; arguments as in `check_stored`."""
+    if _TRUSTING.get():
+        return
+    chosen_handles = ()
     if given is not None:
-        given_handles = _handles(given).values()
+        chosen_handles = _handles(given).values()
     for field, handle in _handles(stored).items():
-        if needs_trust(handle) and handle not in given_handles and not _TRUSTING.get():
+        if needs_trust(handle) and handle not in chosen_handles:
             raise UserError(
                 f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
                 f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are loaded. If you trust "
@@ -77,7 +79,10 @@ def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | No
 
 
 def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored `model` would be imported from outside; imported modules may be used."""
+    """Raises `UserError` if a stored `model`, "package.module:Class", would be imported from outside of this package.
+
+    A module that the user's program has imported already may be used; other arguments are as in `check_stored`.
+    """
     module, _, _ = name.partition(":")
     is_chosen = module in sys.modules or (given is not None and given.model == name)  # by the user's own program
     if is_from_outside(name) and not is_chosen and not _TRUSTING.get():
@@ -88,12 +93,12 @@ def check_class(name: str, path: pathlib.Path, given: ConfigDict | None = None) 
 
 
 def is_from_outside(name: str) -> bool:
-    """Whether `config.model` names a class to import."""
+    """Whether a configuration's `model` is a class to import, "package.module:Class", and not a name like "mural"."""
     return ":" in name
 
 
 def needs_trust(handle: str) -> bool:
-    """Whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
+    """Whether a stored TF-Hub handle is neither empty, nor a local folder's absolute path, nor at a known host."""
     if "://" not in handle:
         return handle != "" and not os.path.isabs(handle)
     try:
@@ -104,12 +109,13 @@ def needs_trust(handle: str) -> bool:
 
 
 def settle_handles(config: ConfigDict) -> None:
-    """Makes the paths of local folders in a user's own configuration absolute, before it is stored."""
+    """Makes the paths of local TF-Hub modules in a user's own configuration absolute, before it is stored."""
     for name in TOWERS:
-        if config[name].handle and "://" not in config[name].handle:
-            config[name].handle = os.path.abspath(config[name].handle)
+        handle = config[name].handle
+        if handle and "://" not in handle:
+            config[name].handle = os.path.abspath(handle)
 
 
 def _handles(config: ConfigDict) -> dict[str, str]:
-    """Returns {field: handle} of the TF-Hub modules that a configuration uses."""
+    """Returns {field: handle} of a configuration's TF-Hub modules, such as {"text_tower.handle": "https://…"}."""
     return {f"{name}.handle": config[name].handle for name in TOWERS if config[name].name == "hub"}

@@ -42,22 +42,22 @@ SMALL = 2**20  # bytes of a file that is read for a stamp
 
 
 def model_digest(model: str | os.PathLike) -> str:
-    """Returns 16 hexadecimal digits that identify the files that `mural_tf.load` may read in a model's folder."""
+    """Returns a hash, 16 hexadecimal digits, of the files that a model in a folder consists of, with their contents."""
     digest = hashlib.blake2b(digest_size=8)
     for file in _files_of(as_path(model)):
         digest.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
         with open(file, "rb") as content:
-            while chunk := content.read(1 << 20):
+            while chunk := content.read(2**20):  # files may be larger than the memory
                 digest.update(chunk)
     return digest.hexdigest()
 
 
 def model_stamp(model: str | os.PathLike) -> str:
-    """Returns 16 hexadecimal digits that change with a model's files, in some milliseconds; "" where nothing is known.
+    """Returns 16 hexadecimal digits that change with a model's files, in some milliseconds; "" for a model in a store.
 
     Small files count with their contents, among them the indexes of TensorFlow's weights, which hold a checksum of
     every tensor, and the probes of a `lite/`; large files with the time of their last change. So a copied model may
-    have another stamp: then its vectors decide.
+    have another stamp: then its vectors decide whether it is the same.
     """
     folder = as_path(model)
     if not isinstance(folder, pathlib.Path):
@@ -77,18 +77,18 @@ def model_stamp(model: str | os.PathLike) -> str:
 
 
 def _files_of(model: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of a model's folder that may be read, in an order that only their names determine."""
+    """Returns the files that a model in a folder consists of, in an order that only their names determine."""
     files: list[pathlib.Path] = []
     for pattern in _PARTS_OF_MODELS:
         paths: list[pathlib.Path] = []
         for path in model.glob(pattern):
-            paths += [path, *path.rglob("*")]
+            paths += [path, *path.rglob("*")]  # a file, or a folder with everything in it
         files += sorted(path for path in paths if path.is_file())
     return files
 
 
 def _import_pyarrow():
-    """Returns the module pyarrow; raises `UserError`, which says how it is installed, if it is missing."""
+    """Returns the package pyarrow; raises `UserError` if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -106,7 +106,10 @@ def vector_files(folder: str | os.PathLike) -> list:
 
 
 class VectorFile:
-    """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, metadata) as file: file.add(…)`."""
+    """Writes a file of vectors block by block: `with VectorFile(path, width, dtype, metadata) as file: file.add(…)`.
+
+    `width`: D; `dtype`: "float16" or "float32"; `metadata`: a dictionary that JSON can hold, which `metadata_of` reads.
+    """
 
     def __init__(self, path: str | os.PathLike, width: int, dtype: str, metadata: Mapping):
         arrow = _import_pyarrow()
@@ -119,7 +122,7 @@ class VectorFile:
         types["vector"] = arrow.list_(arrow.from_numpy_dtype(self._dtype), width)
         stored_metadata = {METADATA: json.dumps(dict(metadata)).encode()}
         self._schema = arrow.schema(types.items(), metadata=stored_metadata)
-        # Each page has a checksum: a bit that flipped is noticed.
+        # Each page has a checksum, so that a bit that flipped is noticed.
         self._writer = arrow.parquet.ParquetWriter(os.fspath(path), self._schema, write_page_checksum=True)
 
     def __enter__(self) -> VectorFile:
@@ -129,18 +132,18 @@ class VectorFile:
         self._writer.close()
 
     def add(self, rows: Sequence[Mapping], vectors: np.ndarray) -> None:
-        """Writes rows, each with the columns of the schema but "vector", and their vectors [N, D]."""
+        """Writes N rows, {column: value} of every column but "vector", and their vectors, float [N, D]."""
         columns = []
-        for name in self._schema.names[:-1]:  # all but "vector"
-            values = [row[name] for row in rows]
-            columns.append(self._arrow.array(values, self._schema.field(name).type))
+        for field in self._schema:
+            if field.name != "vector":
+                columns.append(self._arrow.array([row[field.name] for row in rows], field.type))
         numbers = self._arrow.array(np.ascontiguousarray(vectors, self._dtype).ravel())
-        columns.append(self._arrow.FixedSizeListArray.from_arrays(numbers, self._width))
+        columns.append(self._arrow.FixedSizeListArray.from_arrays(numbers, self._width))  # the last column
         self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
 
 
 def metadata_of(path: str | os.PathLike) -> dict:
-    """Returns a file's metadata, {} if another program wrote it. Raises `UserError` if it is damaged."""
+    """Returns the metadata of a file of `VectorFile`, {} for another program's; raises `UserError` if it is damaged."""
     with _opened(path) as file:
         metadata = file.schema_arrow.metadata or {}
         return json.loads(metadata.get(METADATA, b"{}"))
@@ -148,7 +151,7 @@ def metadata_of(path: str | os.PathLike) -> dict:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike) -> Iterator:
-    """Gives a Parquet file as pyarrow sees it; raises `UserError` if it is damaged."""
+    """Gives pyarrow's `ParquetFile`; turns its errors, also while it is read in the block, into `UserError`s."""
     arrow = _import_pyarrow()
     try:
         with as_path(path).open("rb") as content:
@@ -161,9 +164,10 @@ def _opened(path: str | os.PathLike) -> Iterator:
 
 
 def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tuple[list[dict], np.ndarray]]:
-    """Yields (rows, vectors [B, D]), some thousands at a time; a row is {column: value} without "vector".
+    """Yields (rows, vectors, float16 or float32 [B, D]) in blocks of up to `ROWS`; a row is {column: value}.
 
-    `names`: only these columns; () for all. Raises `UserError` for a file that is damaged or holds no vectors.
+    `names`: only these columns; () for all but "vector". Raises `UserError` for a file that is damaged, or that holds
+    no vectors or vectors of different lengths.
     """
     with _opened(path) as file:
         stored_names = file.schema_arrow.names
@@ -173,18 +177,22 @@ def read_rows(path: str | os.PathLike, names: Sequence[str] = ()) -> Iterator[tu
         row_count = 0
         for batch in file.iter_batches(ROWS, columns=[*columns, "vector"]):
             row_count += len(batch)
-            vectors = batch.column(batch.schema.get_field_index("vector"))
-            if vectors.null_count:
-                raise UserError(f"{path} holds rows without a vector: leave them out.")
-            flat = vectors.flatten().to_numpy(zero_copy_only=False)
-            if flat.dtype != np.float16:
-                flat = flat.astype(np.float32)
-            lengths = set(vectors.value_lengths().to_pylist())
-            if len(flat) % len(batch) or len(lengths) > 1:
-                raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
-            rows = batch.drop_columns(["vector"]).to_pylist()
-            yield rows, flat.reshape(len(batch), -1)
+            vectors = _matrix_of(batch.column(batch.schema.get_field_index("vector")), path)
+            yield batch.drop_columns(["vector"]).to_pylist(), vectors
         if row_count != file.metadata.num_rows:  # pyarrow passes over a page whose header is damaged
             raise UserError(
                 f"{path} is damaged: {row_count} of its {file.metadata.num_rows} rows can be read. Make it again."
             )
+
+
+def _matrix_of(column, path: str | os.PathLike) -> np.ndarray:
+    """Returns a column of B lists of D numbers as float16 or float32 [B, D]; raises `UserError` for other lists."""
+    if column.null_count:
+        raise UserError(f"{path} holds rows without a vector: leave them out.")
+    numbers = column.flatten().to_numpy(zero_copy_only=False)
+    if numbers.dtype != np.float16:
+        numbers = numbers.astype(np.float32)
+    lengths = set(column.value_lengths().to_pylist())
+    if len(numbers) % len(column) or len(lengths) > 1:
+        raise UserError(f"{path} holds vectors of different lengths: expected D numbers each.")
+    return numbers.reshape(len(column), -1)

@@ -24,20 +24,21 @@ Folder = pathlib.Path | RemotePath
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:
-    """Returns {model: numbers of its complete versions, the newest last} of an export."""
-    complete = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
-    numbers_of: dict[str, list[int]] = {}
-    for path in export.glob(f"*/*/{GRAPH}"):
-        number = path.parent.name
+    """Returns {model: numbers of its complete versions, the newest last} of an export: {"text_encoder": [1, 2], …}."""
+    described = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
+    versions: dict[str, list[int]] = {}
+    for graph in export.glob(f"*/*/{GRAPH}"):
+        number = graph.parent.name
         # A version that is being written has its folder in versions/ already, but no model card.
-        is_complete = number in complete or not (export / VERSIONS / number).is_dir()
+        is_complete = number in described or not (export / VERSIONS / number).is_dir()
         if number.isdigit() and is_complete:
-            numbers_of.setdefault(path.parent.parent.name, []).append(int(number))
-    return {name: sorted(numbers) for name, numbers in sorted(numbers_of.items())}
+            model = graph.parent.parent.name
+            versions.setdefault(model, []).append(int(number))
+    return {model: sorted(numbers) for model, numbers in sorted(versions.items())}
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
-    """Returns the largest number that all of these models have; raises `UserError` if they share no number."""
+    """Returns the newest version that all of these models have; raises `UserError` if they share no version."""
     versions = models_of(export)
     for name in models:
         if name not in versions:
@@ -52,7 +53,7 @@ def newest_version(export: Folder, models: Iterable[str]) -> int:
 
 
 def description(export: Folder, number: int) -> Folder:
-    """Returns the folder of a version's model card, configuration, vocabulary and TF-Hub modules."""
+    """Returns the folder with a version's model card, configuration, vocabulary and TF-Hub modules."""
     folder = export / VERSIONS / str(number)
     if not folder.is_dir():  # made without a version
         return export
@@ -63,6 +64,5 @@ def newest_description(folder: Folder) -> Folder:
     """Returns the `description` of the newest version of an export with versions; any other folder unchanged."""
     if not (folder / VERSIONS).is_dir():
         return folder
-    numbers = models_of(folder).values()
-    newest = max(map(max, numbers), default=1)
-    return description(folder, newest)
+    newest_per_model = [numbers[-1] for numbers in models_of(folder).values()]
+    return description(folder, max(newest_per_model, default=1))

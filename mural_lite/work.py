@@ -28,7 +28,7 @@ FEWER = "run the same command again with fewer --workers. What is finished is ke
 
 
 class Step(NamedTuple):
-    """`make(*arguments)`, called once in every worker, returns the function that is called with each element."""
+    """A function for each element: `make(*arguments)`, called once in every worker, returns the function."""
 
     name: str
     make: Callable[..., Callable[[Any], None]]
@@ -37,15 +37,10 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where work runs.
+    """Where work runs."""
 
-    Attributes:
-      workers: number of processes of this machine; 0 works in the calling process. Unused with `beam`.
-      beam: flags of Apache Beam that name a runner, such as "--runner=FlinkRunner --flink_master=localhost:8081".
-    """
-
-    workers: int = 1
-    beam: str = ""
+    workers: int = 1  # number of processes of this machine; 0: the calling process. Unused with `beam`
+    beam: str = ""  # flags of Apache Beam that name a runner: "--runner=FlinkRunner --flink_master=localhost:8081"
 
     def __post_init__(self):
         if self.workers < 0:
@@ -59,7 +54,7 @@ class Engine:
         return beam
 
     def describe(self) -> list[str]:
-        """Returns lines that say where work would run."""
+        """Returns lines for the user that say where work would run."""
         if self.beam:
             return self._beam().describe(self.beam)
         return [f"Runs on: {self.workers} processes here"]
@@ -70,24 +65,24 @@ class Engine:
         """Calls the step's function with each element, in any order.
 
         Args:
-          step: with workers, it is pickled, and the calling script has an `if __name__ == "__main__":`.
+          step: picklable if there are workers; then the calling script needs an `if __name__ == "__main__":`.
           elements: picklable.
           folder: the work's folder, which all workers see; errors name it.
-          watch: called again and again meanwhile, and at the end; its exception ends the work.
+          watch: called about every `POLL` seconds meanwhile, and at the end; its exception ends the work.
 
         Raises:
           UserError: the step raised it, a worker was killed, or an engine elsewhere failed.
           KeyboardInterrupt: Ctrl-C; no process is left.
         """
-        worker = Worker(step, folder)
         if not elements:
             return
+        worker = Worker(step, folder)
         if self.beam:
             self._beam().run(self.beam, step.name, worker, elements, watch)
         else:
-            with _workers(self.workers, worker) as calls:
+            with _workers(self.workers, worker) as call_with:
                 next_look = 0.0
-                for _ in calls(elements):
+                for _ in call_with(elements):
                     if time.monotonic() >= next_look:
                         watch()
                         next_look = time.monotonic() + POLL
@@ -103,10 +98,11 @@ class Worker:
         self._function = None
 
     def __call__(self, element) -> None:
-        """Calls the step's function with an element."""
+        """Calls the step's function with an element; raises `UserError` if the disk or the memory is full."""
         try:
             with storage_errors(self._folder):
-                self._function = self._function or self._step.make(*self._step.arguments)
+                if self._function is None:
+                    self._function = self._step.make(*self._step.arguments)
                 self._function(element)
         except MemoryError:
             raise UserError(f"A worker found too little memory: {FEWER}") from None
@@ -114,9 +110,9 @@ class Worker:
 
 @contextlib.contextmanager
 def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterator[None]]]:
-    """Gives a generator function that calls a worker with many elements, in `count` processes; no process is left.
+    """Gives a generator function that calls a worker with elements, in `count` processes, which end with the block.
 
-    It yields now and then, so that its caller can look at finished work.
+    With 0 it works in this process. It yields now and then, so that its caller can look at finished work.
     """
     if not count:
         yield functools.partial(map, worker)
@@ -135,17 +131,17 @@ def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterat
 
 
 def _call_in_pool(pool: futures.ProcessPoolExecutor, most_running: int, elements: Iterable) -> Iterator[None]:
-    """Calls the workers of a pool with elements; yields after each that is finished, and at least every `POLL` seconds.
+    """Calls the workers of a pool with elements; yields when some are finished, and at least every `POLL` seconds.
 
-    `most_running`: how many elements the pool is given at a time; twice its processes, so that none of them waits.
+    `most_running`: how many elements the pool is given at a time: twice its processes, so that no process waits.
     """
-    elements = iter(elements)
+    remaining = iter(elements)
     running = set()
     while True:
         # The pool starts processes meanwhile, which inherit the mask and never hear of Ctrl-C: they end with this one.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            for element in itertools.islice(elements, most_running - len(running)):
+            for element in itertools.islice(remaining, most_running - len(running)):
                 running.add(pool.submit(_call, element))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -158,7 +154,7 @@ def _call_in_pool(pool: futures.ProcessPoolExecutor, most_running: int, elements
 
 
 def _start_process(parent: multiprocessing.connection.Connection, worker: Worker) -> None:
-    """Prepares a process of the pool, which ends when the parent closes its end of the connection, or dies."""
+    """Prepares a process of the pool for `_call`; it ends when its parent dies or closes its end of the connection."""
     global _worker
     _worker = worker
     tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore of the system, which would be left behind
@@ -172,5 +168,5 @@ def _start_process(parent: multiprocessing.connection.Connection, worker: Worker
 
 
 def _call(element) -> None:
-    """Calls the worker of this process."""
+    """Calls the worker of this process, which `_start_process` has set, with an element."""
     _worker(element)

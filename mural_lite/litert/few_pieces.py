@@ -31,8 +31,7 @@ class FewPieces:
     Attributes:
       unknown: the id of unknown pieces in the whole model.
 
-    Raises:
-      UserError: `path` is damaged.
+    Raises `UserError` if `path` is damaged.
     """
 
     def __init__(self, model: bytes, path: pathlib.Path, processor: Callable):
@@ -54,53 +53,57 @@ class FewPieces:
         self.unknown = int(self._always[smallest.unk_id()])
 
     def encode(self, text: bytes) -> list[int]:
-        """Returns the ids that a text's pieces have in the whole model."""
-        normalized = self._normalize(text).decode("utf-8")
+        """Returns the ids, in the whole model, of the pieces of a text in UTF-8."""
+        ids = np.union1d(self._always, self._occurring_ids(self._normalize(text).decode("utf-8")))
+        small_ids = self._small_model(ids).EncodeAsIds(text)  # the piece N of a small model is the piece ids[N]
+        return ids[small_ids].tolist()
+
+    def _occurring_ids(self, text: str) -> np.ndarray:
+        """Returns the ids of all pieces that occur in a normalised text, int [P], and of others of the same hashes."""
         substrings: set[str] = set()
-        for begin in range(len(normalized)):
-            substrings.update(normalized[begin : begin + length] for length in range(1, self._longest + 1))
+        for begin in range(len(text)):
+            substrings.update(text[begin : begin + length] for length in range(1, self._longest + 1))
         hashes = np.array([zlib.crc32(substring.encode("utf-8")) for substring in substrings], np.uint32)
-        first = np.searchsorted(self._hashes, hashes, "left")
-        last = np.searchsorted(self._hashes, hashes, "right")
-        is_piece = first < last
-        # Other pieces of the same hash may come along: they do not occur in the text, so they change nothing.
+        begins = np.searchsorted(self._hashes, hashes, "left")
+        ends = np.searchsorted(self._hashes, hashes, "right")
+        has_pieces = begins < ends
         rows: list[int] = []
-        for begin, end in zip(first[is_piece], last[is_piece]):
+        for begin, end in zip(begins[has_pieces], ends[has_pieces]):
             rows += range(begin, end)
-        ids = np.union1d(self._always, self._ids[rows])
-        return ids[self._small_model(ids).EncodeAsIds(text)].tolist()
+        return self._ids[rows]
 
     def _small_model(self, ids: np.ndarray):
-        """Returns the library's model of these pieces with the settings of the whole model."""
+        """Returns the library's processor with only the pieces `ids`, and with the settings of the whole model."""
         pieces = b"".join(self._model[begin:end] for begin, end in self._spans[ids].tolist())
         return self._processor(model_proto=pieces + self._others)
 
 
 def fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (number, begin, begin of the value, end) of each field of a protocol buffer's message."""
+    """Yields (number, begin, begin of the value, end) of each field of a protocol buffer, bytes `position` to `end`."""
     while position < end:
         begin = position
         tag, position = _varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 2:
+        number = tag >> 3
+        wire_type = tag & 0b111
+        if wire_type == 2:  # the value's size comes before the value
             size, position = _varint(message, position)
-        elif wire_type == 0:
+        elif wire_type == 0:  # a varint
             _, end_of_value = _varint(message, position)
             size = end_of_value - position
         else:
             size = {1: 8, 5: 4}[wire_type]  # bytes of 64 and 32 bits
-        yield tag >> 3, begin, position, position + size
+        yield number, begin, position, position + size
         position += size
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     """Returns (number at a position, position after it): 7 bits per byte, lowest first; the high bit: more follow."""
-    value = 0
+    number = 0
     shift = 0
     while True:
         byte = message[position]
-        value |= (byte & 127) << shift
+        number |= (byte & 0x7F) << shift
         shift += 7
         position += 1
-        if byte < 128:
-            return value, position
+        if byte < 0x80:
+            return number, position

@@ -36,8 +36,7 @@ class LiteModel:
       original: the probes of the model that the encoders were made of, and how far they may be from it.
       languages: the languages that the model was trained in, as the export names them.
 
-    Raises:
-      UserError: another format, or files that are missing, cut off or damaged.
+    Raises `UserError` for another format, or files that are missing, cut off or damaged.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -65,19 +64,19 @@ class LiteModel:
         return prepare(data, self.config.image_tower)
 
     def embed_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns the embeddings of prepared images, float32 [B, D]."""
+        """Returns the embeddings, float32 [B, D], of at least one image from `prepare_image`."""
         if self._images is None and has_images(self.config.image_tower):
             self._images = Encoder(self._folder / IMAGE_ENCODER)
-        rows = []
+        embeddings = []  # [1, D] each
         for image in images:
             if image.dtype == np.uint8:
                 image = image.astype(np.float32) / np.float32(255.0)
             outputs = self._images({"image": image[np.newaxis]})  # a batch of 1, as the encoder was exported
-            rows.append(outputs["embedding"])  # [1, D]
-        return np.concatenate(rows)
+            embeddings.append(outputs["embedding"])
+        return np.concatenate(embeddings)
 
     def text_function(self, head: str = "", prompt: str | None = None) -> Callable[[Sequence[bytes]], np.ndarray]:
-        """Returns the function from texts in UTF-8 to their embeddings, float32 [B, D].
+        """Returns a function from texts in UTF-8 to their embeddings, float32 [B, D].
 
         Args:
           head: the name of a further head, "" for the first head.
@@ -89,30 +88,29 @@ class LiteModel:
         prefix = prompt.encode("utf-8")
 
         def embed_texts(texts: Sequence[bytes]) -> np.ndarray:
+            """Returns the embeddings of texts in UTF-8, float32 [B, D], in their order."""
             rows = self._pieces.rows([prefix + text for text in texts])
-            lengths = [len(ids) for ids, _ in rows]
             embeddings = np.empty([len(rows), self.embedding_size], np.float32)
             # Texts of equal length follow each other, because the encoder prepares itself for each new length.
-            for number in sorted(range(len(rows)), key=lengths.__getitem__):
-                ids, type_ = rows[number]
-                outputs = self._texts(self._inputs(ids, type_))
-                (embeddings[number],) = outputs[output]  # [1, D]
+            for number in np.argsort([len(ids) for ids, _ in rows]):
+                outputs = self._texts(self._inputs(*rows[number]))
+                embeddings[number] = outputs[output][0]  # of [1, D]
             return embeddings
 
         return embed_texts
 
     def reading(self, texts: Sequence[str]) -> Reading:
-        """Returns how texts are read, see `Reading`."""
+        """Returns how well the tokenizer reads texts: `Reading` with its shares of unknown pieces and of cut texts."""
         room = self._pieces.room
-        ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])
-        cut = sum(len(row) > room for row in ids)
-        rows = [row[:room] for row in ids]  # a long text ends within a word
-        total = sum(map(len, rows))
-        unknown = sum(row.count(self._pieces.unknown) for row in rows)
-        return Reading(unknown / max(1, total), cut / max(1, len(ids)), room)
+        ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])  # per text
+        cut_texts = sum(len(row) > room for row in ids)
+        rows = [row[:room] for row in ids]  # the cut may be within a word
+        unknown_pieces = sum(row.count(self._pieces.unknown) for row in rows)
+        pieces = sum(map(len, rows))
+        return Reading(unknown_pieces / max(1, pieces), cut_texts / max(1, len(ids)), room)
 
     def _inputs(self, ids: list[int], type_: int) -> dict[str, np.ndarray]:
-        """Returns the text encoder's inputs, int32 [1, T]: T is the number of ids, or the length of full rows."""
+        """Returns the text encoder's inputs, {name: int32 [1, T]}; T: the number of ids, or the length of full rows."""
         pieces = self._pieces
         length = pieces.max_length if pieces.is_full else len(ids)
         word_ids = np.full([1, length], pieces.pad, np.int32)

@@ -37,32 +37,31 @@ CHINESE = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2
 
 
 def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pieces:
-    """Returns the pieces by which the texts of a `lite/` folder are divided.
+    """Returns the tokenizer of a `lite/` folder.
 
     Args:
       folder: holds the vocabulary.
       config: the model's configuration.
       settings: the object "text" of lite.json.
 
-    Raises:
-      UserError: the vocabulary is missing or damaged, or needs the package sentencepiece, which is not installed.
+    Raises `UserError` if the vocabulary is missing or damaged, or needs the package sentencepiece, which is missing.
     """
-    kinds = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
-    if settings.get("kind") not in kinds:
-        expected = ", ".join(kinds)
+    classes = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
+    class_name = settings.get("kind")
+    if class_name not in classes:
         raise UserError(
-            f"{folder / 'lite.json'}: the kind of its texts is {settings.get('kind')!r}, expected one of {expected}."
+            f"{folder / 'lite.json'}: the kind of its texts is {class_name!r}, expected one of {', '.join(classes)}."
         )
-    name = VOCABULARY if settings["kind"] in IN_LINES else MODEL
-    content = _read_vocabulary(folder / name, settings.get("sha256"))
-    pieces = kinds[settings["kind"]](content, config, settings)
+    file_name = VOCABULARY if class_name in IN_LINES else MODEL
+    content = _read_vocabulary(folder / file_name, settings.get("sha256"))
+    pieces = classes[class_name](content, config, settings)
     if isinstance(pieces, SentencePieces) and (folder / PLACES).is_file():
         pieces.few = FewPieces(content, folder / PLACES, _processor())
     return pieces
 
 
 def _read_vocabulary(path: pathlib.Path, expected_digest: object) -> bytes:
-    """Returns the content of a vocabulary; raises `UserError` for a file that is missing or has another SHA-256."""
+    """Returns a vocabulary file's bytes; raises `UserError` for a file that is missing or has another SHA-256."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -77,12 +76,12 @@ def _read_vocabulary(path: pathlib.Path, expected_digest: object) -> bytes:
 
 
 class Pieces:
-    """`rows(texts)` gives the `Row` of every text, bytes in UTF-8; at most `max_length` ids each.
+    """A tokenizer: `rows(texts)` gives the `Row` of every text, bytes in UTF-8; at most `max_length` ids each.
 
     Attributes:
       pad: the id of padding.
       room: how many ids of a text fit.
-      is_full: whether rows are `max_length` long, and padding is attended to.
+      is_full: whether the model wants rows of `max_length`, and attends to padding.
     """
 
     is_full = False
@@ -92,8 +91,8 @@ class Pieces:
         self.pad = int(settings["pad"])
         self._begin = settings["begin"]  # ids before a text
         self._end = settings["end"]  # and after it
-        self._lower = config.vocabulary.lower_case
-        self._strips = config.vocabulary.strip_accents
+        self._lower_case = config.vocabulary.lower_case
+        self._strip_accents = config.vocabulary.strip_accents
         self._whole_chinese = bool(config.vocabulary.cleaning)
         self._longest_bytes = int(settings["max_bytes"])
         self.room = self.max_length - len(self._begin) - len(self._end)
@@ -104,20 +103,20 @@ class Pieces:
         return None
 
     def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
-        """Returns all ids of each text, also if they are more than fit."""
-        return [self.divide(text) for text in texts]
-
-    def rows(self, texts: Sequence[bytes]) -> list[Row]:
-        """Returns the ids and type of each text."""
-        return [([*self._begin, *ids[: self.room], *self._end], 0) for ids in self.ids(texts)]
-
-    def divide(self, text: bytes) -> list[int]:
-        """Returns the ids of a text, to which `rows` adds ids before and after."""
+        """Returns the list of all ids of each text in UTF-8, also if they are more than fit into a row."""
         raise NotImplementedError
 
-    def words(self, text: str) -> list[str]:
-        """Returns the words of a text as `text/words.py` divides them."""
-        return clean_text(text, self._lower, self._strips).translate(_spaced(self._whole_chinese)).split(" ")
+    def rows(self, texts: Sequence[bytes]) -> list[Row]:
+        """Returns the `Row` of each text in UTF-8, with its first `room` ids."""
+        return [([*self._begin, *ids[: self.room], *self._end], 0) for ids in self.ids(texts)]
+
+    def _clean(self, text: str) -> str:
+        return clean_text(text, self._lower_case, self._strip_accents)
+
+    def _words(self, cleaned: str) -> list[str]:
+        """Returns the words of a cleaned text as `text/words.py` divides them."""
+        spaced = cleaned.translate(_spaced(self._whole_chinese))
+        return [word for word in spaced.split(" ") if word]
 
 
 class WordPieces(Pieces):
@@ -136,37 +135,35 @@ class WordPieces(Pieces):
     def unknown(self) -> int | None:
         return self._unknown
 
-    def divide(self, text: bytes) -> list[int]:
-        ids: list[int] = []
-        for word in self._first_words(text):
-            if word:
-                ids += self.divide_word(word)
-        return ids
+    def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
+        return [self._ids_of(text) for text in texts]
 
-    def _first_words(self, text: bytes) -> list[str]:
-        """Returns as many words of the text's start as can fill a row, cut as by `WordPieceTokenizer._row_ids`."""
-        start = text[: self._longest_bytes].decode("utf-8", "replace")
-        cleaned = clean_text(start, self._lower, self._strips)
+    def _ids_of(self, text: bytes) -> list[int]:
+        """Returns the ids of the text's start that can fill a row, cut as by `WordPieceTokenizer._row_ids`."""
+        cleaned = self._clean(text[: self._longest_bytes].decode("utf-8", "replace"))
         if len(text) > self._longest_bytes:
             cleaned = cleaned.removesuffix("\ufffd")  # a character that was cut
-        return cleaned[: self._max_characters].translate(_spaced(self._whole_chinese)).split(" ")
+        ids: list[int] = []
+        for word in self._words(cleaned[: self._max_characters]):
+            ids += self.divide_word(word)
+        return ids
 
     def _divide_word(self, word: str) -> list[int]:
         """Returns the ids of a word's pieces."""
         ids: list[int] = []
         begin = 0
         while begin < len(word):
-            number, begin = self._longest_piece(word, begin)
-            ids.append(number)
+            piece_id, begin = self._longest_piece(word, begin)
+            ids.append(piece_id)
         return ids
 
     def _longest_piece(self, word: str, begin: int) -> tuple[int, int]:
-        """Returns (id, end) of the longest entry that fits at a place of a word, or of one unknown character."""
+        """Returns (id, end) of the longest entry that fits from `begin` on, or of one unknown character there."""
         prefix = "##" if begin else ""  # of entries that go on within a word
         for end in range(min(len(word), begin + self._longest), begin, -1):
-            number = self._ids.get(prefix + word[begin:end])
-            if number is not None:
-                return number, end
+            piece_id = self._ids.get(prefix + word[begin:end])
+            if piece_id is not None:
+                return piece_id, end
         return self._unknown, begin + 1
 
 
@@ -194,31 +191,34 @@ class SentencePieces(Pieces):
         return self._all_pieces().unk_id()
 
     def ids(self, texts: Sequence[bytes]) -> list[list[int]]:
+        """Returns the list of all ids of each text in UTF-8; only many or long texts load the whole vocabulary."""
         are_few = len(texts) <= FEW and all(len(text) <= SHORT for text in texts)
         if self.few is not None and are_few:
-            self._encode = self.few.encode
+            encode = self.few.encode
         else:
-            self._encode = self._all_pieces().EncodeAsIds
-        return super().ids(texts)
+            encode = self._all_pieces().EncodeAsIds
+        return [self._without_separators(encode(self._cleaned(text))) for text in texts]
 
-    def divide(self, text: bytes) -> list[int]:
+    def _cleaned(self, text: bytes) -> bytes:
+        """Returns the start of a text that can fill a row, after the vocabulary's steps of cleaning."""
         text = text[: self._longest_bytes]
-        if self._steps:
-            cleaned = text.decode("utf-8", "replace")
-            for step in self._steps:
-                cleaned = step(cleaned)
-            text = cleaned.encode("utf-8")
-        ids = self._encode(text)
-        if self._separator >= 0:
-            ids = [number for number in ids if number != self._separator]
-        return ids
+        if not self._steps:
+            return text
+        cleaned = text.decode("utf-8", "replace")
+        for step in self._steps:
+            cleaned = step(cleaned)
+        return cleaned.encode("utf-8")
+
+    def _without_separators(self, ids: list[int]) -> list[int]:
+        """Returns ids without the ids of the separators between words of bytes."""
+        return [piece_id for piece_id in ids if piece_id != self._separator]
 
 
 class BytePairs(WordPieces):
     """Byte-level pairs: every word with its space as bytes, which SentencePiece's library joins."""
 
     def __init__(self, content: bytes, config: ConfigDict, settings: Mapping):
-        Pieces.__init__(self, content, config, settings)
+        Pieces.__init__(self, content, config, settings)  # `WordPieces` would read entries in lines
         self._max_characters = int(settings["max_characters"])
         self._characters = settings["byte_characters"]
         self._longest_word = int(settings["longest_word"])
@@ -230,10 +230,11 @@ class BytePairs(WordPieces):
         return None
 
     def _divide_word(self, word: str) -> list[int]:
-        text = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))
+        """Returns the ids of a space and a word; a long word is divided in parts of `longest_word` bytes before."""
+        characters = "".join(self._characters[byte] for byte in b" " + word.encode("utf-8"))  # one per byte
         ids: list[int] = []
-        for begin in range(0, len(text), self._longest_word):
-            ids += self._encode(text[begin : begin + self._longest_word].encode("utf-8"))
+        for begin in range(0, len(characters), self._longest_word):
+            ids += self._encode(characters[begin : begin + self._longest_word].encode("utf-8"))
         return ids
 
 
@@ -245,21 +246,21 @@ class Words(Pieces):
         entries = _entries(content)
         self._ids = {entry: number for number, entry in enumerate(entries)}
         self._languages = settings["languages"]
-        self._starts = settings["starts"]
+        self._starts = settings["starts"]  # the first id of each language's words, the most frequent word first
         ends = [*self._starts[1:], len(entries)]
         sizes = [end - start for start, end in zip(self._starts, ends)]
         self._rarest = math.log(10.0 * max(sizes))  # for words that a language lacks, far behind its last
 
     def rows(self, texts: Sequence[bytes]) -> list[Row]:
-        """Returns the ids and the language of each text; a text without words becomes an unknown word."""
+        """Returns (ids, number of the language) of each text in UTF-8; a text without words is one unknown word."""
         return [self._row(text[: self._longest_bytes].decode("utf-8", "replace")) for text in texts]
 
     def _row(self, text: str) -> Row:
-        """Returns the ids and the language of a text, which may begin with the language's tag: "<de> "."""
+        """Returns (ids, number of the language) of a text, which may begin with the language's tag: "<de> "."""
         tag = re.match(r"<([A-Za-z0-9-]+)> ", text)
         if tag:
             text = text[tag.end() :]
-        words = [word for word in self.words(text) if word]
+        words = self._words(self._clean(text))
         if tag and tag[1] in self._languages:
             language = self._languages.index(tag[1])
         else:
@@ -270,8 +271,8 @@ class Words(Pieces):
         return ids[: self.max_length] or [unknown], language
 
     def _likeliest(self, words: Sequence[str]) -> int:
-        """Returns the number of the language in which the words are most frequent, by their ranks."""
-        scores = []
+        """Returns the number of the likeliest language of words, whose frequency in a language is about 1 / rank."""
+        scores = []  # logarithms
         for language, start in zip(self._languages, self._starts):
             score = 0.0
             for word in words:
@@ -307,7 +308,7 @@ def lower(text: str) -> str:
 
 
 def clean_text(text: str, lower_case: bool, strip_accents: bool) -> str:
-    """Returns a text with single spaces, in the case asked for; control and format characters count as spaces."""
+    """Returns a text with single spaces, also for control characters; in lower case and without accents if so asked."""
     if lower_case:
         text = lower(text)
     if strip_accents:
@@ -317,9 +318,10 @@ def clean_text(text: str, lower_case: bool, strip_accents: bool) -> str:
 
 
 class _Spaces(dict):
-    """For `str.translate`: joiners vanish, and every space and control character becomes a space."""
+    """A table for `str.translate`: joiners vanish, and every space and control character becomes a space."""
 
     def __missing__(self, code: int) -> str | int | None:
+        """Returns the replacement of a character that was not asked for before, and keeps it."""
         self[code] = code
         if code in JOINERS:
             self[code] = None
@@ -329,13 +331,14 @@ class _Spaces(dict):
 
 
 class _Spaced(dict):
-    """For `str.translate`: punctuation becomes words, and so do Chinese characters unless `whole_chinese`."""
+    """A table for `str.translate`: punctuation becomes words, and so do Chinese characters unless `whole_chinese`."""
 
     def __init__(self, whole_chinese: bool):
         super().__init__()
         self._whole_chinese = whole_chinese
 
     def __missing__(self, code: int) -> str | int:
+        """Returns the replacement of a character that was not asked for before, and keeps it."""
         character = chr(code)
         is_word = character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
         if not self._whole_chinese and any(first <= code <= last for first, last in CHINESE):

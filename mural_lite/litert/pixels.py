@@ -30,7 +30,10 @@ def prepare(data: bytes, tower: ConfigDict) -> np.ndarray:
 
 
 def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
-    """Returns an RGB picture resized to `tower.resize` and cut to the centre, uint8 [S, S, 3], S = `image_size`."""
+    """Returns the pixels of an RGB picture as a tower takes them in evaluation, uint8 [S, S, 3], S = `image_size`.
+
+    The picture is resized to `tower.resize` and cut to its centre, or divided into patches: see `tower.resize_mode`.
+    """
     if tower.resize_mode == "patches":
         return patch_square(picture, tower, _KERNELS[tower.interpolation])
     side = tower.image_size
@@ -44,12 +47,11 @@ def evaluation_pixels(picture: Image.Image, tower: ConfigDict) -> np.ndarray:
         return np.asarray(picture)[top : top + side, left : left + side]
     if tower.interpolation == "big_vision":
         return _resize_bilinear(np.asarray(picture), resized, corner, side, floors_columns=keeps_ratio)
-    scale = np.array(picture.size) / resized
     # Only the centre is computed: a strip of 1 x 5,000 would become 224 x 1,120,000.
-    begin = corner * scale
-    end = np.minimum((corner + side) * scale, picture.size)
-    box = tuple(map(float, (*begin, *end)))
-    centre = picture.resize((side, side), _KERNELS[tower.interpolation], box=box)
+    scale = np.array(picture.size) / resized
+    left, top = (corner * scale).tolist()
+    right, bottom = np.minimum((corner + side) * scale, picture.size).tolist()
+    centre = picture.resize((side, side), _KERNELS[tower.interpolation], box=(left, top, right, bottom))
     return np.asarray(centre)
 
 
@@ -58,23 +60,28 @@ def _resize_bilinear(
 ) -> np.ndarray:
     """Returns the centre of resized pixels, interpolated between the two nearest columns and rows, uint8 [S, S, 3].
 
-    There is no anti-aliasing, and fractions are cut off. `floors_columns`: they are also cut off between the columns
-    and the rows, as the graph does where it keeps the ratio of the sides.
+    There is no anti-aliasing, and fractions are cut off. `resized`: width and height; `corner`: left and top of the
+    centre; `floors_columns`: fractions are also cut off between columns and rows, as in the graph that keeps the ratio.
     """
-    values = _interpolate(pixels.astype(np.float32), 1, resized[0], corner[0], side)
+    columns = _interpolate(pixels.astype(np.float32), 1, resized[0], corner[0], side)  # [H, S, 3]
     if floors_columns:
-        values = np.floor(values)
-    return _interpolate(values, 0, resized[1], corner[1], side).astype(np.uint8)
+        columns = np.floor(columns)
+    return _interpolate(columns, 0, resized[1], corner[1], side).astype(np.uint8)
 
 
 def _interpolate(values: np.ndarray, axis: int, resized: int, start: int, side: int) -> np.ndarray:
-    """Returns `side` rows (axis 0) or columns (axis 1) from `start` on, of values that are resized to `resized`."""
+    """Returns pixels of which an axis is resized to the length `resized`, and cut to `side` from `start` on.
+
+    `values`: float32 [H, W, C]; `axis`: 0 gives [side, W, C], 1 gives [H, side, C].
+    """
     size = values.shape[axis]
-    positions = (np.arange(start, start + side) + 0.5) * np.float32(size / resized) - 0.5
-    positions = np.clip(positions, 0.0, size - 1).astype(np.float32)  # [side]
+    centres = np.arange(start, start + side) + 0.5  # of the resized pixels
+    positions = centres * np.float32(size / resized) - 0.5
+    positions = np.clip(positions, 0.0, size - 1).astype(np.float32)  # [side], in numbers of the pixels before
     lower = np.floor(positions).astype(np.int64)
-    below = np.take(values, lower, axis=axis)  # [side, W, C] for rows, [H, side, C] for columns
-    above = np.take(values, np.minimum(lower + 1, size - 1), axis=axis)
+    upper = np.minimum(lower + 1, size - 1)
+    lower_values = np.take(values, lower, axis=axis)
+    upper_values = np.take(values, upper, axis=axis)
     other_axes = (0, 2) if axis == 1 else (1, 2)
     share = np.expand_dims(positions - lower, other_axes)  # [side, 1, 1] or [1, side, 1]
-    return below + (above - below) * share
+    return lower_values + (upper_values - lower_values) * share

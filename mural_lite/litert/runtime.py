@@ -6,6 +6,7 @@ Its kernels for CPUs (XNNPACK) take int8 products with activations that are quan
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import pathlib
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mural_lite.errors import UserError, install_extra
+from mural_lite.errors import UserError, first_line, install_extra
 
 _threads = 0
 
@@ -30,8 +31,7 @@ class Encoder:
     Args:
       path: the .tflite file, which stays mapped into memory.
 
-    Raises:
-      UserError: the file is missing, cut off or damaged, or this version of LiteRT cannot run it.
+    Raises `UserError` if the file is missing, cut off or damaged, or this version of LiteRT cannot run it.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -51,18 +51,13 @@ class Encoder:
             raise self._unusable(error) from None
         self._inputs = {name: details["index"] for name, details in inputs.items()}
         self._outputs = {name: details["index"] for name, details in outputs.items()}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that memory was allocated for
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of one example, {name: float32 [1, D]}, as copies; inputs are [1, …] each."""
+        """Returns the outputs of one example, {name: float32 [1, D]}, as copies; `inputs`: {name: array [1, …]}."""
         with self._lock:
             try:
-                shapes = {name: inputs[name].shape for name in self._inputs}
-                if shapes != self._shapes:
-                    for name, index in self._inputs.items():
-                        self._interpreter.resize_tensor_input(index, shapes[name])
-                    self._interpreter.allocate_tensors()
-                    self._shapes = shapes
+                self._allocate({name: inputs[name].shape for name in self._inputs})
                 for name, index in self._inputs.items():
                     self._interpreter.set_tensor(index, inputs[name])
                 self._interpreter.invoke()
@@ -71,16 +66,19 @@ class Encoder:
                 raise self._unusable(error) from None
             return {name: self._interpreter.get_tensor(index) for name, index in self._outputs.items()}
 
+    def _allocate(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Prepares the encoder for inputs of these shapes, unless it already is."""
+        if shapes == self._shapes:
+            return
+        for name, index in self._inputs.items():
+            self._interpreter.resize_tensor_input(index, shapes[name])
+        self._interpreter.allocate_tensors()
+        self._shapes = shapes
+
     def _unusable(self, error: Exception) -> UserError:
-        """Returns the error to raise for an error of LiteRT."""
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        """Returns the `UserError` for an error of LiteRT."""
         return UserError(
-            f"{self._path} cannot be run by ai-edge-litert {_version()}: {reason.rstrip('. ')}. "
-            "It is damaged, cut off or of a newer version: copy it again, or pip install -U ai-edge-litert."
+            f"{self._path} cannot be run by ai-edge-litert {importlib.metadata.version('ai-edge-litert')}: "
+            f"{first_line(error).rstrip('. ')}. It is damaged, cut off or of a newer version: copy it again, or "
+            "pip install -U ai-edge-litert."
         )
-
-
-def _version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("ai-edge-litert")

@@ -121,7 +121,7 @@ def test_few_texts_need_no_whole_vocabulary(tokenizer, tmp_path):
 
     write_places(content, tmp_path / PLACES)
     pieces = pieces_of(tmp_path, config, settings)
-    pieces._whole = None
+    pieces._all_pieces = None
     short = [(text, row) for text, row in zip(texts, expected) if len(text) <= SHORT]
     assert len(short) > 400
     for text, row in short:

@@ -139,7 +139,7 @@ def test_unknown_commands_name_the_nearest(arguments, message):
     UserError("Cannot write to /data/report.json:\nNo space left on device"),
 ])  # fmt: skip
 def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
-    line = cli._one_line(error)
+    line = cli._message_for_user(error)
     assert "No space left on device" in line and "/data/report.json" in line and "\n" not in line
 
 
@@ -180,7 +180,7 @@ def test_a_mistake_in_traced_code_is_one_line():
 
     with pytest.raises(Exception, match="in user code") as raised:
         step(tf.ones([64]))
-    assert cli._one_line(raised.value) == "train.micro_batches=3 does not divide the 64 examples."
+    assert cli._message_for_user(raised.value) == "train.micro_batches=3 does not divide the 64 examples."
 
 
 @pytest.mark.parametrize("full", [
@@ -188,7 +188,8 @@ def test_a_mistake_in_traced_code_is_one_line():
     tf.errors.InternalError(None, None, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
 ])  # fmt: skip
 def test_a_device_without_memory_is_one_line(full):
-    assert cli._one_line(full).endswith("--batch_size=N.") and "too little memory" in cli._one_line(full)
+    message = cli._message_for_user(full)
+    assert message.endswith("--batch_size=N.") and "too little memory" in message
 
 
 def test_a_terminal_may_know_ascii_alone(monkeypatch):
