@@ -490,7 +490,7 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
 
 
 def _are_fields(values: dict) -> bool:
-    """Whether the JSON object of a line has the types of `FIELDS`: an id, texts as fields, perhaps name and captions."""
+    """Whether the JSON object of a line is as `FIELDS` says: an id, texts as fields, perhaps a name and captions."""
     fields = values.get("fields")
     captions = values.get("captions", [])
     if not (isinstance(fields, dict) and isinstance(captions, list)):

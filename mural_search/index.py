@@ -114,6 +114,7 @@ class Index:
         self.noise: noise_level.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.codes = None
+        self.measured_units: tuple | None = None  # the memory of `ranking.units_of`
         self.weights = ranking.DEFAULT_WEIGHTS
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None

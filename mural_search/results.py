@@ -63,8 +63,8 @@ def _shortened(text: str, most: int) -> str:
 def to_json(index, results: Sequence[Result]) -> str:
     """Returns the results of queries as JSON text.
 
-    It is {"model", "kind", "count", "results": [result, …]}, where "count" is the number of items in the index, and a
-    result {"query", "first_right", "hits": [{"rank", "score", "row", "name", …}]}; "nothing_fits" is added if it is true.
+    It is {"model", "kind", "count", "results": [result, …]}; "count" is the number of items in the index. A result
+    is {"query", "first_right", "hits": [{"rank", "score", "row", "name", …}]}, and has "nothing_fits" if that is true.
     """
     json_results = []
     for result in results:
