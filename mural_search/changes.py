@@ -189,7 +189,7 @@ class _Changes:
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
         """Yields the readable entries in blocks, with the bytes of images; of entries with one key only the first."""
         entries = iter(entries)
-        block: list[Entry] = []
+        block = []
         block_bytes = 0  # of its images
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
         with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
@@ -309,7 +309,7 @@ class _Changes:
             f"WHERE texts.id = caption_vectors.text AND texts.item {AMONG}"
         )
         vectors = dict(self.database.execute(query, (json.dumps(replaced_ids),)))
-        new_captions: dict[str, None] = {}  # in order, each once
+        new_captions = {}  # as keys: in order, each once
         for entry in entries:
             for _, caption in entry.item.captions:
                 if caption not in vectors:
@@ -453,20 +453,15 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
     `error`: of reading the image; None: it is read again for its error.
     """
     if error is None:
-        error = _error_of(item)
+        error = ValueError("damaged: it does not decode")
+        try:
+            pictures.for_the_encoder(read_image(item))
+        except (OSError, ValueError) as error_of_reading:
+            error = error_of_reading
     reason = str(error)
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror
     return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
-
-
-def _error_of(item: Item) -> Exception:
-    """Returns the error that reading an item's image raises; an error on its pixels if it can be read."""
-    try:
-        pictures.for_the_encoder(read_image(item))
-    except (OSError, ValueError) as error:
-        return error
-    return ValueError("damaged: it does not decode")
 
 
 # The model.
@@ -741,7 +736,7 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
 
     A name is an item's, a name without its number ("shoe" of "shoe#2"), or a value of the products' field.
     """
-    rows_of: dict[str, set[int]] = {name: set() for name in names}
+    rows_of = {name: set() for name in names}
     for row, item_name in enumerate(table.names()):
         product_name = re.sub(r"#\d+$", "", item_name)
         for name in {item_name, product_name} & rows_of.keys():

@@ -94,7 +94,7 @@ def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = la
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files: list[File] = []
+    files = []
     for source in sources:
         files += _files(kind, str(source), split, say)
     for path in side_files(file for file, _ in files):
@@ -329,7 +329,7 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines of a file, or of its part, that are not empty; lines that cannot be read as `Unreadable`."""
-    unreadable: list[Unreadable] = []  # lines that `read_lines` has reported, and that are not yielded yet
+    unreadable = []  # lines that `read_lines` has reported, and that are not yielded yet
 
     def report(reason: str, location: str) -> None:
         unreadable.append(Unreadable(location, f"{reason[0].upper()}{reason[1:]}.", (unit.path, location)))
@@ -349,7 +349,7 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Yields the items of a file's records, or of its part's; where records are lost, an `Unreadable` says how many."""
     path = unit.path
     entries_of = fields_by_id(fields_file(path))
-    lost: list[Unreadable] = []  # records that `read_all` has reported, and that are not yielded yet
+    lost = []  # records that `read_all` has reported, and that are not yielded yet
 
     def report(problem: str, location: str, count: int) -> None:
         lost.append(Unreadable(location, f"{count} x {problem}.", (path, location), count))

@@ -176,7 +176,7 @@ def take_out(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Removes items by their ids, with all their captions, fields, words and vectors."""
     for begin in range(0, len(ids), TOGETHER):
         block = json.dumps([int(item_id) for item_id in ids[begin : begin + TOGETHER]])
-        text_ids: dict[int, list[int]] = collections.defaultdict(list)  # id of an item -> ids of its captions, in order
+        text_ids = collections.defaultdict(list)  # id of an item -> ids of its captions, in order
         pairs = database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,))
         for text_id, item_id in pairs:
             text_ids[item_id].append(text_id)

@@ -63,14 +63,13 @@ def _answers(
     kept = None
     if not model.is_open:
         kept = _parsed(described(folder).get("examples"))
-    if kept is not None:
-        queries, vectors, captions = kept
-        return find(index, vectors, queries, Page(TOP), captions=captions, rank=rank)
-    queries = choose()
-    if not queries:
-        return []
-    vectors, captions = encode(index, model, queries, rank)
-    changes.keep_examples(folder, _serialized(queries, vectors, captions))
+    if kept is None:
+        queries = choose()
+        if not queries:
+            return []
+        kept = queries, *encode(index, model, queries, rank)
+        changes.keep_examples(folder, _serialized(*kept))
+    queries, vectors, captions = kept
     return find(index, vectors, queries, Page(TOP), captions=captions, rank=rank)
 
 

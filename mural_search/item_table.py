@@ -269,7 +269,7 @@ class ItemTable:
     def first_rows(self, name: str) -> np.ndarray:
         """Returns the first row with each row's value of the field `name`, int64 [N]; else the row itself."""
         first_rows = np.arange(len(self))
-        first_row_with: dict[str, int] = {}  # value -> row
+        first_row_with = {}  # value -> row
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"
         pairs = self._ask(f"{query} ORDER BY item", [utf8(name)])
         rows = self.rows_of(self._column((item,) for item, _ in pairs)).tolist()
@@ -347,25 +347,21 @@ class ItemTable:
 
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""
-        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
         for begin in range(0, len(self), TOGETHER):
-            ids = json.dumps(self.ids[begin : begin + TOGETHER].tolist())
-            for (name,) in self._ask(query, [ids]):
-                yield self._checked_name(name)
+            yield from self._names_of(self.ids[begin : begin + TOGETHER])
 
     def name(self, row: int) -> str:
         """Returns the name of a row."""
-        names = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        if not names:
-            raise problem(self._path, Damaged("an item is missing"))
-        ((name,),) = names
-        return self._checked_name(name)
-
-    def _checked_name(self, name: object) -> str:
-        """Returns an item's name; raises `UserError` for a value that is not a text."""
-        if not isinstance(name, str):
-            raise problem(self._path, Damaged("an item without a name"))
+        (name,) = self._names_of(self.ids[[row]])
         return name
+
+    def _names_of(self, ids: np.ndarray) -> list[str]:
+        """Returns the names of the items of ids, int64 [K] rising; raises `UserError` for an item without a name."""
+        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
+        names = [name for (name,) in self._ask(query, [json.dumps(ids.tolist())])]
+        if len(names) < len(ids) or not all(isinstance(name, str) for name in names):
+            raise problem(self._path, Damaged("an item without a name"))
+        return names
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
         """Returns the rows of ids, both int64 [K]; ids without an item are left out."""
@@ -443,7 +439,7 @@ class ItemTable:
         different_values = {value for _, value in pairs}  # mostly far fewer than rows
         groups = self.group_marks(name)
         amount_of = {value: amount(str(value), groups) for value in different_values}
-        least: dict[int, float] = {}  # id -> amount
+        least = {}  # id -> amount
         for item_id, value in pairs:
             number = amount_of[value]
             if number is not None:
@@ -463,7 +459,7 @@ class ItemTable:
         if rows is not None:
             query += f" WHERE item {AMONG}"
             query_values = [json.dumps(self.ids[rows].tolist())]
-        facets: dict[str, _Facet] = {}
+        facets = {}
         names = [name for (name,) in self._ask("SELECT DISTINCT name FROM fields")]
         marks = {name: self.group_marks(name) for name in names}
         for name, value, count in self.each(f"{query} GROUP BY name, value", query_values):
@@ -539,7 +535,7 @@ class ItemTable:
             the id is None for a text that has lost its item.
           count, allowed: see `by_words`.
         """
-        shares: dict[int, float] = {}
+        shares = {}
         least_share = 0.0
         for item_id, score in scored_items:
             if item_id is None:

@@ -61,7 +61,7 @@ def measure_noise(index, embedder) -> NoiseLevel:
     captions = itertools.chain.from_iterable(item.captions for item in index.table)
     texts = [text for _, text in itertools.islice(captions, MOST_CAPTIONS)]
     strings = noise_like(texts or PROBES[:-1], STRINGS)  # the last probe is empty
-    values_by_way: dict[str, list[float]] = collections.defaultdict(list)
+    values_by_way = collections.defaultdict(list)
     for ranked in _ask(index, embedder, strings):
         for way, value in best_values(ranked).items():
             values_by_way[way].append(value)

@@ -22,7 +22,7 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
       more: endings of further files that are returned like pictures, in small letters without the point.
     """
     files = []
-    left_out: dict[str, list[pathlib.Path]] = {}
+    left_out = {}  # reason -> paths
     for path in sorted(folder.rglob("*")):
         names = str(path.relative_to(folder)).split("/")
         is_hidden = any(name.startswith(".") or name in _OF_PROGRAMS for name in names)

@@ -220,7 +220,7 @@ def search(
     page = Page(top, offset, sort)
     if rank in (TEXTS, WORDS) and any(query.image for query in queries):
         raise CannotBeAsked(f"rank={rank} is for sentences; an image is compared with pictures.")
-    result_of: dict[int, Result] = {}  # number of the query -> its result
+    result_of = {}  # number of the query -> its result
     for is_image, rank_of_group in ((False, rank), (True, PICTURES)):
         numbers = [number for number, query in enumerate(queries) if bool(query.image) == is_image]
         if numbers:
@@ -330,7 +330,7 @@ def browse(index, page: Page, filters: Sequence[Filter] = ()) -> Result:
     first_rows = rows
     if index.product:
         first_rows = index.first_rows[rows]
-    rows_of_product: dict[int, list[int]] = {}  # its first row -> its rows
+    rows_of_product = {}  # first row of a product -> its rows
     for row, first_row in zip(rows.tolist(), first_rows.tolist()):
         rows_of_product.setdefault(first_row, []).append(row)
     groups = list(rows_of_product.values())
@@ -352,9 +352,9 @@ def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
     firsts = list(range(len(rows)))
     if fold:
         firsts = _first_alike(index.vectors_of(rows))
-    groups: dict[int, list[int]] = {}  # position of the first row -> rows
+    groups = {}  # position of the first row -> rows
     product_of = index.table.products(rows.tolist(), index.product)
-    first_of_product: dict[str, int] = {}
+    first_of_product = {}  # product -> position of its first row
     for position, row in enumerate(rows.tolist()):
         first = firsts[position]
         if row in product_of:
