@@ -236,9 +236,9 @@ def _is_within(compare: Callable[[float, float], bool], bound: str, text: str, g
 
 
 def _description(source: str) -> pathlib.Path | None:
-    """Returns the folder with the `config.json` of a workdir or an export, `None` for a model that has no such file.
+    """Returns the folder with our `config.json` of a workdir or an export, `None` for another source.
 
-    `source`: --from=MODEL. A model of Hugging Face, a module on a hub and "nothing" have none of ours.
+    `source`: --from=MODEL. A model of Hugging Face, a module on a hub and "nothing" lack it.
     """
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
@@ -379,7 +379,8 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
             if "://" not in path:
                 path = str(entry.file.absolute())
         fields, several = fields_of(entry.fields)
-        item = Item(entry.name, path, -1, tuple(entry.captions), "", fields, "", entry.digest(), several)
+        captions = tuple(entry.captions)
+        item = Item(entry.name, path, captions=captions, fields=fields, digest=entry.digest(), several=several)
         yield item, entry.file
 
 

@@ -71,10 +71,11 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     """Yields the items of the sources.
 
     Args:
-      kind: "images" or "texts" (captions of records, lines of tables and text files).
-      sources: folders of image files, folders of TFRecords (the project's or img2dataset's), globs, image files,
-        `.tfrecord` files; `.tsv` files: path[TAB]caption for images (relative to the table), language[TAB]text for
-        texts; other text files: one text per line. A table whose first line names its columns may have further columns.
+      kind: "images" or "texts": captions of records, rows of tables, lines of text files.
+      sources: folders of image files or of TFRecords (the project's or img2dataset's), patterns 'photos/**/*.jpg',
+        image files, `.tfrecord` files, and tables, `.tsv`: path[TAB]caption for images (relative to the table),
+        language[TAB]text for texts. A table may have further columns, the fields, if its first line names all columns.
+        For texts also other text files, one text per line.
       split: the split to read in folders of the project's TFRecords; "": every split.
 
     Raises:

@@ -261,7 +261,7 @@ def make_shard(
       pieces: what the shard is made of, in order.
     """
     tally = Embedded()
-    entries = _readable_entries(settings.kind, pieces, tally)
+    entries = _readable_entries(pieces, settings, tally)
     path = folder / "parts" / f"{number:06d}{ENDING}"
     metadata = vectors_metadata(model, settings.kind, settings.split, settings.dtype, settings.product)
     with atomic_file(path) as partial:
@@ -275,12 +275,12 @@ def make_shard(
     shards.write_manifest(folder, number, Manifest(tally, [part]))
 
 
-def _readable_entries(kind: str, pieces: Sequence[Piece], tally: Embedded) -> Iterator[changes.Entry]:
+def _readable_entries(pieces: Sequence[Piece], settings: Settings, tally: Embedded) -> Iterator[changes.Entry]:
     """Yields the entries of pieces that can be read, each key once; counts the others in `tally`."""
     seen_keys = set()
-    for collected in collect.read(kind, pieces):
-        key = changes.key_of(kind, collected)
-        entry = changes.read_entry(kind, collected)
+    for collected in collect.read(settings.kind, pieces):
+        key = changes.key_of(settings.kind, collected)
+        entry = changes.read_entry(settings.kind, collected)
         if key in seen_keys:
             name = entry.name if isinstance(entry, Unreadable) else entry.item.name
             tally.left_out.add("repeated", name)

@@ -83,6 +83,8 @@ class Index:
       captions: the `ranking.Captions`, or None: nothing is found by captions' vectors.
       weights: {way: weight} for the one ranking, see `ranking.DEFAULT_WEIGHTS`.
       codes: a `Codes` of the embeddings, where many questions are asked.
+
+    Raises `ValueError` unless there are as many items as vectors, and at least one.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class Index:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
         absolute = list(map(collect.absolute, sources))
         requested = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
+        # An empty argument asks for nothing: the index stays as it is.
         settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in requested.items()}
         changes.check_settings(folder, recorded, settings)
         if settings["dtype"] not in DTYPES:
@@ -224,8 +227,8 @@ class Index:
             float32 [Q, D], vectors of that model, which are only compared with the pictures (L2-normalised for
             cosines).
           k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
-          where: find only items with one of the values given for each field named: "price<20", several of these, or
-            `Filter`s.
+          where: the conditions that items must meet: "price<20", or several such texts or `Filter`s. Of several values
+            "=" for one field any is enough.
           among: for vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:

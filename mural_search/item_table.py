@@ -133,12 +133,12 @@ def read_items(ask, ids: str) -> list[tuple[int, bytes, Item]]:
 
     Raises `Damaged` for values of other types than the schema's.
     """
-    of_items = f"WHERE item {AMONG}"
+    condition = f"WHERE item {AMONG}"
     captions = collections.defaultdict(list)
-    for item_id, language, text in ask(f"SELECT item, language, text FROM texts {of_items} ORDER BY id", [ids]):
+    for item_id, language, text in ask(f"SELECT item, language, text FROM texts {condition} ORDER BY id", [ids]):
         captions[item_id].append((_text(language), _text(text)))
     values = collections.defaultdict(lambda: collections.defaultdict(list))  # id -> name -> values
-    for item_id, name, value in ask(f"SELECT item, name, value FROM fields {of_items} ORDER BY rowid", [ids]):
+    for item_id, name, value in ask(f"SELECT item, name, value FROM fields {condition} ORDER BY rowid", [ids]):
         values[item_id][_text(name)].append(_text(value))
     items = []
     columns = "id, key, offset, name, path, language, content, digest"

@@ -65,9 +65,8 @@ def index(
         else:
             if recorded:
                 model = model or recorded["model"]["path"]
-            kind = kind or recorded.get("kind", "")
-            split = split or recorded.get("split", "")
-            made, embedder = _index_sources(names, folder, model, prune, fields, kind, split)
+            settings = {"kind": kind or recorded.get("kind", ""), "split": split or recorded.get("split", "")}
+            made, embedder = _index_sources(names, folder, model, prune, fields, settings)
         report(made, display_name(folder))
         if made.kind == IMAGES and made.captions is not None and made.noise is None:
             measure_noise(made, folder, embedder)
@@ -75,16 +74,20 @@ def index(
 
 
 def _index_sources(
-    names: Sequence[str], folder, model: str, prune: bool, fields: Sequence[str] | None, kind: str, split: str
+    names: Sequence[str], folder, model: str, prune: bool, fields: Sequence[str] | None, settings: dict[str, str]
 ):
-    """Makes or updates an index of sources by a model; returns (index, its `Embedder`); see `index`."""
+    """Makes or updates an index of sources by a model; returns (index, its `Embedder`); see `index`.
+
+    `settings`: {"kind": "images" or "texts", "split": name}, "" where the index decides.
+    """
     from mural_search import collect
 
     if not model:
         raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
-    collect.list_files(kind or IMAGES, names, split)  # raises for wrong sources, before the model is loaded
+    # Raises for wrong sources, before the model is loaded.
+    collect.list_files(settings["kind"] or IMAGES, names, settings["split"])
     embedder = open_model(model, made_states=True)
-    made = Index.build(folder, embedder, names, prune=prune, kind=kind, split=split, fields=fields, progress=True)
+    made = Index.build(folder, embedder, names, prune=prune, fields=fields, progress=True, **settings)
     return made, embedder
 
 

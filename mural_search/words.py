@@ -19,7 +19,7 @@ MOST_GRAMS = 64  # trigrams of a question; a longer text gives its first
 # Vowel signs of other scripts stay.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
 _MARKS |= {0x640, *(c for c in range(0x591, 0x6EE) if unicodedata.category(chr(c)) == "Mn")}
-# Two letters differ from others by a mark that is no character of its own.
+# Two letters have a mark that cannot be taken away as a character.
 _PLAIN_LETTERS = str.maketrans({**dict.fromkeys(_MARKS), "ı": "i", "ٱ": "ا"})
 _CJK = (range(0x2E80, 0xA000), range(0xAC00, 0xD7B0), range(0xF900, 0xFB00), range(0x20000, 0x40000))
 _UNWANTED = re.compile(r"(?<!\S)-([^\W\d_]\S*)")
