@@ -76,10 +76,13 @@ class Trainer(Protocol):
     page: str
 
     def check(self, description: pathlib.Path | None) -> None:
-        """Raises `UserError` for a model, described in a folder, that cannot be trained as it was asked for."""
+        """Raises `UserError` for a model to start from that cannot be trained as it was asked for.
+
+        `description`: the folder with its configuration, `None` for a model of another project.
+        """
 
     def train(self, entries: Sequence[Entry], tally: RowTally) -> bool:
-        """Trains, or continues; returns whether training is finished."""
+        """Trains on entries, or continues; returns whether training is finished: a signal may have stopped it."""
 
     def workdirs(self) -> list[pathlib.Path]:
         """Returns the workdirs that exist, the last stage's first."""
@@ -94,7 +97,7 @@ class Trainer(Protocol):
         """Returns commands that a user may want next, as a shell takes them."""
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how the model that a folder describes reads texts, `None` where that is not known."""
+        """Returns how the model described in a folder reads texts, `None` where that is not known."""
 
 
 def catalogue(
@@ -106,7 +109,9 @@ def catalogue(
     train: bool = True,
     fields: Sequence[str] | None = None,
 ) -> pathlib.Path | None:
-    """Makes everything that is not made yet in `output`, and prints what it does.
+    """Makes the index of a table's pictures with its page of examples, perhaps after training a model for it.
+
+    Steps that earlier calls finished in `output` are not made again. Prints what is done.
 
     Args:
       request: the table and how to read it.

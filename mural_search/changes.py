@@ -89,7 +89,9 @@ class Entry:
     """An item of a block.
 
     Attributes:
-      content: what to encode; None if `vector` is known, as bytes, or the item has no picture.
+      key: see `key_of`.
+      content: the image's bytes, or the text, to encode; None if `vector` is known, or the item has no picture.
+      vector: [D] as bytes, None as long as it is not known.
       before_id, before_item: the id and the item that this key has in the database; None for a new key.
     """
 
@@ -225,7 +227,7 @@ class _Changes:
         """Counts an unreadable entry, and writes its line, name[TAB]reason."""
         self.counts.skipped += entry.count
         if self.skipped is not None:
-            name = " ".join(entry.name.split("\t")).replace("\n", " ")
+            name = entry.name.replace("\t", " ").replace("\n", " ")
             self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
 
     def make(self, block: list[Entry], bar: tqdm) -> None:
@@ -234,10 +236,10 @@ class _Changes:
         encoded_count = sum(entry.content is not None for entry in entries)
         bar.update(len(block) - encoded_count)  # `_contents` counts the others while they are encoded
         entries = self._encoded(entries, bar)
-        replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
-        vector_of_caption = self._caption_vectors(entries, replaced_ids)
         if not entries:
             return
+        replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
+        vector_of_caption = self._caption_vectors(entries, replaced_ids)
         with files.transaction(self.database):
             files.take_out(self.database, replaced_ids)
             for entry in entries:
@@ -261,16 +263,16 @@ class _Changes:
         marks = ", ".join("?" * len(keys))
         ask = self.database.execute
         deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
-        ids = json.dumps([number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
-        before = {key: (number, item) for number, key, item in read_items(ask, ids)}
-        vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (ids,)))
+        ids = json.dumps([item_id for (item_id,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
+        stored = {key: (item_id, item) for item_id, key, item in read_items(ask, ids)}
+        stored_vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (ids,)))
         changed = []
         for entry in block:
             if deleted.get(entry.key) == entry.item.digest:
                 self.counts.deleted += 1
                 continue
-            entry.before_id, entry.before_item = before.get(entry.key, (None, None))
-            stored_vector = vectors.get(entry.before_id)
+            entry.before_id, entry.before_item = stored.get(entry.key, (None, None))
+            stored_vector = stored_vectors.get(entry.before_id)
             keeps_vector = entry.keeps_vector(stored_vector)
             if keeps_vector and entry.before_item == entry.item:
                 self.counts.kept += 1
@@ -309,11 +311,8 @@ class _Changes:
             f"WHERE texts.id = caption_vectors.text AND texts.item {AMONG}"
         )
         vectors = dict(self.database.execute(query, (json.dumps(replaced_ids),)))
-        new_captions = {}  # as keys: in order, each once
-        for entry in entries:
-            for _, caption in entry.item.captions:
-                if caption not in vectors:
-                    new_captions[caption] = None
+        captions = itertools.chain.from_iterable(entry.item.captions for entry in entries)
+        new_captions = dict.fromkeys(caption for _, caption in captions if caption not in vectors)  # in order
         return vectors | self._encode_captions(list(new_captions))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
@@ -369,7 +368,7 @@ class _Changes:
         while rows := self.database.execute(query, (last_id,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
             with files.transaction(self.database):
-                values = [(number, vectors[text]) for number, text in rows]
+                values = [(text_id, vectors[text]) for text_id, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
                 files.keep(self.database, head=self.head)
             last_id, _ = rows[-1]

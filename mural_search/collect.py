@@ -116,7 +116,7 @@ def product_field(sources: Iterable[str]) -> str:
 
 
 def side_files(files: Iterable[str]) -> list[pathlib.Path]:
-    """Returns the `fields_file` of each data set that any of the files is a file of records of, sorted."""
+    """Returns the files of fields, see `fields_file`, of the data sets whose record files are among `files`, sorted."""
     file_of_folder = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
     paths = set(map(fields_file, file_of_folder.values())) - {None}  # data sets without fields
     return sorted(paths, key=str)
@@ -253,7 +253,7 @@ def absolute(file: str | os.PathLike) -> str:
 def _read_table(unit: Unit) -> Iterator[Found]:
     """Yields (item, path of its image) for each line path[TAB]caption[TAB]language of the caption[TAB]fields.
 
-    Nothing is said here of an image that is missing: its reader will find out.
+    A missing image is noticed only when it is read.
     """
     folder = as_path(unit.path).parent
     columns = _columns(unit, OF_IMAGES)
@@ -286,7 +286,7 @@ def _read_texts(unit: Unit) -> Iterator[Found]:
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
-        elif line.strip():
+        else:
             yield Item(line), line
 
 
