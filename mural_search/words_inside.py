@@ -218,19 +218,27 @@ def read_xmp(data: bytes | None) -> Texts:
         properties += [(element.tag, _values_of(element)) for element in description]
         for tag, values in properties:
             _, _, property_name = tag.rpartition("}")
-            name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
-            texts.setdefault(name, []).extend(values)
-    keywords = texts.get("keywords", [])
+            if property_name in _XMP:
+                texts.setdefault(_XMP[property_name], []).extend(values)
+    if texts.keys() & {"keywords", "/", "|"}:
+        texts["keywords"] = _keywords_of(texts)
+    return texts
+
+
+def _keywords_of(texts: Texts) -> list[tuple[str, str]]:
+    """Returns [(language, keyword)] of XMP's texts: its keywords, and each level of paths such as "Places/Paris".
+
+    Notes of programs are left out. Takes the paths out of `texts`, where their names are "/" and "|", their marks.
+    """
+    keywords = list(texts.get("keywords", ()))
     program_notes = set()
     for mark in "/|":
-        for _, text in texts.pop(mark, ()):
-            levels = text.split(mark)  # of "Places/Paris" the keywords are Paris and Places
-            keywords = keywords + [("", word) for word in reversed(levels)]
+        for _, path in texts.pop(mark, ()):
+            levels = path.split(mark)
+            keywords += [("", word) for word in reversed(levels)]
             if levels[0] in _OF_PROGRAMS:
                 program_notes.update(levels)
-    if keywords:
-        texts["keywords"] = [(language, word) for language, word in keywords if word not in program_notes]
-    return texts
+    return [(language, word) for language, word in keywords if word not in program_notes]
 
 
 def _values_of(element) -> list[tuple[str, str]]:
