@@ -241,7 +241,7 @@ def _is_within(compare: Callable[[float, float], bool], bound: str, text: str, g
 
 
 def _description(source: str) -> pathlib.Path | None:
-    """Returns the folder with our `config.json` of a workdir or an export, `None` for another source.
+    """Returns the folder with the `config.json` of a workdir or an export, `None` for another source.
 
     `source`: --from=MODEL. A model of Hugging Face, a module on a hub and "nothing" lack it.
     """

@@ -63,7 +63,7 @@ ABANDONED = 3600.0  # seconds; a younger partial file may be a matrix that a pro
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of items.
+    """The numbers of items that one change of an index has met, by their outcome.
 
     Attributes:
       added, changed, kept: items that are new, changed or unchanged.
@@ -103,9 +103,10 @@ class Entry:
     before_item: Item | None = None
 
     def keeps_vector(self, stored: bytes | None) -> bool:
-        """Whether the vector that the database has for its key, `stored`, or None, is still its vector.
+        """Whether the vector that is stored for the key is still the entry's, so that nothing is encoded.
 
         It is if it equals the vector that came with the entry, or without such a vector if the image is the same.
+        `stored`: [D] as bytes, None without a vector.
         """
         if self.before_item is None:
             return False
@@ -686,7 +687,7 @@ def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
-    """Writes the noise level of the index in a folder, and begins anew to count its changes."""
+    """Writes the noise level of the index in a folder, and sets the count of its changes to 0."""
     with changing(folder) as opened:
         files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
 

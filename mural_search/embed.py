@@ -65,7 +65,7 @@ class Embedded(Tally):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to embed.
+    """The settings of `embed`.
 
     Attributes:
       kind: "images" or "texts".

@@ -95,7 +95,7 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
 
 
 def from_meta(values: Mapping, count: int) -> NoiseLevel | None:
-    """Returns the noise level that an index stored, or None if the number of its items has changed by a tenth since.
+    """Returns the noise level that an index stored, or None if the index has over a tenth more or fewer items now.
 
     Args:
       values: {"count": items, "levels": {way: value}}.

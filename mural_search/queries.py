@@ -128,7 +128,7 @@ WHY = {EXACT: "exact", WORDS: "words", TEXTS: "meaning", PICTURES: "picture"}
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """One result.
+    """An item that answers a query.
 
     Attributes:
       rank: from 1.

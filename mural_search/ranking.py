@@ -269,7 +269,7 @@ class Ranked:
         return best + math.log(np.exp(values - best).sum() / count)
 
     def found_by(self, row: int) -> dict[str, int]:
-        """Returns {way: rank} of a row: the ways with it among their first ten, or else the way that ranks it best.
+        """Returns {way: rank} of a row: the ways with it among their first `SHOWN`, or else the way that ranks it best.
 
         A row that is exactly the sentence has "exact": 1 as well.
         """
@@ -374,7 +374,7 @@ def rank_all(
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """What each way searches for, and among which rows.
+    """The sentences and vectors that each way searches for, and the rows that may be found.
 
     Attributes:
       texts: the sentences without their -words.
