@@ -18,6 +18,7 @@ import collections
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import operator
 import os
 import pathlib
@@ -75,10 +76,13 @@ class Trainer(Protocol):
     page: str
 
     def check(self, description: pathlib.Path | None) -> None:
-        """Raises `UserError` for a model, described in a folder, that cannot be trained as it was asked for."""
+        """Raises `UserError` for a model to start from that cannot be trained as it was asked for.
+
+        `description`: the folder with its configuration, `None` for a model of another project.
+        """
 
     def train(self, entries: Sequence[Entry], tally: RowTally) -> bool:
-        """Trains, or continues; returns whether training is finished."""
+        """Trains on entries, or continues; returns whether training is finished: a signal may have stopped it."""
 
     def workdirs(self) -> list[pathlib.Path]:
         """Returns the workdirs that exist, the last stage's first."""
@@ -93,7 +97,7 @@ class Trainer(Protocol):
         """Returns commands that a user may want next, as a shell takes them."""
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how the model that a folder describes reads texts, `None` where that is not known."""
+        """Returns how the model described in a folder reads texts, `None` where that is not known."""
 
 
 def catalogue(
@@ -105,7 +109,9 @@ def catalogue(
     train: bool = True,
     fields: Sequence[str] | None = None,
 ) -> pathlib.Path | None:
-    """Makes everything that is not made yet in `output`, and prints what it does.
+    """Makes the index of a table's pictures with its page of examples, perhaps after training a model for it.
+
+    Steps that earlier calls finished in `output` are not made again. Prints what is done.
 
     Args:
       request: the table and how to read it.
@@ -132,12 +138,7 @@ def catalogue(
     _check_fields(table, fields or ())
     if dry_run:
         return None
-    _check_source(source, train or trainer.trained() is not None)
-    description = _description(source)
-    _check_has_images(description, source)
-    if not train and trainer.needs_captions:
-        raise UserError("--translations teaches: --train=no only searches, with the model that --from=MODEL names.")
-    trainer.check(description)
+    description = _checked_description(source, trainer, train)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
@@ -145,7 +146,7 @@ def catalogue(
         if isinstance(folder, pathlib.Path):
             remove_partial(folder, below=False)
         entries, tally = _read_table(table, folder)
-        if not _trained_if_wanted(entries, tally, source, trainer, train):
+        if not _train_if_wanted(entries, tally, source, trainer, train):
             return None
         model = _index(folder, source, entries, table, fields, trainer)
         lines = next_lines(folder, entries, trainer)
@@ -162,8 +163,23 @@ def _check_fields(table: ProductTable, fields: Sequence[str]) -> None:
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
 
 
+def _checked_description(source: str, trainer: Trainer, train: bool) -> pathlib.Path | None:
+    """Returns `_description` of the model to start from; raises `UserError` for a model that cannot do the task."""
+    _check_source(source, train or trainer.trained() is not None)
+    description = _description(source)
+    if description is not None and not has_images(load_config(description / "config.json").image_tower):
+        raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
+    if not train and trainer.needs_captions:
+        raise UserError("--translations teaches: --train=no only searches, with the model that --from=MODEL names.")
+    trainer.check(description)
+    return description
+
+
 def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry], RowTally]:
-    """Returns the entries of a table and the tally of its rows; prints both, and writes skipped rows and guesses."""
+    """Reads a table; returns its entries and the tally of its rows.
+
+    Prints what was read, and writes the skipped rows and the guessed languages into `folder`.
+    """
     tally = RowTally()
     with tqdm(desc="Reading", unit=" rows") as bar:
         entries = read(table, tally, folder / PICTURES, bar)
@@ -179,8 +195,8 @@ def _check_source(source: str, has_model: bool) -> None:
     """Raises `UserError` for a model to start from that is not named, or is not there.
 
     Args:
-      source: the model's name.
-      has_model: whether "nothing" will do: a model is trained, or was.
+      source: --from=MODEL.
+      has_model: whether "nothing" is enough, because a model will be trained, or was.
     """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
@@ -197,34 +213,38 @@ def _check_source(source: str, has_model: bool) -> None:
 
 
 def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool]]]:
-    """Returns {column: [test]} from "stock>0", "brand=acme"; a test takes a text and the marks of thousands.
+    """Returns {column: [test]} for conditions "stock>0" or "brand=acme"; the condition "all" has no test.
 
-    Raises `UserError` as `parse_filters`.
+    A test is a function from a cell's text and the column's marks of thousands, see `items.group_marks`, to whether the
+    text meets the condition. Raises `UserError` as `parse_filters`.
     """
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    tests_of: dict[str, list[Callable[[str, str], bool]]] = collections.defaultdict(list)
+    tests_of = collections.defaultdict(list)
     for name, value, sign in parse_filters(text for text in texts if text != "all"):
         if sign == "=":
             test = functools.partial(_is_equal, value)
         else:
-            test = functools.partial(_fits, compare[sign], value)
+            test = functools.partial(_is_within, compare[sign], value)
         tests_of[name].append(test)
     return tests_of
 
 
 def _is_equal(value: str, text: str, groups: str) -> bool:
-    """Whether a text is the value, in large or small letters."""
+    """Whether a text is the value, in large or small letters; `groups` is an argument of every test."""
     return text.casefold() == value.casefold()
 
 
-def _fits(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
-    """Whether a text is a number or a date on the right side of the bound."""
+def _is_within(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
+    """Whether a text is a number or a date that `compare` accepts with the bound; `groups`: marks of thousands."""
     number = amount(text, groups)
     return number is not None and compare(number, amount(bound, groups))
 
 
 def _description(source: str) -> pathlib.Path | None:
-    """Returns the folder with the configuration of a workdir or an export, `None` for other sources."""
+    """Returns the folder with the `config.json` of a workdir or an export, `None` for another source.
+
+    `source`: --from=MODEL. A model of Hugging Face, a module on a hub and "nothing" lack it.
+    """
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
     folder = newest_description(model_place(source))
@@ -232,11 +252,6 @@ def _description(source: str) -> pathlib.Path | None:
     if not path.is_file() or "model_type" in read_json(path):  # a model of Hugging Face
         return None
     return folder
-
-
-def _check_has_images(description: pathlib.Path | None, source: str) -> None:
-    if description is not None and not has_images(load_config(description / "config.json").image_tower):
-        raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
 
 
 def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
@@ -247,12 +262,12 @@ def report_lines(entries: Sequence[Entry], tally: RowTally) -> list[str]:
     ]
     lines += [f"  skipped {line}" for line in tally.skipped.lines()]
     lines += [f"  left out {line}" for line in tally.left_out.lines()]
-    unseen = sum(entry.file is None for entry in entries)
-    bare = sum(not entry.captions for entry in entries)
-    if unseen:
-        lines.append(f"{unseen:,} products have no picture: they are found by their words.")
-    if bare:
-        lines.append(f"{bare:,} pictures have no caption: they are found by their contents.")
+    without_picture = sum(entry.file is None for entry in entries)
+    without_caption = sum(not entry.captions for entry in entries)
+    if without_picture:
+        lines.append(f"{without_picture:,} products have no picture: they are found by their words.")
+    if without_caption:
+        lines.append(f"{without_caption:,} pictures have no caption: they are found by their contents.")
     for language, counts in languages_of(entries).items():
         line = f"  {language}: {counts.captions:,} captions of {counts.pictures:,} pictures"
         if counts.guessed:
@@ -270,10 +285,10 @@ def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
         path.unlink(missing_ok=True)
 
 
-def _trained_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
-    """Trains where that is wanted and there is enough to learn from; returns whether the command goes on.
+def _train_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
+    """Trains if `train` and there are enough captions, or prints why not; returns False if a signal stopped training.
 
-    It does not go on where a signal stopped the training.
+    Raises `UserError` if there are too few captions, and no model can search without training.
     """
     caption_count = sum(len(entry.captions) for entry in entries if entry.file)
     if train and caption_count >= FEWEST_CAPTIONS:
@@ -293,9 +308,14 @@ MOST_READ = 10_000  # captions of a language that are read for notes
 
 
 def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Trainer, model: KnownModel) -> list[str]:
-    """Returns notes on the model that the user should know before believing what it finds.
+    """Returns lines with notes on the model's limits, which the user should know before believing its answers.
 
     Only a model that had to be opened reads the captions: others were read when they were new.
+
+    Args:
+      description: the folder with the configuration of the model to start from.
+      entries: whose captions the model reads.
+      model: the model of the index.
     """
     lines = []
     config = load_config(description / "config.json")
@@ -314,7 +334,7 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
 
 
 def _note_on_drawings(tower) -> str:
-    """Returns the note on a model that was trained on drawings, by the configuration of its image tower."""
+    """Returns the note on a model that was trained on drawings; `tower`: the configuration of its image tower."""
     if tower.weights:
         return (
             f"Note: this model learned captions of drawings alone, on the picture tower {tower.weights}; for "
@@ -324,18 +344,18 @@ def _note_on_drawings(tower) -> str:
 
 
 def _reading_lines(reading_of: Callable[[Sequence[str]], Reading | None], entries: Sequence[Entry]) -> list[str]:
-    """Returns notes on languages whose captions have many unknown pieces, or are often cut.
+    """Returns notes on languages whose captions have many unknown pieces, or are often cut; [] if nothing is known.
 
-    `reading_of`: returns how the model reads texts, `None` where that is not known.
+    `reading_of`: a function that returns how the model reads texts, `None` where that is not known.
     """
-    texts: dict[str, list[str]] = collections.defaultdict(list)
+    captions_of = collections.defaultdict(list)  # language -> captions
     for entry in entries:
-        for language, text in entry.captions:
-            texts[language].append(text)
+        for language, caption in entry.captions:
+            captions_of[language].append(caption)
     unknown = []
     cut = []
     room = 0
-    for language, captions in texts.items():
+    for language, captions in captions_of.items():
         reading = reading_of(captions[:MOST_READ])
         if reading is None:
             return []
@@ -364,7 +384,8 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
             if "://" not in path:
                 path = str(entry.file.absolute())
         fields, several = fields_of(entry.fields)
-        item = Item(entry.name, path, -1, tuple(entry.captions), "", fields, "", entry.digest(), several)
+        captions = tuple(entry.captions)
+        item = Item(entry.name, path, captions=captions, fields=fields, digest=entry.digest(), several=several)
         yield item, entry.file
 
 
@@ -376,13 +397,21 @@ def _index(
     fields: Sequence[str] | None,
     trainer: Trainer,
 ) -> KnownModel:
-    """Makes the index, or brings it up to date, and writes the page; returns the model, opened if it was needed."""
+    """Makes the index, or brings it up to date, and writes the page of examples; returns the index's model.
+
+    Args:
+      folder: the output of `catalogue`.
+      source: --from=MODEL, which makes the index unless `trainer` has trained a model.
+      fields: the names of the fields to show; `None`: chosen.
+    """
     trained = trainer.trained()
     with local_folder(folder / INDEX) as index_folder:
         model = known_model(str(trained or source), index_folder)
         is_new = not _is_index_of(index_folder, model)
         earlier_noise = None
-        if not is_new:
+        if is_new:
+            _empty(index_folder, model)
+        else:
             earlier_noise = _noise_of(index_folder)
         index = sync(
             index_folder,
@@ -408,7 +437,7 @@ def _index(
         links = {}
         names_held_out = None
         if trained:
-            links = {"What was trained, and how well it finds": f"{trained.name}/{trainer.page}"}
+            links["What was trained, and how well it finds"] = f"{trained.name}/{trainer.page}"
             names_held_out = trainer.held_out
         choose = functools.partial(_examples, entries, names_held_out)
         write_examples(folder / PAGE, index, index_folder, model, choose, links)
@@ -416,9 +445,9 @@ def _index(
 
 
 def _existing_fields(names: Sequence[str] | None, entries: Sequence[Entry]) -> list[str] | None:
-    """Returns the names of fields that some entry has; `None`, for fields that the search chooses, stays.
+    """Returns the names of fields to show without fields that no entry has, which the index would refuse.
 
-    A field of the table may have values only in rows that are left out, and the index would refuse it.
+    Such a field of the table has values only in rows that are left out. `None`: the search chooses the fields.
     """
     if names is None:
         return None
@@ -447,30 +476,34 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
-    """Whether a folder holds an index of these encoders; an index of others, such as before training, is emptied."""
+    """Whether a folder holds an index that these encoders of the model made."""
     fingerprint = model.fingerprint
     recorded = model_of(folder)
     if recorded is None:
         return False
     head = described(folder).get("head", "")
     has_head = not head or not model.is_open or head in model.text_heads
-    if fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder and has_head:
-        return True
-    print(f"{folder} is of another model than {fingerprint.describe()}: it is made anew.")
+    return fingerprint.distance(recorded) <= TOLERANCE and fingerprint.encoder == recorded.encoder and has_head
+
+
+def _empty(folder: pathlib.Path, model: KnownModel) -> None:
+    """Empties the index of another model in a folder, for example of the model before training, if it is there."""
+    if model_of(folder) is None:
+        return
+    print(f"{folder} is of another model than {model.fingerprint.describe()}: it is made anew.")
     for name in (VECTORS, CAPTIONS, SKIPPED):
         (folder / name).unlink(missing_ok=True)
     changes.clear(folder)
-    return False
 
 
 def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] | None) -> list[Query]:
     """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
-    `names_held_out`: returns the names of entries that a trained model did not learn from. Only their captions are
-    queries then, with their right answers: any picture of the product.
+    `names_held_out`: a function that returns the names of entries that a trained model did not learn from; `None`
+    without training. Only their captions are queries, with their right answers: all pictures of the product.
     """
     candidates = entries
-    names_of_product: dict[str, list[str]] = collections.defaultdict(list)
+    names_of_product = collections.defaultdict(list)  # product -> names of its entries
     if names_held_out is not None:
         held_out = names_held_out()
         candidates = [entry for entry in entries if entry.name in held_out]
@@ -481,23 +514,30 @@ def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] |
     frequent_languages = list(languages_of(entries))[:EXAMPLES]
     for language in frequent_languages:
         captioned = [entry for entry in candidates if any(tag == language for tag, _ in entry.captions)]
-        if captioned:
-            entry = next((entry for entry in captioned if entry.name not in used_names), captioned[0])
-            used_names.add(entry.name)
-            caption = next(text for tag, text in entry.captions if tag == language)
-            right = tuple(names_of_product[entry.product or entry.name])
-            queries.append(Query(caption.strip(" |;,."), language, right=right))
+        unused = [entry for entry in captioned if entry.name not in used_names]
+        if not captioned:
+            continue
+        entry = unused[0] if unused else captioned[0]
+        used_names.add(entry.name)
+        caption = next(text for tag, text in entry.captions if tag == language)
+        right = tuple(names_of_product[entry.product or entry.name])
+        queries.append(Query(caption.strip(" |;,."), language, right=right))
     return queries
 
 
 def _quoted(path: os.PathLike | str) -> str:
+    """Returns a path or a text as a shell takes it."""
     return shlex.quote(str(path))
 
 
 def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer) -> list[str]:
-    """Returns lines that name the files that were written, and commands to go on with, as a shell takes them."""
-    texts = (text for entry in entries for _, text in entry.captions)
-    text = _quoted(next(texts, "a sentence"))
+    """Returns lines that name the files that were written, and commands to go on with, as a shell takes them.
+
+    `entries`: the first caption is the sentence of the search in these commands.
+    """
+    captions = itertools.chain.from_iterable(entry.captions for entry in entries)
+    _, caption = next(captions, ("", "a sentence"))
+    text = _quoted(caption)
     index = _quoted(folder / INDEX)
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     if (folder / SKIPPED).is_file():

@@ -63,7 +63,7 @@ ABANDONED = 3600.0  # seconds; a younger partial file may be a matrix that a pro
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of items.
+    """The numbers of items that one change of an index has met, by their outcome.
 
     Attributes:
       added, changed, kept: items that are new, changed or unchanged.
@@ -89,7 +89,9 @@ class Entry:
     """An item of a block.
 
     Attributes:
-      content: what to encode; None if `vector` is known, as bytes, or the item has no picture.
+      key: see `key_of`.
+      content: the image's bytes, or the text, to encode; None if `vector` is known, or the item has no picture.
+      vector: [D] as bytes, None as long as it is not known.
       before_id, before_item: the id and the item that this key has in the database; None for a new key.
     """
 
@@ -101,16 +103,21 @@ class Entry:
     before_item: Item | None = None
 
     def keeps_vector(self, stored: bytes | None) -> bool:
-        """Whether the `stored` vector of its key, or None without a vector, is also this entry's vector."""
+        """Whether the vector that is stored for the key is still the entry's, so that nothing is encoded.
+
+        It is if it equals the vector that came with the entry, or without such a vector if the image is the same.
+        `stored`: [D] as bytes, None without a vector.
+        """
         if self.before_item is None:
             return False
         if self.vector is not None:
             return stored == self.vector
-        return self.before_item.content == self.item.content and (self.content is None) == (stored is None)
+        is_same_image = self.before_item.content == self.item.content
+        return is_same_image and (self.content is None) == (stored is None)  # or neither has a picture
 
 
 def digest_of(item: Item) -> str:
-    """Returns the digest of an item's row: its own, or a digest of all its fields."""
+    """Returns the digest of an item's row in a table, or else a hash of its language, image, captions and fields."""
     if item.digest:
         return item.digest
     values = [item.language, item.content, item.captions, sorted(item.fields.items())]
@@ -130,9 +137,10 @@ def bring(
     skipped: TextIO | None = None,
     progress: bool = False,
 ) -> Counts:
-    """Brings a database to the content of `entries`.
+    """Brings a database to the content of `entries`, and returns how many items were added, changed and so on.
 
     Args:
+      database: of an index, in which `keep_model` has stored the model.
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`; None if every entry has its vector. Then
         captions get no vectors.
       entries: (item, content), where content is an encoded image or its path, a text, a ready vector [D], or None (no
@@ -140,7 +148,9 @@ def bring(
       kind: "images" or "texts".
       dtype: the stored vectors' type, "float32" or "float16".
       prune: take out the items that are not among the entries.
-      skipped: gets a line, name[TAB]reason, for each entry that cannot be read.
+      batch_size: images or texts per run of the encoder.
+      skipped: a file that gets a line, name[TAB]reason, for each entry that cannot be read.
+      progress: whether to show a bar.
     """
     changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
     database.executescript("CREATE TEMP TABLE IF NOT EXISTS met (key BLOB PRIMARY KEY) WITHOUT ROWID; DELETE FROM met")
@@ -180,54 +190,57 @@ class _Changes:
         return HEAD if HEAD in getattr(self.embedder, "text_heads", ()) else ""
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
-        """Yields the entries in blocks, each key once, with the bytes of images."""
+        """Yields the readable entries in blocks, with the bytes of images; of entries with one key only the first."""
         entries = iter(entries)
-        block: list[Entry] = []
-        size = 0  # bytes of its images
+        block = []
+        block_bytes = 0  # of its images
         read = functools.partial(read_entry, self.kind, dtype=self.dtype)
         with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
             read_all = map
-            if self.kind == IMAGES and self.embedder is not None:
+            if self.kind == IMAGES and self.embedder is not None:  # images are files, for which threads wait
                 read_all = pool.map
             while batch := list(itertools.islice(entries, TOGETHER)):
-                for entry in read_all(read, filter(self._is_new, batch)):
+                for entry in read_all(read, self._not_met(batch)):
                     if isinstance(entry, Unreadable):
                         self._skip(entry)
-                    else:
-                        block.append(entry)
-                        if isinstance(entry.content, bytes):
-                            size += len(entry.content)
-                if len(block) >= BLOCK[self.kind] or size >= BLOCK_BYTES:
+                        continue
+                    block.append(entry)
+                    if isinstance(entry.content, bytes):
+                        block_bytes += len(entry.content)
+                if len(block) >= BLOCK[self.kind] or block_bytes >= BLOCK_BYTES:
                     yield block
                     block = []
-                    size = 0
+                    block_bytes = 0
         if block:
             yield block
 
-    def _is_new(self, entry: Found) -> bool:
-        """Whether an entry's key comes for the first time; notes the key, and counts it if it is repeated."""
-        key = key_of(self.kind, entry)
-        is_new = self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", (key,)).rowcount > 0
-        if not is_new:
-            self.counts.repeated += 1
-        return is_new
+    def _not_met(self, batch: Sequence[Found]) -> list[Found]:
+        """Returns the entries whose keys were not met before, and notes these keys; counts the repeated entries."""
+        new_entries = []
+        for entry in batch:
+            key = key_of(self.kind, entry)
+            if self.database.execute("INSERT OR IGNORE INTO temp.met VALUES (?)", (key,)).rowcount:
+                new_entries.append(entry)
+        self.counts.repeated += len(batch) - len(new_entries)
+        return new_entries
 
     def _skip(self, entry: Unreadable) -> None:
+        """Counts an unreadable entry, and writes its line, name[TAB]reason."""
         self.counts.skipped += entry.count
         if self.skipped is not None:
-            name = " ".join(entry.name.split("\t")).replace("\n", " ")
+            name = entry.name.replace("\t", " ").replace("\n", " ")
             self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
 
     def make(self, block: list[Entry], bar: tqdm) -> None:
         """Encodes the new and changed entries of a block, and writes them in one transaction."""
         entries = self._changed(block)
-        # `_contents` counts the entries to encode, one by one.
-        bar.update(len(block) - sum(entry.content is not None for entry in entries))
+        encoded_count = sum(entry.content is not None for entry in entries)
+        bar.update(len(block) - encoded_count)  # `_contents` counts the others while they are encoded
         entries = self._encoded(entries, bar)
-        replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
-        vector_of_caption = self._caption_vectors(entries, replaced_ids)
         if not entries:
             return
+        replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
+        vector_of_caption = self._caption_vectors(entries, replaced_ids)
         with files.transaction(self.database):
             files.take_out(self.database, replaced_ids)
             for entry in entries:
@@ -243,21 +256,24 @@ class _Changes:
         self.has_changed = True
 
     def _changed(self, block: list[Entry]) -> list[Entry]:
-        """Returns the new and changed entries; with the stored vector where the picture is the same."""
+        """Returns the new and changed entries, with the id and item that each replaces; counts the others.
+
+        A changed entry whose picture is the same gets the stored vector, and has nothing to encode.
+        """
         keys = [entry.key for entry in block]
         marks = ", ".join("?" * len(keys))
         ask = self.database.execute
         deleted = dict(ask(f"SELECT key, digest FROM deleted WHERE key IN ({marks})", keys))
-        ids = json.dumps([number for (number,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
-        before = {key: (number, item) for number, key, item in read_items(ask, ids)}
-        vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (ids,)))
+        ids = json.dumps([item_id for (item_id,) in ask(f"SELECT id FROM items WHERE key IN ({marks})", keys)])
+        stored = {key: (item_id, item) for item_id, key, item in read_items(ask, ids)}
+        stored_vectors = dict(ask(f"SELECT item, vector FROM vectors WHERE item {AMONG}", (ids,)))
         changed = []
         for entry in block:
             if deleted.get(entry.key) == entry.item.digest:
                 self.counts.deleted += 1
                 continue
-            entry.before_id, entry.before_item = before.get(entry.key, (None, None))
-            stored_vector = vectors.get(entry.before_id)
+            entry.before_id, entry.before_item = stored.get(entry.key, (None, None))
+            stored_vector = stored_vectors.get(entry.before_id)
             keeps_vector = entry.keeps_vector(stored_vector)
             if keeps_vector and entry.before_item == entry.item:
                 self.counts.kept += 1
@@ -269,7 +285,7 @@ class _Changes:
         return changed
 
     def _encoded(self, entries: list[Entry], bar: tqdm) -> list[Entry]:
-        """Encodes the contents of entries into their vectors; returns the entries that are usable."""
+        """Encodes the contents of entries into their vectors; returns the usable entries, and skips the others."""
         to_encode = [entry for entry in entries if entry.content is not None]
         if not to_encode:
             return entries
@@ -296,15 +312,12 @@ class _Changes:
             f"WHERE texts.id = caption_vectors.text AND texts.item {AMONG}"
         )
         vectors = dict(self.database.execute(query, (json.dumps(replaced_ids),)))
-        new_captions: dict[str, None] = {}  # in order, each once
-        for entry in entries:
-            for _, caption in entry.item.captions:
-                if caption not in vectors:
-                    new_captions[caption] = None
+        captions = itertools.chain.from_iterable(entry.item.captions for entry in entries)
+        new_captions = dict.fromkeys(caption for _, caption in captions if caption not in vectors)  # in order
         return vectors | self._encode_captions(list(new_captions))
 
     def _encode_captions(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Returns {text: vector}, float16 [D] as bytes."""
+        """Returns {text: its vector as a caption, float16 [D] as bytes}."""
         if not texts:
             return {}
         if len(texts) >= MANY:
@@ -314,10 +327,10 @@ class _Changes:
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
 
     def publish(self, prune: bool) -> None:
-        """Removes items that were not met, counts for searches, and publishes the new state.
+        """Removes the items that were not met if `prune`, counts trigrams if many items changed, publishes the state.
 
         If no item of the index was met, all stay, and `sync` raises: a folder that cannot be read for a while empties
-        no index.
+        no index. Nothing is published where nothing has changed.
         """
         self._encode_missing_captions()
         query = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
@@ -329,33 +342,34 @@ class _Changes:
         else:
             counts.gone = len(gone_ids)
         meta = meta_of(self.database)
-        changed = counts.added + counts.changed + counts.pruned
         was_killed = not str(meta.get("published", "")).startswith(meta["state"])  # the last block was not published
         if not (self.has_changed or counts.pruned or was_killed or meta.get("skipped") != counts.skipped):
             return
+        change_count = counts.added + counts.changed + counts.pruned
         with files.transaction(self.database, published=True):
             if counts.pruned:
                 files.take_out(self.database, gone_ids)
             (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
-            if was_killed or changed > files.RECOUNTED * total:
+            if was_killed or change_count > files.RECOUNTED * total:
                 files.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            files.keep(self.database, created=now, skipped=counts.skipped, changed=meta.get("changed", 0) + changed)
+            changed = meta.get("changed", 0) + change_count
+            files.keep(self.database, created=now, skipped=counts.skipped, changed=changed)
         self.database.execute("PRAGMA busy_timeout = 0")  # a process that reads may hold the log, which then stays
         with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _encode_missing_captions(self) -> None:
-        """Encodes captions whose items came without a model, see `embed`."""
+        """Encodes the captions of the index that have no vectors: their items came without a model, see `embed`."""
         if not self.encodes_captions:
             return
         last_id = 0
-        is_missing = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
-        query = f"SELECT id, text FROM texts WHERE {is_missing} ORDER BY id LIMIT {BLOCK['texts']}"
+        condition = "id > ? AND id NOT IN (SELECT text FROM caption_vectors)"
+        query = f"SELECT id, text FROM texts WHERE {condition} ORDER BY id LIMIT {BLOCK['texts']}"
         while rows := self.database.execute(query, (last_id,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
             with files.transaction(self.database):
-                values = [(number, vectors[text]) for number, text in rows]
+                values = [(text_id, vectors[text]) for text_id, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
                 files.keep(self.database, head=self.head)
             last_id, _ = rows[-1]
@@ -363,7 +377,7 @@ class _Changes:
 
 
 def key_of(kind: str, entry: Found) -> bytes:
-    """Returns a key that equal entries share, see `collect.key_of`."""
+    """Returns the key of an entry, which equal entries share, as bytes; see `collect.key_of`."""
     if isinstance(entry, Unreadable):
         key = entry.key
     else:
@@ -373,7 +387,15 @@ def key_of(kind: str, entry: Found) -> bytes:
 
 
 def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
-    """Returns an entry with its image's bytes and their digest, or why they cannot be read."""
+    """Returns an entry for an item and its content, or why its image cannot be read.
+
+    An image is read into bytes, whose hash the item gets; a vector becomes bytes of `dtype`. Raises `UserError` for a
+    vector whose length is not 1.
+
+    Args:
+      kind: "images" or "texts".
+      collected: (item, content), see `bring`, or an `Unreadable`, which is returned as it is.
+    """
     if isinstance(collected, Unreadable):
         return collected
     item, content = collected
@@ -411,7 +433,13 @@ def _check_length(item: Item, vector: np.ndarray) -> None:
 
 
 def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the vectors of the usable images or texts, float32 [K, D], and their places in `contents`, int64 [K]."""
+    """Returns the vectors of the usable images or texts, float32 [K, D], and their numbers in `contents`, int64 [K].
+
+    Args:
+      kind: "images" or "texts", which are all usable.
+      contents: encoded images or their paths, or texts.
+      batch_size: images or texts per run of the encoder.
+    """
     if kind == IMAGES:
         return embedder.encode_image(contents, batch_size=batch_size, on_error="skip", progress=False)
     texts = list(contents)
@@ -420,29 +448,31 @@ def encode(embedder, kind: str, contents: Iterable, batch_size: int) -> tuple[np
 
 
 def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreadable:
-    """Returns why an image cannot be used: `error`, or the error of reading it again."""
+    """Returns the `Unreadable` of an item whose image cannot be used.
+
+    `error`: of reading the image; None: it is read again for its error.
+    """
     if error is None:
-        error = _error_of(item)
+        error = ValueError("damaged: it does not decode")
+        try:
+            pictures.for_the_encoder(read_image(item))
+        except (OSError, ValueError) as error_of_reading:
+            error = error_of_reading
     reason = str(error)
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror
     return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
 
 
-def _error_of(item: Item) -> Exception:
-    """Returns the error that reading an item's image raises."""
-    try:
-        pictures.for_the_encoder(read_image(item))
-    except (OSError, ValueError) as error:
-        return error
-    return ValueError("damaged: it does not decode")
-
-
 # The model.
 
 
 def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> None:
-    """Stores which model makes the vectors; raises `UserError` if another model made the vectors of an `index`."""
+    """Stores the fingerprint of the model that makes the vectors in a new database.
+
+    Raises `UserError` if another model, or other encoders of it, made the vectors of an older database. `index`: the
+    beginning of the message, "The index FOLDER".
+    """
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
         recorded = files.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
@@ -453,12 +483,12 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
                 "go on with the encoders that made it, or delete the index and make it again."
             )
         return
-    content = io.BytesIO()
-    np.save(content, model.probes)
+    probes = io.BytesIO()
+    np.save(probes, model.probes)
+    path = collect.absolute(model.path) if model.path else ""
+    origin = {"path": path, "step": model.step, "encoder": model.encoder}
     with files.transaction(database):
-        path = collect.absolute(model.path) if model.path else ""
-        origin = {"path": path, "step": model.step, "encoder": model.encoder}
-        files.keep(database, probes=content.getvalue(), model=origin)
+        files.keep(database, probes=probes.getvalue(), model=origin)
 
 
 # A folder.
@@ -466,7 +496,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Gives the database of an index, which no other process changes meanwhile.
+    """Opens the database of an index for the block; no other process changes it meanwhile.
 
     Args:
       folder: the index's folder, on this machine.
@@ -527,7 +557,12 @@ def _is_empty(folder: pathlib.Path) -> bool:
 
 
 def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
-    """Raises `UserError` unless the index in `folder` has the requested settings."""
+    """Raises `UserError` if the index in `folder` has other settings than requested.
+
+    Args:
+      stored: {name: value} of the index; {} for a new index.
+      settings: {name: value}, requested; names that `stored` lacks pass.
+    """
     differing = []
     for name, value in settings.items():
         if stored.get(name, value) != value:
@@ -548,9 +583,9 @@ def check_not_of_catalogue(folder: str | os.PathLike, stored: dict) -> None:
 
 
 def clear(folder: str | os.PathLike) -> None:
-    """Empties the index in a folder, as for another model; items that were taken out by hand stay out.
+    """Empties the index in a folder, so that another model can fill it.
 
-    Addresses of items stay as they are, by the salt.
+    Items that were taken out by hand stay out, and items keep their addresses, which depend on the salt.
     """
     emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
     with changing(folder) as opened, files.transaction(opened):
@@ -578,7 +613,7 @@ def sync(
     batch_size: int = 64,
     progress: bool = False,
 ) -> Counts:
-    """Makes the index `folder`, or updates it by `items`; encodes only new and changed items.
+    """Makes the index `folder`, or updates it by `items`; encodes only new and changed items, and returns the counts.
 
     Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
     continues with the missing items. Items removed by hand stay out until their `Item.digest` changes, which for a row
@@ -589,10 +624,12 @@ def sync(
       items: (item, encoded image), see `bring`; an item without a picture comes with None.
       prune: take out other items.
       kind, dtype, sources, split: see `Index.build`.
-      product: the field whose value the pictures of one product share.
+      product: the field whose value the pictures of one product share; "" without such a field.
       by_catalogue: whether `catalogue` reads the sources, a table; others would take its rows for pictures.
       fields: names of the fields to show; None: as before.
+      model: the model's fingerprint; None: it is taken from `embedder`.
       stamp: of the model's files, by which it is known without being opened: `vectors.model_stamp`.
+      batch_size, progress: see `bring`.
 
     Raises:
       UserError: another model, another kind or dtype than the index has, an index that `catalogue` made, nothing that
@@ -601,21 +638,16 @@ def sync(
     """
     model = model or take_fingerprint(embedder)
     with changing(folder, new=True) as opened:
-        about = {"kind": kind, "dtype": dtype, "split": split}
+        settings = {"kind": kind, "dtype": dtype, "split": split}
         stored = meta_of(opened)
-        check_settings(folder, stored, about)
+        check_settings(folder, stored, settings)
         if not by_catalogue:
             check_not_of_catalogue(folder, stored)
         keep_model(opened, model, f"The index {folder}")
-        if stamp and stored.get("stamp") != stamp:
-            files.keep(opened, stamp=stamp)
-        if "salt" not in stored:
-            files.keep(opened, salt=secrets.token_bytes(16))
-        about |= {"sources": list(sources), "product": product}
+        settings |= {"sources": list(sources), "product": product}
         if by_catalogue:
-            about["by_catalogue"] = True
-        if any(stored.get(name) != value for name, value in about.items()):
-            files.publish(opened, **about)
+            settings["by_catalogue"] = True
+        _keep_settings(opened, stored, settings, stamp)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
                 options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
@@ -631,8 +663,21 @@ def sync(
     return counts
 
 
+def _keep_settings(opened: sqlite3.Connection, stored: dict, settings: dict, stamp: str) -> None:
+    """Writes the settings of an index, the stamp of its model unless that is "", and the salt of a new index.
+
+    Readers must open the index again only if settings differ from the `stored` settings.
+    """
+    if stamp and stored.get("stamp") != stamp:
+        files.keep(opened, stamp=stamp)
+    if "salt" not in stored:
+        files.keep(opened, salt=secrets.token_bytes(16))
+    if any(stored.get(name) != value for name, value in settings.items()):
+        files.publish(opened, **settings)
+
+
 def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
-    """Keeps the names of the fields to show; raises `UserError` for a name that no item has as a field."""
+    """Writes the names of the fields to show; raises `UserError` for a name that no item has as a field."""
     all_names = [name for (name,) in opened.execute(FIELD_NAMES)]
     for name in names:
         if name not in all_names:
@@ -642,13 +687,13 @@ def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
-    """Keeps the noise level of the index in a folder."""
+    """Writes the noise level of the index in a folder, and sets the count of its changes to 0."""
     with changing(folder) as opened:
         files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
 
 
 def keep_examples(folder: str | os.PathLike, examples: bytes) -> None:
-    """Keeps the queries of an index's page of examples, see `examples.py`."""
+    """Writes the queries of an index's page of examples, a .npz file, see `examples.py`."""
     with changing(folder) as opened:
         files.keep(opened, examples=examples)
 
@@ -662,12 +707,14 @@ def remove(
     filters: Sequence[Filter] = (),
     dry_run: bool = False,
 ) -> tuple[int, int]:
-    """Takes items out of the index in a folder; returns (how many, how many there were). They stay out, see `sync`.
+    """Takes items out of the index in a folder; returns (number of items taken out, number of items before).
+
+    They stay out, see `sync`.
 
     Args:
       names: the names of the items or their products; a product's further pictures are NAME#2, NAME#3 ….
       filters: without names, the filters that the items pass, see `Index.search`.
-      dry_run: count only.
+      dry_run: take nothing out, only count.
 
     Raises:
       UserError: no such item, or nothing would be left; an index that is damaged or being changed.
@@ -685,12 +732,15 @@ def remove(
 
 
 def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
-    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names."""
-    rows_of: dict[str, set[int]] = {name: set() for name in names}
-    for row, name in enumerate(table.names()):
-        product_name = re.sub(r"#\d+$", "", name)
-        for candidate in {name, product_name} & rows_of.keys():
-            rows_of[candidate].add(row)
+    """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names.
+
+    A name is an item's, a name without its number ("shoe" of "shoe#2"), or a value of the products' field.
+    """
+    rows_of = {name: set() for name in names}
+    for row, item_name in enumerate(table.names()):
+        product_name = re.sub(r"#\d+$", "", item_name)
+        for name in {item_name, product_name} & rows_of.keys():
+            rows_of[name].add(row)
     product = table.meta.get("product")
     if product:
         for name, rows in rows_of.items():
@@ -708,9 +758,9 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
 
 def delete(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Takes items out by their ids; they stay out until their rows in the sources change."""
-    listed_ids = json.dumps([int(number) for number in ids])
+    ids_as_json = json.dumps([int(number) for number in ids])
     with files.transaction(database, published=True):
         query = f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}"
-        database.execute(query, (listed_ids,))
+        database.execute(query, (ids_as_json,))
         files.take_out(database, ids)
         files.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))

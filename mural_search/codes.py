@@ -33,10 +33,10 @@ ROUNDING = 1e-5  # of float32's sums, relative to |q| |x|
 
 
 class Codes:
-    """Codes of vectors.
+    """Codes of vectors, int8 [N, D], with the scale and the error of each row.
 
     Args:
-      vectors: float32 or float16 [N, D], a memory-mapped file too, whose pages are given back.
+      vectors: float32 or float16 [N, D]; the pages of a memory-mapped file are given back.
     """
 
     def __init__(self, vectors: np.ndarray):
@@ -50,7 +50,7 @@ class Codes:
 
     @np.errstate(all="ignore")  # vectors may hold infinities and NaN: their rows are compared as they are
     def _encode(self, rows: slice, block: np.ndarray) -> None:
-        """Fills the codes, scales and errors of rows, whose vectors are `block`, float32 [B, D]."""
+        """Sets the codes, scales and errors of rows, whose vectors are `block`, float32 [B, D]."""
         scales = np.abs(block).max(axis=1, keepdims=True) / 127
         scales[~np.isfinite(scales)] = 0.0  # such a row is always compared as it is: its error is infinite
         codes = np.where(scales > 0, np.rint(block / scales), 0.0)
@@ -62,26 +62,31 @@ class Codes:
 
     def bounds(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns (lower, upper) bounds, float32 [N], of all rows' products with a vector, float32 [D]."""
-        products = np.empty(len(self._codes), np.float32)
-
-        def multiply(begin: int) -> None:
-            end = min(begin + PART, len(products))
-            buffer = np.empty((min(BLOCK, end - begin), len(vector)), np.float32)
-            for first in range(begin, end, BLOCK):
-                rows = slice(first, min(first + BLOCK, end))
-                block = buffer[: rows.stop - rows.start]
-                np.copyto(block, self._codes[rows])
-                np.dot(block, vector, out=products[rows])
-
-        list(threads().map(multiply, range(0, len(products), PART)))  # `list` waits for all parts
-        products *= self._scales
+        begins = range(0, len(self._codes), PART)
+        parts = threads().map(functools.partial(self._products, vector), begins)
+        products = np.concatenate(list(parts)) * self._scales
         margins = np.linalg.norm(vector) * self._errors
         return products - margins, products + margins
 
-    def candidates(self, vector: np.ndarray, k: int, among: np.ndarray | None = None) -> np.ndarray | None:
-        """Returns rows, int64 [K] rising, that include the k best for a vector; None: all rows may be among these.
+    def _products(self, vector: np.ndarray, begin: int) -> np.ndarray:
+        """Returns the products of a vector, float32 [D], with the codes of `PART` rows from `begin` on, float32 [P]."""
+        codes = self._codes[begin : begin + PART]
+        products = np.empty(len(codes), np.float32)
+        buffer = np.empty((min(BLOCK, len(codes)), len(vector)), np.float32)  # stays in the cache
+        for first in range(0, len(codes), BLOCK):
+            rows = slice(first, first + BLOCK)
+            block = buffer[: len(codes[rows])]
+            np.copyto(block, codes[rows])
+            np.dot(block, vector, out=products[rows])
+        return products
 
-        `among`: see `Index.search`.
+    def candidates(self, vector: np.ndarray, k: int, among: np.ndarray | None = None) -> np.ndarray | None:
+        """Returns rows, int64 [K] rising, that include the `k` rows with the largest products with a vector.
+
+        Args:
+          vector: float32 [D].
+          among: int64 [M] rising, the rows that may be found; None for all. It is returned as it is where no row can
+            be excluded, or where comparing so few rows takes no longer than excluding some.
         """
         if among is not None and len(among) <= max(k, len(self._codes) // FEW):
             return among
@@ -103,8 +108,9 @@ class Codes:
         """Returns rows, int64 [K] rising, that include the best row of each of the `count` best items.
 
         Args:
+          vector: float32 [D].
           items: int64 [N] rising, each row's item.
-          shifts: float32 [N], what is taken off each row's product.
+          shifts: float32 [N], the number that is subtracted from each row's product.
           excluded: bool [N], the rows that do not count.
         """
         lower, upper = self.bounds(vector)
@@ -119,18 +125,18 @@ class Codes:
         return np.flatnonzero((upper >= least) & ~excluded)
 
     def meanwhile(self, function: Callable[[], typing.Any]) -> Callable[[], typing.Any]:
-        """Calls a function in another thread, and returns a function that waits for its result."""
+        """Starts a function in another thread; returns a function that waits for its result and returns it."""
         return threads().submit(function).result
 
 
 @functools.cache
 def threads() -> concurrent.futures.ThreadPoolExecutor:
-    """The threads of this process in which parts of a question are computed."""
+    """Returns the threads, four at most, in which parts of this process's questions are computed."""
     return concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1), "question")
 
 
 def quicken(index) -> None:
-    """Keeps the codes and postings of an `Index` in memory, so that many questions are answered quickly."""
+    """Gives an `Index` codes and postings in memory, so that it answers many questions quickly."""
     with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # damage is reported to questions
         index.table.postings = Postings(index.table.each, index.table.ids, index.table.schema)
     if index.captions is not None:

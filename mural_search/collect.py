@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import itertools
 import json
 import os
 import pathlib
@@ -41,16 +40,23 @@ OF_TEXTS = ("language", "text")
 
 
 class Unreadable(NamedTuple):
-    """What a source names and cannot be indexed, the reason, and a key as `key_of` returns it for items."""
+    """An item that a source names and that cannot be read.
+
+    Attributes:
+      name: the item's name, or the place in the source.
+      reason: a sentence.
+      key: as `key_of` returns it for items.
+      count: how many records are lost there.
+    """
 
     name: str
     reason: str
     key: tuple[str, ...]
-    count: int = 1  # how many records are lost there
+    count: int = 1
 
     @property
     def kind(self) -> str:
-        """The reason without the details of this place."""
+        """The reason without the number of records and the full stop, by which reasons are counted."""
         return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
 
 
@@ -65,10 +71,11 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     """Yields the items of the sources.
 
     Args:
-      kind: "images" or "texts" (captions of records, lines of tables and text files).
-      sources: folders of image files, folders of TFRecords (the project's or img2dataset's), globs, image files,
-        `.tfrecord` files; `.tsv` files: path[TAB]caption for images (relative to the table), language[TAB]text for
-        texts; other text files: one text per line. A table whose first line names its columns may have further columns.
+      kind: "images" or "texts": captions of records, rows of tables, lines of text files.
+      sources: folders of image files or of TFRecords (the project's or img2dataset's), patterns 'photos/**/*.jpg',
+        image files, `.tfrecord` files, and tables, `.tsv`: path[TAB]caption for images (relative to the table),
+        language[TAB]text for texts. A table may have further columns, the fields, if its first line names all columns.
+        For texts also other text files, one text per line.
       split: the split to read in folders of the project's TFRecords; "": every split.
 
     Raises:
@@ -80,15 +87,15 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
 
 
 def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = lambda line: None) -> list[File]:
-    """Returns (file, name to show) of all files of the sources; for arguments and errors see `find`.
+    """Returns (file, name to show) for all files of the sources, in order; for arguments and errors see `find`.
 
-    `say`: called with a line about files that are not taken.
+    `say`: called with a line for the user about files that are not taken.
     """
     if kind not in KINDS:
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files: list[File] = []
+    files = []
     for source in sources:
         files += _files(kind, str(source), split, say)
     for path in side_files(file for file, _ in files):
@@ -97,17 +104,21 @@ def list_files(kind: str, sources: Sequence[str], split: str = "", say: Say = la
 
 
 def product_field(sources: Iterable[str]) -> str:
-    """Returns the field whose value the pictures of one product share, in the first data set; "" without a data set."""
-    for path in (as_path(source) / DESCRIPTION for source in sources):
-        if path.is_file():
-            return str(read_json(path).get("product") or "")
+    """Returns the name of the field whose value the pictures of one product share; "" without such a field.
+
+    The first of the sources that is a data set names it.
+    """
+    for source in sources:
+        description = as_path(source) / DESCRIPTION
+        if description.is_file():
+            return str(read_json(description).get("product") or "")
     return ""
 
 
 def side_files(files: Iterable[str]) -> list[pathlib.Path]:
-    """Returns the sorted files of fields of the data sets that these files belong to."""
+    """Returns the files of fields, see `fields_file`, of the data sets whose record files are among `files`, sorted."""
     file_of_folder = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
-    paths = set(map(fields_file, file_of_folder.values())) - {None}
+    paths = set(map(fields_file, file_of_folder.values())) - {None}  # data sets without fields
     return sorted(paths, key=str)
 
 
@@ -117,7 +128,10 @@ LINE_BYTES = 50
 
 
 def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
-    """Cuts files into pieces; returns them in order, in groups of about `items` items."""
+    """Returns the pieces of files, in order, in groups of about `items` items each, by the size of the files.
+
+    `files`: (file, name to show).
+    """
     groups: list[list[Piece]] = [[]]
     group_items = 0
     for file, name in files:
@@ -131,7 +145,7 @@ def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]
 
 
 def _units(kind: str, file: str, items: int) -> list[Unit]:
-    """Returns a file's parts, of about `items` items each; an image is a single part."""
+    """Returns the parts of a file, of about `items` items each by its size; an image is a single part."""
     path = as_path(file)
     ending = path.suffix.lower()
     if not path.is_file():
@@ -149,7 +163,7 @@ def _units(kind: str, file: str, items: int) -> list[Unit]:
 
 
 def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
-    """Returns (file, name to show) of all files of a source; raises `UserError` for a source that does not exist."""
+    """Returns (file, name to show) for all files of a source; raises `UserError` for a source that does not exist."""
     path = as_path(source)
     if path.is_dir():
         return _files_of_folder(kind, path, split, say)
@@ -164,7 +178,10 @@ def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
 
 
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> list[File]:
-    """Returns (file, name to show) of a data set's records, or of the pictures and records in any other folder."""
+    """Returns (file, name to show) for a data set's records, or for the pictures and records in any other folder.
+
+    Raises `UserError` for a folder without files of the kind.
+    """
     if split or (folder / IMAGE_TEXT).is_dir():
         names = list(map(str, _shards(folder, split)))
         names += missing_shards(names)  # `read` yields them as unreadable
@@ -185,7 +202,10 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> l
 
 
 def _shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
-    """Returns the sorted record files of a split, "" for all; raises `UserError` for a split without files."""
+    """Returns the record files of a split of a data set, sorted; of all splits for "".
+
+    Raises `UserError` for a split without files.
+    """
     pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
     shards = sorted((folder / IMAGE_TEXT).glob(pattern))
     if not shards and split == "train":
@@ -206,7 +226,7 @@ def _is_wanted(kind: str, path: pathlib.Path) -> bool:
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
-    """Yields the items of pieces, (item, content) or `Unreadable`."""
+    """Yields the items of pieces in order, as (item, content), or `Unreadable` in place of an item; see this file."""
     for name, unit in pieces:
         file = unit.path
         ending = as_path(file).suffix.lower()
@@ -231,9 +251,9 @@ def absolute(file: str | os.PathLike) -> str:
 
 
 def _read_table(unit: Unit) -> Iterator[Found]:
-    """Yields the images of lines path[TAB]caption[TAB]language of the caption[TAB]fields, (item, path).
+    """Yields (item, path of its image) for each line path[TAB]caption[TAB]language of the caption[TAB]fields.
 
-    A missing image is found when it is read.
+    A missing image is noticed only when it is read.
     """
     folder = as_path(unit.path).parent
     columns = _columns(unit, OF_IMAGES)
@@ -266,7 +286,7 @@ def _read_texts(unit: Unit) -> Iterator[Found]:
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
-        elif line.strip():
+        else:
             yield Item(line), line
 
 
@@ -289,8 +309,11 @@ def _read_table_of_texts(unit: Unit) -> Iterator[Found]:
 
 
 def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
-    """Returns the names of a table's columns, [] if its first line does not begin with two or all names of `first`."""
-    _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))
+    """Returns the names of a table's columns; [] if its first line does not name them.
+
+    It names them if it begins with the names `first`, or consists of the first two names or more.
+    """
+    _, line = next(read_lines(unit.path, lambda *problem: None), (1, ""))  # `_lines` reports problems
     names = (line or "").split("\t")
     expected = list(first[: len(names)])  # a table may lack the last of them
     if len(names) < 2 or names[: len(first)] != expected:
@@ -306,61 +329,64 @@ def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) 
 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
-    """Yields the lines that are not empty, and the lines that cannot be read."""
-    problems: list[tuple[str, str]] = []  # (reason, location), as far as they are not yielded yet
+    """Yields the lines of a file, or of its part, that are not empty; lines that cannot be read as `Unreadable`."""
+    unreadable = []  # lines that `read_lines` has reported, and that are not yielded yet
+
+    def report(reason: str, location: str) -> None:
+        unreadable.append(Unreadable(location, f"{reason[0].upper()}{reason[1:]}.", (unit.path, location)))
+
     part = ALL_LINES
     if unit.parts > 1:
         part = unit.part(unpacked_size(as_path(unit.path)))
-    lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
-    no_line = (0, None)  # after which the problems behind the last line are yielded
-    for _, line in itertools.chain(lines, [no_line]):
+    for _, line in read_lines(unit.path, report, part):
         if line is not None and line.strip():
             yield line
-        for reason, location in problems:
-            yield Unreadable(location, f"{reason[0].upper()}{reason[1:]}.", (unit.path, location))
-        problems.clear()
+        yield from unreadable
+        unreadable.clear()
+    yield from unreadable
 
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
-    """Yields items of the whole records; where records are lost, an `Unreadable` says how many."""
+    """Yields the items of a file's records, or of its part's; where records are lost, an `Unreadable` says how many."""
     path = unit.path
-    fields_of = fields_by_id(fields_file(path))
-    losses: list[tuple[str, str, int]] = []  # (problem, location, count), as far as they are not yielded yet
+    entries_of = fields_by_id(fields_file(path))
+    lost = []  # records that `read_all` has reported, and that are not yielded yet
+
+    def report(problem: str, location: str, count: int) -> None:
+        lost.append(Unreadable(location, f"{count} x {problem}.", (path, location), count))
+
     begin, end = ALL_LINES
     if unit.parts > 1:
         begin, end = unit.part(as_path(path).stat().st_size)
-    records = tfrecord.read_all(path, lambda *loss: losses.append(loss), open_path, begin, end)
-    no_record = (0, None)  # after which the losses behind the last record are yielded
-    for offset, serialized in itertools.chain(records, [no_record]):
-        for problem, location, count in losses:
-            yield Unreadable(location, f"{count} x {problem}.", (path, location), count)
-        losses.clear()
-        if serialized is not None:
-            yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
+    for offset, serialized in tfrecord.read_all(path, report, open_path, begin, end):
+        yield from lost
+        lost.clear()
+        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, entries_of)
+    yield from lost
 
 
-def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of) -> Iterator[Found]:
-    """Yields the items of a record: an image with its captions, or each caption as a text."""
+def _read_record(kind: str, path: str, offset: int, serialized: bytes, entries_of) -> Iterator[Found]:
+    """Yields the items of a record: images with their captions, or each caption as a text.
+
+    Args:
+      kind: "images" or "texts".
+      path, offset: the record's file and first byte there.
+      serialized: the record, a `tf.train.Example`.
+      entries_of: the function that `fields_by_id` returns; several items may share the image.
+    """
     try:
         image = image_of_record(serialized, path)
     except ValueError as error:
         yield Unreadable(f"{path}#{offset}", str(error), (path, str(offset)))
         return
     feature = Example.FromString(serialized).features.feature
-
-    def strings(name: str, other: str) -> list[str]:
-        """Returns the values of a feature, which img2dataset calls by the other name."""
-        if name not in feature:
-            name = other
-        values = feature[name].bytes_list.value
-        return [value.decode("utf-8", "replace") for value in values]
-
-    texts = strings("caption", "txt")
-    languages = [*strings("language", "language"), *[""] * len(texts)]
-    own_captions = [(language, text) for language, text in zip(languages, texts) if text.strip()]
-    name = next(iter(strings("image_id", "key")), "") or f"{path}#{offset}"
-    for entry in fields_of(name):  # several items may share the image
-        captions = tuple(map(tuple, entry.get("captions", own_captions)))
+    texts = _texts_of(feature, "caption", "txt")
+    languages = [*_texts_of(feature, "language"), *[""] * len(texts)]  # records may lack some or all of them
+    captions_of_record = [(language, text) for language, text in zip(languages, texts) if text.strip()]
+    ids = list(filter(None, _texts_of(feature, "image_id", "key")))
+    name = ids[0] if ids else f"{path}#{offset}"
+    for entry in entries_of(name):
+        captions = tuple(map(tuple, entry.get("captions", captions_of_record)))
         if kind == IMAGES:
             yield Item(entry.get("name", name), path, offset, captions, fields=entry["fields"]), image
             continue
@@ -368,12 +394,20 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
             yield Item(text, path, offset, language=language, fields=entry["fields"]), text
 
 
+def _texts_of(feature, *names: str) -> list[str]:
+    """Returns the texts of a record's feature, which img2dataset gives another name; [] without the feature."""
+    for name in names:
+        if name in feature:
+            return [value.decode("utf-8", "replace") for value in feature[name].bytes_list.value]
+    return []
+
+
 def key_of(kind: str, item: Item) -> tuple[str, str]:
     """Returns the key by which equal items are recognised, so that each is indexed once.
 
-    A text has its language and itself as the key, an image its file. An image in records has their folder and its id,
-    because records may repeat it for every caption. An item of a table, or without a picture, has its name: two
-    products may share a picture.
+    The key of a text is (language, text), and of an image file ("", file). An image in records has (their folder, its
+    id), because records may repeat it for every caption. An item of a table, or without a picture, has ("name", its
+    name): two products may share a picture.
     """
     if kind == TEXTS:
         return item.language, item.name
@@ -400,10 +434,13 @@ def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
 
 
 def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
-    """Returns a function from an image's id to its items' entries in a data set's file of fields, if that exists.
+    """Returns a function that returns the entries of a data set's file of fields for an image, given the image's id.
 
-    Each has "fields", and "name" and "captions" where several items share the image. The last of several lines of one
-    id and name counts. Raises `UserError` for a line that is damaged.
+    There is an entry per item of the image: {"fields": {name: text}}, with "name" and "captions" where several items
+    share the image. An image that the file lacks has [{"fields": {}}]. The last of several lines of one id and name
+    counts. Raises `UserError` for a line that is damaged.
+
+    `path`: `fields_file` of the data set; None: every image is lacking.
     """
     if path is None:
         return lambda image_id: [{"fields": {}}]
@@ -413,7 +450,7 @@ def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
 
 @functools.lru_cache(maxsize=4)
 def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[dict]]:
-    """Returns `fields_by_id` of a file; `state` differs when the file has changed, so that it is read again."""
+    """Returns `fields_by_id` of a file; `state`, its size and time, differs when the file must be read again."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
     table = "CREATE TABLE items (image, name, line, PRIMARY KEY (image, name))"
     database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
@@ -429,11 +466,15 @@ def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[di
 
 
 def _is_caption(value: object) -> bool:
+    """Whether a JSON value is [language, text]."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
 
 
 def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
-    """Yields (id of the image, name of the item or "", entry as JSON) of each line in a file of fields."""
+    """Yields (id of the image, name of the item or "", entry as JSON) of each line in a file of fields.
+
+    Raises `UserError` for a line that is damaged, or too long: then it comes as None.
+    """
     for number, line in enumerate(bounded_lines(file), start=1):
         if line is not None and not line.strip():
             continue
@@ -450,7 +491,7 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
 
 
 def _are_fields(values: dict) -> bool:
-    """Whether a line of a file of fields has all its parts."""
+    """Whether the JSON object of a line is as `FIELDS` says: an id, texts as fields, perhaps a name and captions."""
     fields = values.get("fields")
     captions = values.get("captions", [])
     if not (isinstance(fields, dict) and isinstance(captions, list)):

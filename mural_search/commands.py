@@ -21,15 +21,15 @@ FILTER = "name=value: only items with this field. May be repeated: other values 
 
 
 def _one_blas_thread() -> None:
-    """Lets NumPy's products compute in one thread, unless the user says how many; before NumPy is imported."""
+    """Makes NumPy multiply matrices in one thread, unless the user says how many; called before NumPy is imported."""
     if not os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def define_fields() -> flags.FlagHolder:
-    """Defines `--fields`, which several commands have."""
-    what = "Fields to show, for example brand,price; empty: no fields. Default: chosen by their contents."
-    return flags.DEFINE_list("fields", None, what)
+    """Defines `--fields`, a list of names, None by default, which several commands have; returns its holder."""
+    help_text = "Fields to show, for example brand,price; empty: no fields. Default: chosen by their contents."
+    return flags.DEFINE_list("fields", None, help_text)
 
 
 @cli.command(
@@ -204,5 +204,5 @@ COMMANDS = {
 
 
 def run_script() -> None:
-    """The console script `mural` of an installation without TensorFlow."""
+    """Runs the command of the console script `mural`, in an installation without TensorFlow, and exits."""
     cli.run_and_exit(COMMANDS, (), PROGRAM)

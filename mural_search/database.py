@@ -79,7 +79,10 @@ def check_place(folder: pathlib.Path) -> None:
 
 
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
-    """Opens the database of an index, and makes a missing database. Raises `sqlite3.Error`."""
+    """Opens the database of an index, and makes it if it is missing; ":memory:" makes it in memory.
+
+    Raises `sqlite3.Error`, and `UserError` for a SQLite that is too old.
+    """
     database = connect(path, new=True)
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if not version:  # a new file
@@ -91,9 +94,9 @@ def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
-    """Changes that the block makes appear at once, or not at all.
+    """Makes all changes of the block appear at once, or none if it raises; matrices made before are out of date then.
 
-    `published`: processes that have the index open must open it again. Matrices made before do not count afterwards.
+    `published`: whether processes that have the index open must open it again.
     """
     database.execute("BEGIN IMMEDIATE")
     try:
@@ -110,16 +113,16 @@ def transaction(database: sqlite3.Connection, published: bool = False) -> Iterat
 
 
 def publish(database: sqlite3.Connection, **values) -> None:
-    """Writes values of the whole index into `meta`; processes that have the index open must open it again."""
+    """Writes {key: value} into `meta`, as `keep`; processes that have the index open must open it again."""
     state = meta_of(database).get("state", "")
     keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
 
 
 def parse_fingerprint(probes: bytes, record: dict) -> Fingerprint:
-    """Returns the fingerprint that `keep_model` stored; raises `UserError` if it is damaged.
+    """Returns the fingerprint that `changes.keep_model` stored; raises `UserError` if it is damaged.
 
     Args:
-      probes: its vectors, the content of a .npy file.
+      probes: its vectors, the content of a .npy file of [P, D].
       record: {"path", "step", "encoder"} of its model.
     """
     try:
@@ -135,7 +138,7 @@ def parse_fingerprint(probes: bytes, record: dict) -> Fingerprint:
 
 
 def keep(database: sqlite3.Connection, **values) -> None:
-    """Writes into `meta`: bytes as they are, everything else as JSON."""
+    """Writes {key: value} into `meta`: bytes as they are, every other value as JSON."""
     rows = []
     for key, value in values.items():
         content = value if isinstance(value, bytes) else json.dumps(value)
@@ -146,33 +149,41 @@ def keep(database: sqlite3.Connection, **values) -> None:
 def put(
     database: sqlite3.Connection, key: bytes, item: Item, vector: bytes | None = None, captions: Sequence[bytes] = ()
 ) -> None:
-    """Adds an item with its vector and, in `captions`, its captions' vectors, if these are known."""
+    """Adds an item with its captions, fields, words and vectors.
+
+    Args:
+      key: see `changes.key_of`.
+      vector: [D] as bytes; None for an item without a picture.
+      captions: the vector of each caption, float16 [D] as bytes; () if they are not known.
+    """
     insert_item = f"INSERT INTO items VALUES (NULL, ?, {TEXT}, {TEXT}, ?, {TEXT}, ?, ?)"
-    values = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
-    number = database.execute(insert_item, values).lastrowid
+    columns = key, utf8(item.name), utf8(item.path), item.offset, utf8(item.language), item.content, item.digest
+    item_id = database.execute(insert_item, columns).lastrowid
     if vector is not None:
-        database.execute("INSERT INTO vectors VALUES (?, ?)", (number, vector))
+        database.execute("INSERT INTO vectors VALUES (?, ?)", (item_id, vector))
     insert_text = f"INSERT INTO texts VALUES (NULL, ?, {TEXT}, {TEXT})"
     text_ids = []
     for language, text in item.captions:
-        text_ids.append(database.execute(insert_text, (number, utf8(language), utf8(text))).lastrowid)
+        text_ids.append(database.execute(insert_text, (item_id, utf8(language), utf8(text))).lastrowid)
     database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", zip(text_ids, captions))
-    fields = ((number, utf8(name), utf8(value)) for name in item.fields for value in item.values(name))
-    database.executemany(f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})", fields)
-    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(number, item, text_ids))
+    insert_field = f"INSERT INTO fields VALUES (?, {TEXT}, {TEXT})"
+    for name in item.fields:
+        database.executemany(insert_field, [(item_id, utf8(name), utf8(value)) for value in item.values(name)])
+    database.executemany(f"INSERT INTO words (rowid, text) VALUES (?, {TEXT})", documents(item_id, item, text_ids))
 
 
 def take_out(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Removes items by their ids, with all their captions, fields, words and vectors."""
     for begin in range(0, len(ids), TOGETHER):
-        block = json.dumps([int(number) for number in ids[begin : begin + TOGETHER]])
-        text_ids: dict[int, list[int]] = collections.defaultdict(list)  # item -> its captions, in order
-        for text, item in database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,)):
-            text_ids[item].append(text)
-        for number, _, item in read_items(database.execute, block):
+        block = json.dumps([int(item_id) for item_id in ids[begin : begin + TOGETHER]])
+        text_ids = collections.defaultdict(list)  # id of an item -> ids of its captions, in order
+        pairs = database.execute(f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", (block,))
+        for text_id, item_id in pairs:
+            text_ids[item_id].append(text_id)
+        for item_id, _, item in read_items(database.execute, block):
             # A table without its contents must be told which text to forget.
             removal = f"INSERT INTO words (words, rowid, text) VALUES ('delete', ?, {TEXT})"
-            database.executemany(removal, documents(number, item, text_ids[number]))
+            database.executemany(removal, documents(item_id, item, text_ids[item_id]))
         texts_of_items = f"(SELECT id FROM texts WHERE item {AMONG})"
         database.execute(f"DELETE FROM caption_vectors WHERE text IN {texts_of_items}", (block,))
         for table in ("texts", "fields", "vectors"):
@@ -180,17 +191,18 @@ def take_out(database: sqlite3.Connection, ids: Sequence[int]) -> None:
         database.execute(f"DELETE FROM items WHERE id {AMONG}", (block,))
 
 
-def documents(number: int, item: Item, text_ids: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Returns the rows of `words` for an item, (rowid, text): its captions, and its names and fields together.
+def documents(item_id: int, item: Item, text_ids: Sequence[int]) -> list[tuple[int, bytes]]:
+    """Returns the rows of `words` for an item, (rowid, text): its names and fields together, and each caption.
 
-    A caption has twice its own id as rowid; the names and fields have twice the item's id, `number`, and one more.
+    The rowid is twice the item's id plus 1 for the names and fields, and twice the caption's id for a caption.
+    `text_ids`: the ids of the item's captions.
     """
     values = [value for value in item.fields.values() if "://" not in value]
     names = [_stem(item.name), item.name]
-    if item.offset < 0:
+    if item.offset < 0:  # a file of its own, whose name may say more than the item's
         names.insert(1, _stem(item.path))
     different_names = filter(None, dict.fromkeys(names))
-    rows = [(2 * number + 1, utf8(words.document([*different_names, *values])))]
+    rows = [(2 * item_id + 1, utf8(words.document([*different_names, *values])))]
     for text_id, (_, caption) in zip(text_ids, item.captions):
         rows.append((2 * text_id, utf8(words.document([caption]))))
     return rows
@@ -211,7 +223,7 @@ def count_trigrams(database: sqlite3.Connection) -> None:
 
 
 def table_of(items: Iterable[Item]) -> ItemTable:
-    """Returns a table of these items, in a database in memory."""
+    """Returns a table of these items, in a database in memory, without vectors."""
     database = make()
     for number, item in enumerate(items):
         put(database, b"%d" % number, item)

@@ -24,7 +24,7 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -57,7 +57,7 @@ BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
 
 @dataclasses.dataclass
 class Embedded(Tally):
-    """The tally of the items of a shard, or of all."""
+    """The tally of the items of a shard, or of all shards."""
 
     THINGS: ClassVar[str] = "images and texts"
     FLAG: ClassVar[str] = ""
@@ -65,7 +65,7 @@ class Embedded(Tally):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to embed.
+    """The settings of `embed`.
 
     Attributes:
       kind: "images" or "texts".
@@ -94,11 +94,14 @@ class Settings:
 
     @property
     def batch(self) -> int:
-        """Items in one run of the encoder."""
+        """The number of items in one run of the encoder."""
         return self.batch_size or BATCH[self.kind]
 
     def worker_threads(self) -> int:
-        """Returns TensorFlow's threads in a worker, the cores divided by the workers; 0: TensorFlow decides."""
+        """Returns the number of TensorFlow's threads in a worker: the cores divided by the workers.
+
+        0, so that TensorFlow decides, without workers of this machine.
+        """
         if self.beam or not self.workers:
             return 0
         if hasattr(os, "sched_getaffinity"):
@@ -116,7 +119,7 @@ def embed(
     restart: bool = False,
     progress: bool = True,
 ) -> pathlib.Path:
-    """Embeds the items of the sources into the folder `output`, which appears when it is complete.
+    """Embeds the items of the sources into the folder `output`, which appears when it is complete; returns its path.
 
     Args:
       model: a folder that `mural_lite.open_model` takes; every worker reads it.
@@ -135,8 +138,7 @@ def embed(
     if not model_folder.is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     name_of = dict(collect.list_files(settings.kind, sources, settings.split))  # each file once
-    files = sorted(name_of.items())
-    groups = collect.cut_files(settings.kind, files, settings.shard_items)
+    groups = collect.cut_files(settings.kind, sorted(name_of.items()), settings.shard_items)
     output = as_path(output)
     identity = _identity(model_folder, sources, groups, settings)
     settings = dataclasses.replace(settings, product=collect.product_field(sources))
@@ -151,7 +153,10 @@ def embed(
 
 
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
-    """Returns {setting: value}, JSON values, of everything that the vectors depend on."""
+    """Returns {setting: JSON value} of everything that the vectors depend on.
+
+    `groups`: the pieces of each shard; their files and lengths go into the digest "files".
+    """
     files_digest = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
     pieces = itertools.chain.from_iterable(groups)
     for path in collect.side_files(unit.path for _, unit in pieces):
@@ -173,13 +178,17 @@ def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, set
 def _run(
     engine: Engine, model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool
 ) -> None:
-    """Makes all shards that are missing, with a bar."""
+    """Makes the shards that an unfinished folder lacks, with a bar.
+
+    Args:
+      model: the model's folder, which every worker opens.
+      groups: the pieces of each shard.
+      progress: whether to show the bar.
+    """
     jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
     if not jobs:
         return
-    sizes = []
-    for pieces in groups:
-        sizes.append(sum(unit.size for _, unit in pieces))
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in groups]  # bytes
     step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
@@ -190,21 +199,27 @@ def _run(
 
 
 def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> Callable:
-    """Returns the function that embeds a shard, given (its number, its pieces); called once in every worker.
+    """Loads the model in a worker, and returns the function that embeds a shard, given (its number, its pieces).
+
+    Args:
+      model: the model's folder.
+      folder: the unfinished folder.
+      trust: whether code of the model may run, see `mural_lite.trust`.
 
     Raises:
       UserError: the model cannot be loaded, or differs from the finished shards' model.
     """
     with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
-    for path in vector_files(folder / "parts")[:1]:
-        fingerprint_of(path).check(fingerprint, f"The unfinished work in {folder}")
+    finished = vector_files(folder / "parts")
+    if finished:
+        fingerprint_of(finished[0]).check(fingerprint, f"The unfinished work in {folder}")
 
-    def work(job: tuple[int, Sequence[Piece]]) -> None:
+    def embed_shard(job: tuple[int, Sequence[Piece]]) -> None:
         number, pieces = job
         make_shard(embedder, fingerprint, folder, number, pieces, settings)
 
-    return work
+    return embed_shard
 
 
 _LOADING = threading.Lock()
@@ -214,7 +229,10 @@ _LOADING = threading.Lock()
 def load_model(model: str, threads: int, trust: bool) -> tuple:
     """Loads a model; returns (its `Embedder`, its `Fingerprint`).
 
-    `threads`: how many TensorFlow uses, 0: it decides. They cannot be set once TensorFlow has computed.
+    Args:
+      model: the model's folder.
+      threads: how many the model computes in; 0: it decides. They cannot be set once TensorFlow has computed.
+      trust: whether code of the model may run, see `mural_lite.trust`.
     """
     quiet_imports()
     from mural_lite.litert.runtime import set_threads
@@ -235,16 +253,21 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
 def make_shard(
     embedder, model: Fingerprint, folder: pathlib.Path, number: int, pieces: Sequence[Piece], settings: Settings
 ) -> None:
-    """Encodes the items of pieces into an unfinished folder: a file of vectors, and its manifest last."""
+    """Encodes the items of pieces into an unfinished folder: a file of vectors, and its manifest last.
+
+    Args:
+      model: the fingerprint of `embedder`, which the file records.
+      number: of the shard.
+      pieces: what the shard is made of, in order.
+    """
     tally = Embedded()
-    entries = collect.read(settings.kind, pieces)
-    seen: set[bytes] = set()
+    entries = _readable_entries(pieces, settings, tally)
     path = folder / "parts" / f"{number:06d}{ENDING}"
     metadata = vectors_metadata(model, settings.kind, settings.split, settings.dtype, settings.product)
     with atomic_file(path) as partial:
         with VectorFile(partial, model.probes.shape[1], settings.dtype, metadata) as file:
             while block := list(itertools.islice(entries, BLOCK)):
-                items, vectors = _encode(embedder, block, settings, seen, tally)
+                items, vectors = _encode(embedder, block, settings, tally)
                 if items:
                     file.add([to_row(item) for item in items], vectors)
         size = partial.stat().st_size
@@ -252,32 +275,31 @@ def make_shard(
     shards.write_manifest(folder, number, Manifest(tally, [part]))
 
 
-def _encode(
-    embedder, block: Iterable[Found], settings: Settings, seen: set[bytes], tally: Embedded
-) -> tuple[list[Item], np.ndarray]:
-    """Returns the items of a block that can be used and were not seen before, and their vectors [N, D].
-
-    Adds the block's keys to `seen` and its counts to `tally`.
-    """
-    entries: list[changes.Entry] = []
-    for collected in block:
+def _readable_entries(pieces: Sequence[Piece], settings: Settings, tally: Embedded) -> Iterator[changes.Entry]:
+    """Yields the entries of pieces that can be read, each key once; counts the others in `tally`."""
+    seen_keys = set()
+    for collected in collect.read(settings.kind, pieces):
         key = changes.key_of(settings.kind, collected)
         entry = changes.read_entry(settings.kind, collected)
-        if key in seen:
+        if key in seen_keys:
             name = entry.name if isinstance(entry, Unreadable) else entry.item.name
             tally.left_out.add("repeated", name)
         elif isinstance(entry, Unreadable):
             tally.skip(entry.kind, entry.name, entry.count)
         else:
-            entries.append(entry)
-        seen.add(key)
-    if not entries:
-        return [], np.zeros((0, 0))
+            yield entry
+        seen_keys.add(key)
+
+
+def _encode(
+    embedder, entries: Sequence[changes.Entry], settings: Settings, tally: Embedded
+) -> tuple[list[Item], np.ndarray]:
+    """Returns the items of entries that can be encoded, and their vectors [N, D]; counts all entries in `tally`."""
     contents = [entry.content for entry in entries]
     vectors, usable = changes.encode(embedder, settings.kind, contents, settings.batch)
     for number in np.setdiff1d(np.arange(len(entries)), usable):
-        entry = changes.unreadable(settings.kind, entries[number].item)
-        tally.skip(entry.kind, entry.name)
+        unreadable = changes.unreadable(settings.kind, entries[number].item)
+        tally.skip(unreadable.kind, unreadable.name)
     tally.written += len(usable)
     return [entries[number].item for number in usable], vectors
 
@@ -288,7 +310,11 @@ def _encode(
 def _assemble_vectors(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings
 ) -> None:
-    """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
+    """Turns an unfinished folder, all of whose `count` shards are there, into the folder `output`.
+
+    A killed process may have made some of the steps; each can be made again. Raises `UserError` if there is no item,
+    or if too many items were skipped.
+    """
     tally = Embedded()
     manifests = shards.read_manifests(folder, count, tally, settings.max_skipped_fraction)
     if not tally.written:
@@ -318,11 +344,10 @@ def describe(output: pathlib.Path) -> str:
     model = f"{made_by['path']} [{made_by['identity']}]"
     vectors = f"{description['dtype']} [N, {description['embedding_size']}]"
     lines = [f"{description['count']:,} {description['kind']} in {output}: {vectors}, made by {model}"]
-    for word in ("skipped", "left_out"):
-        problems = description[word]  # {problem: {"count", "first"}}
-        for problem in sorted(problems, key=lambda problem: -problems[problem]["count"]):
-            entry = problems[problem]
-            lines.append(f"{word.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
+    for outcome in ("skipped", "left_out"):
+        problems = description[outcome]  # {problem: {"count", "first"}}
+        for problem, entry in sorted(problems.items(), key=lambda pair: -pair[1]["count"]):
+            lines.append(f"{outcome.replace('_', ' ')} {entry['count']} x {problem}, first at {entry['first']}")
     return "\n".join(lines)
 
 
@@ -330,9 +355,9 @@ def describe(output: pathlib.Path) -> str:
 
 
 def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str, product: str = "") -> dict:
-    """Returns the metadata that a file of vectors stores: {"kind", "split", "dtype", "product", "model"}, JSON values.
+    """Returns the metadata of a file of vectors: {"kind", "split", "dtype", "product", "model"}, JSON values.
 
-    "model" is the fingerprint of the model that made the vectors, from which `fingerprint_of` restores it.
+    "model" is the fingerprint `model` of the model that made the vectors, as `fingerprint_of` reads it.
     """
     probes = model.probes.astype("<f4")
     fingerprint = {
@@ -345,7 +370,7 @@ def vectors_metadata(model: Fingerprint, kind: str, split: str, dtype: str, prod
 
 
 def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
-    """Returns the model that made a file of vectors; raises `UserError` if the file does not name it."""
+    """Returns the fingerprint of the model that made a file of vectors; raises `UserError` if the file lacks it."""
     model = metadata_of(path).get("model")
     if not model:
         raise UserError(f"{path} does not say which model made its vectors: it was not written by `embed` or `export`.")
@@ -354,7 +379,7 @@ def fingerprint_of(path: str | os.PathLike) -> Fingerprint:
 
 
 def to_row(item: Item) -> dict[str, object]:
-    """Returns the row of Parquet for an item, {column: value}."""
+    """Returns the row of Parquet for an item, {column: value}; captions and fields are JSON, the path is bytes."""
     return {
         "name": printable(item.name),
         "language": printable(item.language),
@@ -367,7 +392,10 @@ def to_row(item: Item) -> dict[str, object]:
 
 
 def to_item(row: dict[str, object]) -> Item:
-    """Returns the item of a row's columns; columns that another program left out are empty."""
+    """Returns the item of a row, {column: value} as `to_row` makes it; another program may have left columns out.
+
+    Raises `ValueError`, `TypeError` or `AttributeError` for values of other types.
+    """
     path = row.get("path") or b""
     offset = row.get("offset")
     if offset is None:
@@ -385,7 +413,7 @@ def to_item(row: dict[str, object]) -> Item:
 
 
 def export(index: Index, path: str | os.PathLike) -> None:
-    """Writes an index as one Parquet file: names, captions, fields and vectors, zeros where there is no picture."""
+    """Writes an index as one Parquet file: a row per item, see `to_row`, and its vector, zeros without a picture."""
     metadata = vectors_metadata(index.model, index.kind, index.split, index.dtype, index.product)
     with storage_errors(as_path(path)), atomic_file(path) as partial:
         with VectorFile(partial, index.embeddings.shape[1], index.dtype, metadata) as file:
@@ -394,16 +422,19 @@ def export(index: Index, path: str | os.PathLike) -> None:
 
 
 def is_embeddings(folder: str | os.PathLike) -> bool:
-    """Whether a folder holds vectors as Parquet; img2dataset's Parquet files hold none. Raises `UserError`: damaged."""
+    """Whether a folder holds Parquet files of vectors; img2dataset's Parquet files are others.
+
+    Raises `UserError` for a damaged file.
+    """
     files = vector_files(folder)
     return bool(files) and bool(metadata_of(files[0]))
 
 
 def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]:
-    """Returns (model, settings, items with their vectors) of a folder of vectors, which `index.sync` takes.
+    """Returns (fingerprint, settings, pairs of an item and its vector [D]) of a folder of vectors, for `index.sync`.
 
-    The settings are {"kind", "split", "dtype", "product", "sources"}. Raises `UserError` if there are no files, or,
-    when its items are read, for a file that is damaged.
+    The fingerprint is of the model that made them; the settings are {"kind", "split", "dtype", "product", "sources"}.
+    Raises `UserError` if there are no files or several models, and, when the pairs are read, for a damaged file.
     """
     files = vector_files(folder)
     if not files:
@@ -418,6 +449,7 @@ def read(folder: str | os.PathLike) -> tuple[Fingerprint, dict, Iterator[Found]]
 
 
 def _items(files: Sequence) -> Iterator[Found]:
+    """Yields the items of files of vectors, each with its vector; raises `UserError` for a damaged file."""
     for path in files:
         for rows, vectors in read_rows(path):
             try:

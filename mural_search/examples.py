@@ -34,43 +34,47 @@ def write_examples(
     choose: Callable[[], Sequence[Query]],
     links: Mapping[str, str],
 ) -> None:
-    """Writes the page of examples.
+    """Writes the page of examples: answers to sentences, or without captions and queries to pictures of the index.
 
     Args:
       page: the file to write.
       folder: the index's folder.
-      model: the index's model, opened only for queries that are not kept.
-      choose: returns new queries, sentences.
+      model: the index's model, opened only for queries whose vectors the index has not kept.
+      choose: returns new queries, sentences; called only where the index has captions.
       links: {words: address} at the foot of the page.
     """
     with tempfile.TemporaryDirectory() as pictures:
-        results = _answers(index, folder, model, choose) or _similar(index, pathlib.Path(pictures))
+        results = _answers(index, folder, model, choose)
+        if not results:
+            results = _similar(index, pathlib.Path(pictures))
         write_gallery(page, index, results, links)
 
 
 def _answers(
     index: Index, folder: pathlib.Path, model: KnownModel, choose: Callable[[], Sequence[Query]]
 ) -> list[Result]:
-    """Returns the answers to the kept queries or, if the model is open, to new queries; [] without queries."""
+    """Returns the results of the kept queries, or of new queries; [] without queries, or without captions.
+
+    New queries are chosen, encoded and kept if no queries are kept, or the model is open: then items may be new.
+    """
     if not len(index.table.caption_ids):
         return []
     rank = resolve(index, "")
-    kept_queries = None
+    kept = None
     if not model.is_open:
-        kept_queries = _read(described(folder).get("examples"))
-    if kept_queries is None:
+        kept = _parsed(described(folder).get("examples"))
+    if kept is None:
         queries = choose()
         if not queries:
             return []
-        vectors, captions = encode(index, model, queries, rank)
-        changes.keep_examples(folder, _written(queries, vectors, captions))
-    else:
-        queries, vectors, captions = kept_queries
+        kept = queries, *encode(index, model, queries, rank)
+        changes.keep_examples(folder, _serialized(*kept))
+    queries, vectors, captions = kept
     return find(index, vectors, queries, Page(TOP), captions=captions, rank=rank)
 
 
-def _written(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.ndarray | None) -> bytes:
-    """Returns queries and their vectors as a .npz file, for `_read`."""
+def _serialized(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.ndarray | None) -> bytes:
+    """Returns queries and their vectors, [Q, D], for pictures and for captions as a .npz file, for `_parsed`."""
     texts = json.dumps([[query.text, query.language, query.right] for query in queries])
     arrays = {"queries": texts}
     if vectors is not None:
@@ -82,8 +86,8 @@ def _written(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.
     return content.getvalue()
 
 
-def _read(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.ndarray | None] | None:
-    """Returns (queries, vectors for pictures, vectors for captions) of `_written`; `None` for an unreadable file."""
+def _parsed(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.ndarray | None] | None:
+    """Returns (queries, vectors for pictures, vectors for captions) of `_serialized`'s file; `None` if unreadable."""
     if content is None:
         return None
     try:
@@ -97,22 +101,22 @@ def _read(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.nda
 
 
 def _similar(index: Index, folder: pathlib.Path) -> list[Result]:
-    """Returns the answers to pictures of the index, evenly spread, which are written into `folder`.
+    """Returns the results of asking with up to `EXAMPLES` pictures of the index, evenly spread; [] without pictures.
 
-    Pictures that became unreadable are left out.
+    The pictures are written into `folder`, because a query names a file. Unreadable pictures are left out.
     """
     rows = np.setdiff1d(np.arange(len(index)), index.bare)
     step = max(1, math.ceil(len(rows) / EXAMPLES))
-    rows = rows[::step]
     queries = []
     readable_rows = []
-    for row in rows.tolist():
+    for row in rows[::step].tolist():
         try:
             picture = index.read_image(row)
         except (OSError, ValueError):
             continue
-        (folder / str(row)).write_bytes(picture)
-        queries.append(Query(f"Pictures like {index.items[row]}", image=str(folder / str(row))))
+        file = folder / str(row)
+        file.write_bytes(picture)
+        queries.append(Query(f"Pictures like {index.items[row]}", image=str(file)))
         readable_rows.append(row)
     if not queries:
         return []

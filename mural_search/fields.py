@@ -37,13 +37,13 @@ DATE = re.compile(r"\d{4}-\d\d?(-\d\d?)?|\d\d?\.\d\d?\.\d{4}")
 
 
 class Fields(NamedTuple):
-    """Names of fields in the order of the table: fields on a card, and fields that are offered as filters."""
+    """The names of the fields on a card, and of the fields that are offered as filters, in the order of the table."""
 
     card: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
 
     def of(self, item: Item) -> dict[str, str]:
-        """Returns {name: value} of the fields on the card of an item."""
+        """Returns {name: value} of the fields that an item's card shows."""
         return {name: item.fields[name] for name in self.card if name in item.fields}
 
 
@@ -66,11 +66,13 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
       table: the items; at most `LOOKED_AT` are read.
       wanted: the names of the fields to show instead of a choice. A name that no item has is passed over.
     """
-    columns, count = _columns(table)
+    items = _different_items(table)
+    columns = _columns(items)
     if wanted is not None:
         card = [name for name in dict.fromkeys(wanted) if name in columns]
         filters = [name for name in card if columns[name].is_filter]
         return Fields(tuple(card), tuple(filters))
+    count = len(items)
 
     def order_of_choice(column):
         return not column.is_property, -column.difference(count)
@@ -85,26 +87,34 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
     return Fields(tuple(card), tuple(filters))
 
 
-def _columns(table: ItemTable | Sequence[Item]) -> tuple[dict[str, _Column], int]:
-    """Returns ({name: field}, number of different items) of a sample of a table's items."""
+def _different_items(table: ItemTable | Sequence[Item]) -> list[Item]:
+    """Returns the items of an even sample of a table, one of the items that have the same fields and captions.
+
+    All pictures of a product have its fields, which count once.
+    """
     rows = np.linspace(0, len(table) - 1, min(len(table), LOOKED_AT), dtype=np.int64).tolist()
     if isinstance(table, ItemTable):
         items = table.at(rows)
     else:
         items = [table[row] for row in rows]
-    item_of_product = {}  # all pictures of a product have its fields
+    item_of_product = {}
     for item in items:
         product = tuple(item.fields.items()), item.captions or item.name
         item_of_product.setdefault(product, item)
+    return list(item_of_product.values())
+
+
+def _columns(items: Sequence[Item]) -> dict[str, _Column]:
+    """Returns {name: its values} of all fields that the items have, in the order of the table."""
     columns: dict[str, _Column] = {}
-    for item in item_of_product.values():
+    for item in items:
         captions = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
         for name, value in item.fields.items():
             column = columns.setdefault(name, _Column(name))
             column.values.append(value)
             column.parts += item.values(name)
             column.repeated_captions += any(_repeats(_letters(value), caption) for caption in captions)
-    return columns, len(item_of_product)
+    return columns
 
 
 def _letters(text: str) -> str:
@@ -113,7 +123,7 @@ def _letters(text: str) -> str:
 
 
 def _repeats(value: str, caption: str) -> bool:
-    """Whether a value holds a caption, or most of one; a brand that begins a title does not."""
+    """Whether a value holds a caption, or more than half of it, both as `_letters`; a brand in a title is less."""
     if not caption:
         return False
     return caption in value or (value in caption and 2 * len(value) > len(caption))
@@ -123,9 +133,9 @@ class _Column:
     """The values of one field in the items that have it.
 
     Attributes:
-      values: a text for each item, which joins the item's values.
-      parts: all values of all items.
-      repeated_captions: how many values repeat a caption.
+      values: a text per item, which joins the item's values.
+      parts: all values of all items, one by one.
+      repeated_captions: number of items whose value repeats a caption.
     """
 
     def __init__(self, name: str):
@@ -136,12 +146,12 @@ class _Column:
 
     @functools.cached_property
     def counts(self) -> Mapping[str, int]:
-        """{value: how often it occurs}."""
+        """{value: number of items that have it}, where several values of an item are joined."""
         return collections.Counter(self.values)
 
     @functools.cached_property
     def part_counts(self) -> Mapping[str, int]:
-        """{part: how often it occurs}."""
+        """{value: number of items that have it}, where several values of an item count one by one."""
         return collections.Counter(self.parts)
 
     def difference(self, count: int) -> float:
@@ -150,17 +160,17 @@ class _Column:
         return float(1.0 - np.sum(shares**2))
 
     def is_useless(self, count: int) -> bool:
-        """Whether it says nothing about one of `count` items to somebody who looks at them."""
+        """Whether the field of `count` items would tell a customer nothing: it is dull, a text, or an id."""
         return self.is_dull(count) or self.is_text or self.is_id
 
     def is_dull(self, count: int) -> bool:
         """Whether nearly all of `count` items have the same value, or have no value."""
-        most = max(*self.counts.values(), count - len(self.values), 0)
-        return count - most < max(1, FEWEST * count)
+        most_frequent = max(*self.counts.values(), count - len(self.values))
+        return count - most_frequent < max(1, FEWEST * count)
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """Whether it is long, or most values are sentences, addresses, or captions again."""
+        """Whether values are long on average, or most of them are sentences, addresses, or repeat a caption."""
         addresses = sum(bool(ADDRESS.match(value)) for value in self.values)
         sentences = sum(value.rstrip().endswith(ENDS) and " " in value for value in self.values)
         length = sum(map(len, self.values)) / len(self.values)
@@ -168,41 +178,42 @@ class _Column:
 
     @functools.cached_property
     def is_price(self) -> bool:
-        """Whether its values are sums of money, by its name or their currency."""
-        money = OF_PRICES.search(self.name) or all(map(CURRENCY.search, self.values))
-        return bool(money) and self._are_amounts
+        """Whether the values are sums of money, by the field's name or their currency."""
+        is_of_money = OF_PRICES.search(self.name) or all(map(CURRENCY.search, self.values))
+        return bool(is_of_money) and self._are_amounts
 
     @functools.cached_property
     def _are_amounts(self) -> bool:
+        """Whether all values are numbers or dates."""
         return all(amount(value) is not None for value in self.part_counts)
 
     @functools.cached_property
     def is_id(self) -> bool:
-        """Whether it identifies items: by its name, or because all values differ and look like codes."""
+        """Whether the field identifies items: by its name, or because nearly all values differ and look like codes."""
         count = len(self.parts)
         are_enough = count >= ENOUGH
         if self.is_price or (are_enough and all(map(DECIMALS.search, self.parts))):
             return False
-        differing = len(self.part_counts) / count
-        if OF_IDS.search(self.name) and (differing > 0.5 or not are_enough):
+        different_share = len(self.part_counts) / count
+        if OF_IDS.search(self.name) and (different_share > 0.5 or not are_enough):
             return True
         codes = [value for value in self.parts if CODE.fullmatch(value) and not DATE.fullmatch(value)]
-        return are_enough and differing > 0.9 and len(codes) > 0.9 * count
+        return are_enough and different_share > 0.9 and len(codes) > 0.9 * count
 
     @functools.cached_property
     def is_flag(self) -> bool:
-        """Whether its values are yes and no."""
+        """Whether all values mean yes or no."""
         return {value.strip().casefold() for value in self.part_counts} <= FLAGS
 
     @functools.cached_property
-    def repeats(self) -> bool:
-        """Whether several items share most values."""
+    def has_shared_values(self) -> bool:
+        """Whether a fifth of the values, and at least one, only repeat another item's value."""
         return len(self.parts) - len(self.part_counts) >= max(1, 0.2 * len(self.parts))
 
     @property
     def is_property(self) -> bool:
         """Whether people ask for it: a price, or words that several items share."""
-        return self.is_price or (self.repeats and not self._are_amounts)
+        return self.is_price or (self.has_shared_values and not self._are_amounts)
 
     @property
     def is_filter(self) -> bool:
@@ -210,6 +221,6 @@ class _Column:
         if OPERATORS.search(self.name):  # such a name could not be told from its value in --filter=NAME=VALUE
             return False
         value_count = len(self.part_counts)
-        has_range = self._are_amounts and value_count > FEW_NUMBERS and not self.is_id
-        has_shared_values = self.repeats and value_count <= FEW and not self.is_text
-        return has_range or has_shared_values
+        is_range = self._are_amounts and value_count > FEW_NUMBERS and not self.is_id
+        is_list = self.has_shared_values and value_count <= FEW and not self.is_text
+        return is_range or is_list

@@ -20,12 +20,17 @@ from mural_search.results import ADDRESS, SIDE, Card, card_of
 
 
 def write_gallery(path: str | os.PathLike, index, results: Sequence[Result], links: Mapping = {}) -> None:
-    """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
+    """Writes the results of queries into an HTML file, whole or not at all; see `page_html`."""
     write_whole(path, page_html(index, results, links))
 
 
 def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
-    """Returns the page of all results, a section per query, with `links` {words: address} at its foot."""
+    """Returns the HTML of a page with a section per query; a picture that is gone leaves an empty frame with its name.
+
+    Args:
+      index: the `Index` of the results.
+      links: {words: address} at the foot of the page.
+    """
     title = f"{len(results)} queries"
     if len(results) == 1:
         title = results[0].query.name
@@ -42,7 +47,10 @@ def page_html(index, results: Sequence[Result], links: Mapping[str, str] = {}) -
 
 
 def _section(index, result: Result) -> dict[str, object]:
-    """Returns the values that the template shows of a query: {"query", "query_picture", "notes", "cards"}."""
+    """Returns the values that the template shows of a query: {"query", "query_picture", "notes", "cards"}.
+
+    "query_picture" is a data address, or None for a sentence; "cards": [(card, picture, link)], `_picture_and_link`.
+    """
     query = result.query
     notes = []
     if query.right and result.first_right:
@@ -62,13 +70,13 @@ def _section(index, result: Result) -> dict[str, object]:
 
 
 def _picture_and_link(index, card: Card) -> tuple[str, str]:
-    """Returns (a card's picture as a data address, its file's address); "" for a picture that is gone or no file."""
+    """Returns a card's picture as a data address, and `_link` of its file; ("", "") where there is no picture."""
     if index.kind != IMAGES:
         return "", ""
     try:
         return thumbnail_url(index.read_image(card.hit.row), SIDE), _link(card.item)
     except (OSError, ValueError):
-        return "", ""  # it is gone
+        return "", ""  # the picture was removed or damaged after it was indexed
 
 
 def _link(item: Item) -> str:

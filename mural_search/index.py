@@ -18,7 +18,6 @@ The matrices are caches of the database: they are made again when the database i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pathlib
@@ -49,7 +48,10 @@ CAPTIONS = "captions.npy"
 
 
 def _as_filters(where: Where) -> list[Filter]:
-    """Returns the filters of `Index.search`, of which texts are parsed; raises `UserError` for other texts."""
+    """Returns the filters of conditions: a text "price<20", or a sequence of texts and filters.
+
+    Raises `UserError` for a text that is not a condition.
+    """
     conditions = (where,) if isinstance(where, str) else where
     filters = []
     for condition in conditions:
@@ -66,9 +68,10 @@ class Index:
     Attributes:
       table: the `ItemTable` of the rows. items: their names (path, id or text).
       embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped; zeros where there is no picture.
-      bare: int64, rising: rows without a picture, which only captions and words find.
+      bare: int64 [K] rising, the rows without a picture, which only captions and words find.
       model: the `Fingerprint` of the model that made them; `str` gives its identity.
-      kind: "images" or "texts". sources, split, dtype: see `build`.
+      kind: "images" or "texts".
+      sources, split, dtype: see `build`.
       skipped: how many images could not be read.
       created: when it was made or updated, "" in memory.
       state: another text after every change, also a removal; "" in memory.
@@ -76,10 +79,12 @@ class Index:
       noise: a `NoiseLevel`, by which nothing may fit a question, or None: it was not measured.
       product: the field whose value the pictures of one product share, or "".
       fields_wanted: names of the fields to show; None: they are chosen.
-      facets: function from a tuple of filters to the fields of the items that pass, see `ItemTable.facets`.
+      facets: `_facets` with a memory of its last answers.
       captions: the `ranking.Captions`, or None: nothing is found by captions' vectors.
       weights: {way: weight} for the one ranking, see `ranking.DEFAULT_WEIGHTS`.
       codes: a `Codes` of the embeddings, where many questions are asked.
+
+    Raises `ValueError` unless there are as many items as vectors, and at least one.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class Index:
         self.split = meta.get("split", "")
         self.skipped = meta.get("skipped", 0)
         self.created = meta.get("created", "")
-        self.state = str(meta.get("published", ""))[-16:]
+        self.state = str(meta.get("published", ""))[-16:]  # the end is drawn anew for each published state
         self.product = meta.get("product", "")
         self.fields_wanted = tuple(meta["fields"]) if "fields" in meta else None
         self.bare = np.zeros(0, np.int64)
@@ -111,6 +116,7 @@ class Index:
         self.noise: noise_level.NoiseLevel | None = None
         self.captions: ranking.Captions | None = None
         self.codes = None
+        self.measured_units: tuple | None = None  # the memory of `ranking.units_of`
         self.weights = ranking.DEFAULT_WEIGHTS
         self.counts = None
         self._file: tuple[pathlib.Path, object] | None = None
@@ -130,17 +136,19 @@ class Index:
         fields: Sequence[str] | None = None,
         progress: bool = False,
     ) -> Index:
-        """Makes the index `folder`, or brings it up to date with its sources; see `sync`.
+        """Makes the index `folder`, or brings it up to date with its sources; returns it, opened; see `sync`.
 
         Args:
           model: an `Embedder`, or a folder as `mural_lite.open_model` takes it.
           sources: folders, globs, TFRecords or tables, see `collect.find`; by default the index's own.
-          kind: "images" or "texts".
-          split: the split to read in data sets, "" for all.
-          dtype: the stored vectors' type, "float32" or "float16" (half the size; scores change by about 1e-4).
+          kind: "images" or "texts"; "" as before, for a new index "images".
+          split: the split to read in data sets; "" as before, for a new index all.
+          dtype: the stored vectors' type, "float32" or "float16" (half the size; scores change by about 1e-4); "" as
+            before, for a new index "float32".
           prune: remove items that are no longer in the sources.
           batch_size: images per call of the model.
           fields: names of the fields to show; None: as before, or chosen.
+          progress: whether to show a bar.
 
         Raises:
           UserError: as `sync`; sources that hold nothing, a folder that is something else, an index of other sources,
@@ -154,8 +162,9 @@ class Index:
         if not sources and not recorded:
             raise UserError(f"{folder} is not an index yet: name folders, globs, TFRecords or tables of paths.")
         absolute = list(map(collect.absolute, sources))
-        arguments = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
-        settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in arguments.items()}
+        requested = {"kind": kind, "split": split, "dtype": dtype, "sources": absolute}
+        # An empty argument asks for nothing: the index stays as it is.
+        settings = {name: value or recorded.get(name, DEFAULTS[name]) for name, value in requested.items()}
         changes.check_settings(folder, recorded, settings)
         if settings["dtype"] not in DTYPES:
             raise UserError(f"Unknown dtype {settings['dtype']!r}; known: {', '.join(DTYPES)}.")
@@ -171,7 +180,7 @@ class Index:
         return len(self.embeddings)
 
     def is_current(self) -> bool:
-        """Whether the index in its folder is still the opened state."""
+        """Whether the index in the folder has not changed since it was opened; always for an index in memory."""
         if self._file is None:
             return True
         path, state = self._file
@@ -180,19 +189,19 @@ class Index:
     def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
         """Returns the rows of the items that pass filters, int64 [K] rising; None for all N.
 
-        `without`: words that none of the items may hold.
+        `without`: words; items whose captions, name or fields hold one of them do not pass.
         """
         if not filters and not without:
             return None
-        excluded = np.zeros(0, np.int64)
+        rows = self._find(tuple(filters))
         for word in dict.fromkeys(without):
-            excluded = np.append(excluded, self.table.with_words(word))
-        return np.setdiff1d(self._find(tuple(filters)), excluded)
+            rows = np.setdiff1d(rows, self.table.with_words(word))
+        return rows
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
-        """Returns {field: its contents}, as `ItemTable.facets`, in the items that pass filters.
+        """Returns {field: its contents}, see `ItemTable.facets`, in the items that pass filters.
 
-        A field that has a filter counts the items that pass the others' filters, so that its other values are offered.
+        For a field with a filter the items count that pass the filters on other fields; so its other values are seen.
         """
         facets = self.table.facets(self.rows(filters))
         for name in {filter_.name for filter_ in filters}:
@@ -218,8 +227,8 @@ class Index:
             float32 [Q, D], vectors of that model, which are only compared with the pictures (L2-normalised for
             cosines).
           k: how many; at most the M items that pass are returned. Vectors find no item without a picture.
-          where: find only items with one of the values given for each field named: "price<20", several of these, or
-            `Filter`s.
+          where: the conditions that items must meet: "price<20", or several such texts or `Filter`s. Of several values
+            "=" for one field any is enough.
           among: for vectors, in place of `where` the rows that may be found, as `rows` returns them.
 
         Returns:
@@ -242,7 +251,10 @@ class Index:
         return self._closest(question, k, among)
 
     def _closest(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (scores, rows) of the pictures closest to vectors, [Q, D], as `search` does."""
+        """Returns (scores, rows), as `search`, of the pictures closest to vectors, float32 [Q, D].
+
+        `among`: int64 [M] rising, the rows that may be found; None for all. Raises `UserError` for damaged vectors.
+        """
         if self.bare.size:
             if among is None:
                 among = np.arange(len(self))
@@ -257,17 +269,20 @@ class Index:
 
     @functools.cached_property
     def first_rows(self) -> np.ndarray:
-        """For each row the first row of its product, int64 [N]."""
+        """The first row of each row's product, int64 [N]."""
         return self.table.first_rows(self.product)
 
     @functools.cached_property
     def key_hashes(self) -> np.ndarray:
-        """For each row a hash of its item's key, uint64 [N], by which an item is found whose row is another one now."""
+        """A hash of each row's key, uint64 [N], by which an item is found whose row is another one now."""
         return self.table.key_hashes(slice(None))
 
     @functools.cached_property
     def embedder(self) -> Embedder:
-        """The model that made the index, loaded from where it was; another place may be set: `index.embedder = …`."""
+        """The `Embedder` of the model that made the index, loaded from the recorded folder at its first use.
+
+        A model in another folder is set by `index.embedder = …`. Raises `UserError` if the folder is gone.
+        """
         path = self.model.path
         if not path or not model_place(path).is_dir():
             raise UserError(f"The index was made by the model {path or 'of a process'}, which is not there: load it.")
@@ -275,7 +290,7 @@ class Index:
 
     @property
     def _damage(self) -> str:
-        """The beginning of the message on damaged vectors."""
+        """The beginning of the message on damaged vectors, which names their file."""
         matrix = "The index"
         if self._file is not None:
             path, _ = self._file
@@ -283,23 +298,27 @@ class Index:
         return f"{matrix} is damaged: delete this file, it is made again"
 
     def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
-        """Yields (items, their vectors [B, D]) of all rows, a few thousand at a time."""
+        """Yields (items, their vectors, float32 or float16 [B, D]) of all rows in order, `TOGETHER` at a time."""
         for begin in range(0, len(self), TOGETHER):
             yield self.table.at(slice(begin, begin + TOGETHER)), self.embeddings[begin : begin + TOGETHER]
             release_pages(self.embeddings)
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the vectors of rows as float32 [K, D]; their pages of memory are given back."""
+        """Returns the vectors of rows, int64 [K], as float32 [K, D]; their pages of memory are given back."""
         return ranking.vectors_at(self.embeddings, rows)
 
     def describe(self, row: int) -> Item:
-        """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
+        """Returns the item of a row, with its captions and fields. Raises `IndexError` outside [0, N)."""
         if not 0 <= row < len(self):
             raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
         return self.table[int(row)]
 
     def read_image(self, row: int) -> bytes:
-        """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
+        """Returns the encoded image of a row: the bytes of its file or record.
+
+        Raises `IndexError` outside [0, N), and `OSError` or `ValueError` for an item without an image or an image that
+        is gone.
+        """
         from mural_search.stored_images import read_image  # here, because Pillow and Protocol Buffers come with it
 
         return read_image(self.describe(row))
@@ -307,13 +326,16 @@ class Index:
     def check_model(self, embedder: Embedder, by_pictures: bool = True) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with the vectors of the index.
 
-        Unless questions may be pictures (`by_pictures`), a model of the same texts passes without its image encoder.
+        `by_pictures`: whether questions may be pictures. If not, a model with the same vectors of texts passes, and its
+        image encoder is not asked.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            only_pictures = self.kind == IMAGES and self.captions is None and self.noise is None
-            texts = len(TEXTS) if only_pictures else 0  # any text tower may ask these
-            self.model.check(take_fingerprint(embedder), "The index", texts)
-        head = self.captions.head if self.captions is not None else ""
+            # An index of pictures without texts may be asked by another text tower than the model's: only pictures
+            # must agree.
+            has_texts = self.kind != IMAGES or self.captions is not None or self.noise is not None
+            first_probe = 0 if has_texts else len(TEXTS)
+            self.model.check(take_fingerprint(embedder), "The index", first_probe)
+        head = "" if self.captions is None else self.captions.head
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(f"The index compares captions by the head {head}, which this export lacks: export again.")
 
@@ -337,25 +359,31 @@ DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
 def exact(
     vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (scores, rows) of the best embeddings for each vector, as `top_k.top_k`.
+    """Returns (scores, rows) of the embeddings with the largest products with each vector, best first.
 
-    One block of memory-mapped embeddings is in memory at a time. `among`: int64 [M] rising, the rows that may be found;
-    None for all.
+    One block of memory-mapped embeddings is in memory at a time.
+
+    Args:
+      vectors: float32 [Q, D].
+      embeddings: float32 or float16 [N, D].
+      k: how many embeddings per vector.
+      among: int64 [M] rising, the rows that may be found; None for all N.
+
+    Returns:
+      float32 scores and int64 rows, [Q, min(k, M)]. Where scores are not finite, rows mean nothing.
     """
     all_scores = [np.zeros((len(vectors), 0), np.float32)]
     all_rows = [np.zeros((len(vectors), 0), np.int64)]
     if among is None:
-        blocks = (slice(begin, begin + _MAPPED) for begin in range(0, len(embeddings), _MAPPED))
+        blocks = [slice(begin, begin + _MAPPED) for begin in range(0, len(embeddings), _MAPPED)]
     else:
-        blocks = (among[begin : begin + _BLOCK] for begin in range(0, len(among), _BLOCK))
+        blocks = [among[begin : begin + _BLOCK] for begin in range(0, len(among), _BLOCK)]
+    row_numbers = np.arange(len(embeddings))
     for block in blocks:
-        if among is None:
-            rows = np.arange(*block.indices(len(embeddings)))
-        else:
-            rows = block
         scores, columns = top_k.top_k(vectors, embeddings[block], k)
+        rows = row_numbers[block]
         all_scores.append(scores)
-        all_rows.append(rows[np.minimum(columns, len(rows) - 1)])  # no column where products are not finite
+        all_rows.append(rows[np.minimum(columns, len(rows) - 1)])  # beyond the last where products are not finite
         release_pages(embeddings)
     scores = np.concatenate(all_scores, axis=1)
     rows = np.concatenate(all_rows, axis=1)
@@ -380,15 +408,18 @@ def load_index(folder: str | os.PathLike) -> Index:
     return index
 
 
-def _state(path: pathlib.Path) -> object:
-    """Returns a value that changes when a file is replaced, or written without a log; None if there is no file."""
-    with contextlib.suppress(OSError):
+def _state(path: pathlib.Path) -> tuple | None:
+    """Returns a tuple that changes when a database's file is replaced, or changed without a log; None without a file.
+
+    In a folder that may be written, changes go into a log: `ItemTable.is_current` sees them.
+    """
+    try:
         status = path.stat()
-        change_time = None  # a log takes what is written
-        if not os.access(path.parent, os.W_OK):
-            change_time = status.st_mtime_ns
-        return status.st_dev, status.st_ino, change_time
-    return None
+    except OSError:
+        return None
+    if os.access(path.parent, os.W_OK):
+        return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def described(folder: str | os.PathLike) -> dict[str, object]:
@@ -398,6 +429,7 @@ def described(folder: str | os.PathLike) -> dict[str, object]:
     return ItemTable(folder / database.NAME).meta
 
 
+# Settings that every index has, with their types, and settings that an index may have.
 NEEDED = {"kind": str, "dtype": str, "model": dict, "state": str, "sources": list, "probes": bytes}
 FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "changed": int, "created": str, "head": str,
            "noise": dict, "stamp": str, "examples": bytes, "salt": bytes,
@@ -405,7 +437,7 @@ FURTHER = {"split": str, "product": str, "fields": list, "skipped": int, "change
 
 
 def model_of(folder: str | os.PathLike) -> Fingerprint | None:
-    """Returns the model that made the index in a folder, finished or not; None where there is no index."""
+    """Returns the fingerprint of the model that made the index in a folder, finished or not; None without an index."""
     if not (as_path(folder) / database.NAME).is_file():
         return None
     meta = ItemTable(local_copy(folder) / database.NAME).meta
@@ -415,16 +447,12 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
 
 
 def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
-    """Returns the index of a table, with its matrices in `folder`, or in memory."""
+    """Returns the index of a table; its matrices are files in `folder`, or without a folder in memory.
+
+    Raises `UserError` for an index without items, or with damaged settings or vectors.
+    """
+    _check_meta(table, f"The index {folder}" if folder else "The index in memory")
     meta = table.meta
-    name = f"The index {folder}" if folder else "The index in memory"
-    wrong = [key for key, value_type in NEEDED.items() if not isinstance(meta.get(key), value_type)]
-    wrong += [key for key, value_type in FURTHER.items() if not isinstance(meta.get(key, value_type()), value_type)]
-    if not len(table):
-        raise UserError(f"{name} holds nothing yet: run the command that makes it again.")
-    if wrong or meta["dtype"] not in DTYPES:
-        parts = ", ".join(wrong) or "dtype"
-        raise UserError(f"{name} is damaged (its {parts}): delete it and make it again.")
     model = database.parse_fingerprint(meta["probes"], meta["model"])
     width = model.probes.shape[1]
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
@@ -438,6 +466,18 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     return index
 
 
+def _check_meta(table: ItemTable, index_name: str) -> None:
+    """Raises `UserError` for a table without items, or with settings that are missing or of another type."""
+    meta = table.meta
+    wrong = [key for key, value_type in NEEDED.items() if not isinstance(meta.get(key), value_type)]
+    wrong += [key for key, value_type in FURTHER.items() if not isinstance(meta.get(key, value_type()), value_type)]
+    if not len(table):
+        raise UserError(f"{index_name} holds nothing yet: run the command that makes it again.")
+    if wrong or meta["dtype"] not in DTYPES:
+        damaged = ", ".join(wrong) or "dtype"
+        raise UserError(f"{index_name} is damaged (its {damaged}): delete it and make it again.")
+
+
 CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**10  # vectors that are in memory at a time
 _MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
@@ -448,10 +488,17 @@ _STATE = 32  # bytes behind the numbers of a matrix: the state, see `database.tr
 def _matrix(
     table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
 ) -> np.ndarray | None:
-    """Returns the vectors of items or captions, [len(ids), D], from the file `path` if it has the database's state.
+    """Returns the vectors of items or captions, [N, D], from the file `path` if it has the database's state.
 
     Otherwise they are read from the database, and the file is made, if its folder may be written. Returns None if a
-    caption has no vector. `width`: D, 0 for any.
+    caption has no vector.
+
+    Args:
+      path: the .npy file; None: only in memory.
+      ids: int64 [N] rising, of the items or captions.
+      dtype: of the vectors.
+      width: D, 0 for any.
+      of_captions: whether `ids` are of captions.
     """
     state = str(table.meta["state"]).encode()
     if path is not None:
@@ -459,24 +506,26 @@ def _matrix(
         if matrix is not None:
             return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
-    if path is not None and os.access(path.parent, os.W_OK):
-        try:
-            with storage_errors(path), atomic_file(path) as partial:
-                if not _write_matrix(partial, blocks, len(ids), state):
-                    raise _LacksVectors  # so that the file does not appear
-        except _LacksVectors:
-            return None
-        return np.load(path, mmap_mode="r")
-    parts = list(blocks)
-    if sum(map(len, parts)) != len(ids):
+    if path is None or not os.access(path.parent, os.W_OK):
+        parts = list(blocks)
+        has_all = sum(map(len, parts)) == len(ids)
+        return np.concatenate(parts) if has_all else None
+    try:
+        with storage_errors(path), atomic_file(path) as partial:
+            if not _write_matrix(partial, blocks, len(ids), state):
+                raise _LacksVectors  # so that the file does not appear
+    except _LacksVectors:
         return None
-    return np.concatenate(parts)
+    return np.load(path, mmap_mode="r")
 
 
 def _read_matrix(path: pathlib.Path, state: bytes, count: int, dtype: np.dtype, may_be_zero: bool) -> np.ndarray | None:
-    """Returns a file's matrix, [count, D], memory-mapped; `None` if it is missing, damaged, or of another state.
+    """Returns the matrix of a .npy file, [count, D], memory-mapped; `None` if it is missing, damaged or out of date.
 
-    `may_be_zero`: see `check_lengths`.
+    Args:
+      state: the database's state, which the end of the file must have.
+      count, dtype: of the vectors that the matrix must hold.
+      may_be_zero: whether rows of zeros are allowed.
     """
     try:
         with path.open("rb") as file:
@@ -496,7 +545,10 @@ class _LacksVectors(Exception):
 
 
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
-    """Writes blocks [B, D] as a .npy file of `count` rows, and the state; returns whether there were as many rows."""
+    """Writes blocks [B, D] as a .npy file of `count` rows, and the state behind them.
+
+    Returns whether the blocks had `count` rows; otherwise the file is of no use.
+    """
     written = 0
     with path.open("wb") as file:
         for block in blocks:
@@ -511,10 +563,10 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 
 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
-    """Yields the vectors of ids, in order, a few thousand at a time: [B, D]; zeros for items without a vector.
+    """Yields the vectors of ids, in order, `TOGETHER` at a time: [B, D]; zeros for items without a vector.
 
-    Ends at a caption without a vector. Raises `UserError` for vectors that have not `width` numbers (0: as many as the
-    first), or whose norm is not 1.
+    Ends before a block with a caption without a vector. Raises `UserError` for vectors whose length is not 1, or that
+    have not `width` numbers (0: as many as the first vector).
     """
     damage = f"The index is damaged ({database.NAME}): delete it and make it again"
     pairs = table.vectors(of_captions)
@@ -533,27 +585,32 @@ def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_
 
 
 def _in_blocks(ids: np.ndarray, pairs: Iterator[tuple[int, bytes]]) -> Iterator[tuple[list[int], dict[int, bytes]]]:
-    """Yields a block of ids, and the vectors that these have as {row in the block: vector}.
+    """Yields (ids of a block, {row in the block: vector} of the ids that have a vector), `TOGETHER` ids at a time.
 
     Args:
       ids: int64 [N], rising.
-      pairs: (id, vector) in the order of the ids, of some of them.
+      pairs: (id, vector) in the order of the ids; ids may lack a vector.
     """
-    vector_id, vector = next(pairs, (None, b""))
+    no_pair = (None, b"")  # after the last pair
+    vector_id, vector = next(pairs, no_pair)
     for begin in range(0, len(ids), TOGETHER):
         block_ids = ids[begin : begin + TOGETHER].tolist()
         stored = {}
         for row, item_id in enumerate(block_ids):
             if vector_id == item_id:
                 stored[row] = vector
-                vector_id, vector = next(pairs, (None, b""))
+                vector_id, vector = next(pairs, no_pair)
         yield block_ids, stored
 
 
 def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_zero: bool = False) -> None:
-    """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines.
+    """Raises `UserError` if the vector of a row has not the length 1, so that its products are not cosines.
 
-    `damage`: the beginning of the message. `may_be_zero`: rows of zeros are allowed.
+    Args:
+      embeddings: float32 or float16 [N, D].
+      rows: int64 [K], the rows to check.
+      damage: the beginning of the message.
+      may_be_zero: whether rows of zeros are allowed.
     """
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
@@ -561,9 +618,8 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_
         is_right = np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE  # NaN is wrong, too
         if may_be_zero:
             is_right |= lengths == 0.0
-        wrong = np.flatnonzero(~is_right)
-        if wrong.size:
-            first = wrong[0]
+        if not is_right.all():
+            first = np.argmin(is_right)  # of booleans: the first that is false
             raise UserError(f"{damage}: the vector of row {chosen[first]} has the length {lengths[first]:.3g}, not 1.")
 
 
@@ -573,11 +629,15 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray, damage: str, may_be_
 def sync(
     folder: str | os.PathLike, embedder, items: Iterable[tuple[Item, object]], prune: bool = False, **options
 ) -> Index:
-    """Makes the index `folder`, or brings it up to date with `items`, and opens it.
-
-    `options`: further arguments of `changes.sync`.
+    """Makes the index `folder`, or brings it up to date with `items`; returns it, opened.
 
     A killed process has made all blocks of items but the last; the same call again continues with the missing items.
+
+    Args:
+      embedder, items, prune: see `changes.sync`.
+      options: further arguments of `changes.sync`.
+
+    Raises `UserError` as `changes.sync` and `load_index`.
     """
     from mural_search import changes  # only now: a search does not need it
 
@@ -596,7 +656,13 @@ def index_in_memory(
     batch_size: int = 64,
     progress: bool | None = None,
 ) -> Index:
-    """Encodes the entries of `collect.find` into an index in memory.
+    """Encodes entries into an index in memory, and returns it.
+
+    Args:
+      entries: (item, content) as `collect.find` yields them.
+      kind: "images" or "texts".
+      batch_size: images or texts per call of the model.
+      progress: whether to show a bar.
 
     Raises `UserError` if nothing can be read.
     """

@@ -30,7 +30,7 @@ TOGETHER = 4096  # items that are in memory at a time
 FEW = 50  # values of a field that are offered; a field with more is taken for texts or numbers
 LONGEST_NUMBER = 40  # characters of a value that may be a number with its currency
 FEW_NUMBERS = 8  # different numbers that are offered one by one; more are offered as a range
-MOST_POSTINGS = 50_000  # places of trigrams that a question looks at
+MOST_POSTINGS = 50_000  # texts of trigrams that a question looks at, each counted for every trigram that it holds
 FEW_GRAMS = 4  # the rarest trigrams of a question, which are always looked up
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 # A row of `words`: its item, and its caption's language, NULL for names and fields.
@@ -51,14 +51,14 @@ def unknown_field(flag: str, name: str, names: Sequence[str]) -> str:
 
 
 def utf8(text: str) -> bytes:
-    """Returns a text as `TEXT` takes it."""
+    """Returns a text as UTF-8 for `TEXT`; a name of a file that is not UTF-8 keeps its bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def _in_shown_language(hidden: Collection[str]) -> str:
-    """Returns the condition that a row of `words` is a caption in no hidden language; names and fields fail it, too.
+    """Returns the condition, to follow another, that a row of `words` is a caption in none of the hidden languages.
 
-    "" without hidden languages: every row passes.
+    Rows of names and fields fail it, too. Without hidden languages it is "": every row passes.
     """
     if not hidden:
         return ""
@@ -97,7 +97,7 @@ def _address(path: pathlib.Path, new: bool) -> str:
 
 
 def problem(path: object, error: Exception) -> UserError:
-    """Returns the line to show for an error of SQLite on a file."""
+    """Returns the `UserError` to raise for an error of SQLite, or `Damaged`, on the file `path`."""
     reason = str(error)
     if "locked" in reason or "busy" in reason:
         return UserError(f"{path} is busy: another process is changing it; try again when it has ended.")
@@ -110,7 +110,7 @@ def problem(path: object, error: Exception) -> UserError:
 
 
 def meta_of(database: sqlite3.Connection) -> dict[str, object]:
-    """Returns {key: value} of the table `meta`; raises `sqlite3.Error`, or `Damaged`."""
+    """Returns {key: value} of the table `meta`, of the whole index; raises `sqlite3.Error`, or `Damaged`."""
     meta = {}
     try:
         for key, value in database.execute("SELECT key, value FROM meta").fetchall():
@@ -125,26 +125,30 @@ class Damaged(ValueError):
 
 
 def read_items(ask, ids: str) -> list[tuple[int, bytes, Item]]:
-    """Returns (id, key, `Item`) for the items of ids, a JSON list, in the order of ids; `ask` runs a query.
+    """Returns (id, key, `Item`) for each item of these ids, in the order of the ids.
+
+    Args:
+      ask: function from a query and its values to rows.
+      ids: a JSON list; ids without an item are passed over.
 
     Raises `Damaged` for values of other types than the schema's.
     """
-    among = f"WHERE item {AMONG}"
+    condition = f"WHERE item {AMONG}"
     captions = collections.defaultdict(list)
-    for number, language, text in ask(f"SELECT item, language, text FROM texts {among} ORDER BY id", [ids]):
-        captions[number].append((_text(language), _text(text)))
-    values = collections.defaultdict(lambda: collections.defaultdict(list))
-    for number, name, value in ask(f"SELECT item, name, value FROM fields {among} ORDER BY rowid", [ids]):
-        values[number][_text(name)].append(_text(value))
+    for item_id, language, text in ask(f"SELECT item, language, text FROM texts {condition} ORDER BY id", [ids]):
+        captions[item_id].append((_text(language), _text(text)))
+    values = collections.defaultdict(lambda: collections.defaultdict(list))  # id -> name -> values
+    for item_id, name, value in ask(f"SELECT item, name, value FROM fields {condition} ORDER BY rowid", [ids]):
+        values[item_id][_text(name)].append(_text(value))
     items = []
     columns = "id, key, offset, name, path, language, content, digest"
-    for number, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [ids]):
+    for item_id, key, offset, *texts in ask(f"SELECT {columns} FROM items WHERE id {AMONG} ORDER BY id", [ids]):
         name, path, language, content, digest = map(_text, texts)
         if not isinstance(offset, int):
             raise Damaged(f"an offset {offset!r}")
-        fields, several = fields_of(values[number])
-        item = Item(name, path, offset, tuple(captions[number]), language, fields, content, digest, several)
-        items.append((number, key, item))
+        fields, several = fields_of(values[item_id])
+        item = Item(name, path, offset, tuple(captions[item_id]), language, fields, content, digest, several)
+        items.append((item_id, key, item))
     return items
 
 
@@ -205,11 +209,11 @@ class ItemTable:
             self.meta = meta_of(self._database)
         except (sqlite3.Error, ValueError) as error:
             raise problem(self._path, error) from None
-        self.ids = self._numbers("items")
-        self.caption_ids = self._numbers("texts")
+        self.ids = self._read_ids("items")
+        self.caption_ids = self._read_ids("texts")
 
-    def _numbers(self, table: str) -> np.ndarray:
-        """Returns the ids of a table, int64 [N] rising."""
+    def _read_ids(self, table: str) -> np.ndarray:
+        """Returns the ids of the table `items` or `texts`, int64 [N] rising."""
         # Without subqueries SQLite would read all rows; in them it counts by pages and looks up the last row.
         query = f"SELECT (SELECT count(*) FROM {table}), (SELECT ifnull(max(id), 0) FROM {table})"
         ((count, last),) = self._ask(query)
@@ -220,7 +224,7 @@ class ItemTable:
         return self._column(self.each(f"SELECT id FROM {table} ORDER BY id"))
 
     def is_current(self) -> bool:
-        """Whether the opened state is still the last published state."""
+        """Whether the opened state is still the last published state, as far as the file can be read."""
         try:
             published = self._watch.execute("SELECT value FROM meta WHERE key = 'published'").fetchone()
         except sqlite3.Error:
@@ -228,7 +232,7 @@ class ItemTable:
         return not published or json.loads(published[0]) == self.meta.get("published")
 
     def release(self) -> None:
-        """Ends the snapshot, which holds the file's log; a thread that still reads gets present items."""
+        """Ends the snapshot, so that the file's log can be written anew; threads that still read see later states."""
         with self._lock:
             if self._database.in_transaction:
                 self._database.execute("COMMIT")
@@ -242,10 +246,12 @@ class ItemTable:
             self._watch.execute("PRAGMA wal_checkpoint(PASSIVE)")
             later = connect(self._path)
             later.execute("BEGIN")
-            if meta_of(later).get("state") == self.meta.get("state"):
-                self._database, later = later, self._database
-                weakref.finalize(self, self._database.close)
-            later.close()
+            if meta_of(later).get("state") != self.meta.get("state"):
+                later.close()
+                return
+            self._database.close()
+            self._database = later
+            weakref.finalize(self, later.close)
 
     def close(self) -> None:
         """Closes the file for a process that goes on without this table; nothing can be read from it afterwards."""
@@ -254,21 +260,21 @@ class ItemTable:
             self._database.close()
 
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
-        """Returns {row: the id of its product}, the value of the field `name`; rows without this field are left out."""
+        """Returns {row: its value of the field `name`}, which names its product; rows without it are left out."""
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
         ids = self.ids[list(rows)].tolist()
         products = dict(self._ask(query, [utf8(name), json.dumps(ids)]))
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
     def first_rows(self, name: str) -> np.ndarray:
-        """Returns for each row the first row with its value of the field `name`, int64 [N]; itself without a value."""
+        """Returns the first row with each row's value of the field `name`, int64 [N]; else the row itself."""
         first_rows = np.arange(len(self))
-        first_of: dict[str, int] = {}
+        first_row_with = {}  # value -> row
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"
         pairs = self._ask(f"{query} ORDER BY item", [utf8(name)])
         rows = self.rows_of(self._column((item,) for item, _ in pairs)).tolist()
         for row, (_, value) in zip(rows, pairs):
-            first_rows[row] = first_of.setdefault(value, row)
+            first_rows[row] = first_row_with.setdefault(value, row)
         return first_rows
 
     def field_names(self) -> list[str]:
@@ -276,7 +282,7 @@ class ItemTable:
         return [name for (name,) in self._ask(FIELD_NAMES)]
 
     def _ask(self, query: str, values: Sequence = ()) -> list[tuple]:
-        """Returns the rows of a query, in which `values` take the places of "?"."""
+        """Returns the result rows of a query; `values` take the places of "?"."""
         try:
             with self._lock:
                 return self._database.execute(query, values).fetchall()
@@ -284,7 +290,7 @@ class ItemTable:
             raise problem(self._path, error) from None
 
     def each(self, query: str, values: Sequence = ()) -> Iterator[tuple]:
-        """Yields the rows of a query one by one, and holds the lock meanwhile."""
+        """Yields the result rows of a query one by one, and holds the lock meanwhile; see `_ask`."""
         try:
             with self._lock:
                 yield from self._database.execute(query, values)
@@ -292,7 +298,7 @@ class ItemTable:
             raise problem(self._path, error) from None
 
     def _column(self, rows: Iterable[tuple]) -> np.ndarray:
-        """Returns the numbers in rows of one column, int64 [K]."""
+        """Returns the numbers in result rows of a single column, int64 [K]."""
         try:
             return np.fromiter((value for (value,) in rows), np.int64)
         except UserError:  # `each` cannot read a row; this is a `ValueError`, too
@@ -315,6 +321,7 @@ class ItemTable:
         return self._items(self.ids[rows])
 
     def _items(self, ids: Sequence[int]) -> list[Item]:
+        """Returns the items of ids, which must rise; raises `UserError` if an item is missing or damaged."""
         try:
             entries = read_items(self._ask, json.dumps(np.asarray(ids).tolist()))
         except Damaged as error:
@@ -324,7 +331,7 @@ class ItemTable:
         return [item for _, _, item in entries]
 
     def key_hashes(self, rows: slice | Sequence[int]) -> np.ndarray:
-        """Returns a hash of the key of the item in each of these rows, uint64 [K]; rows must rise.
+        """Returns a hash of the key of each row's item, uint64 [K]; `rows` must rise.
 
         The index's salt is part of it: a key may be a number that the page hides, and people could try numbers until
         one has this hash.
@@ -340,28 +347,24 @@ class ItemTable:
 
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""
-        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
         for begin in range(0, len(self), TOGETHER):
-            ids = json.dumps(self.ids[begin : begin + TOGETHER].tolist())
-            for (name,) in self._ask(query, [ids]):
-                yield self._checked_name(name)
+            yield from self._names_of(self.ids[begin : begin + TOGETHER])
 
     def name(self, row: int) -> str:
         """Returns the name of a row."""
-        rows = self._ask("SELECT name FROM items WHERE id = ?", (int(self.ids[row]),))
-        name = None
-        if rows:
-            ((name,),) = rows
-        return self._checked_name(name)
-
-    def _checked_name(self, name: object) -> str:
-        """Returns an item's name; raises `UserError` for a value that is not a text."""
-        if not isinstance(name, str):
-            raise problem(self._path, Damaged("an item without a name"))
+        (name,) = self._names_of(self.ids[[row]])
         return name
 
+    def _names_of(self, ids: np.ndarray) -> list[str]:
+        """Returns the names of the items of ids, int64 [K] rising; raises `UserError` for an item without a name."""
+        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
+        names = [name for (name,) in self._ask(query, [json.dumps(ids.tolist())])]
+        if len(names) < len(ids) or not all(isinstance(name, str) for name in names):
+            raise problem(self._path, Damaged("an item without a name"))
+        return names
+
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, int64 [K]; ids without an item are left out."""
+        """Returns the rows of ids, both int64 [K]; ids without an item are left out."""
         return np.searchsorted(self.ids, ids[np.isin(ids, self.ids)])
 
     def has_fields(self) -> bool:
@@ -369,21 +372,22 @@ class ItemTable:
         return bool(self._ask("SELECT 1 FROM fields LIMIT 1"))
 
     def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that pass all filters; of filters "=" on one field they need to pass one.
+        """Returns the rows, int64 [K] rising, that pass the filters on each field.
 
-        Where a field is compared, one of its values is a number or a date on the right side of each bound.
+        Filters "=" on one field are alternatives: "size=36" and "size=37" find both. Other filters on one field are
+        bounds: a row passes if one value of its field is a number or a date within all of them.
         """
-        equal = collections.defaultdict(list)
-        bounds = collections.defaultdict(list)
+        values_of = collections.defaultdict(list)
+        limits_of = collections.defaultdict(list)
         for name, value, operator in filters:
             if operator == "=":
-                equal[name].append(value)
+                values_of[name].append(value)
             else:
-                bounds[name].append((operator, value))
+                limits_of[name].append((operator, value))
         id_sets = []
-        for name, values in equal.items():
+        for name, values in values_of.items():
             id_sets.append(np.concatenate([self._ids_with(name, value) for value in values]))
-        for name, limits in bounds.items():
+        for name, limits in limits_of.items():
             query = f"SELECT item FROM fields WHERE name = {TEXT} AND value {AMONG}"
             within = json.dumps(self._values_within(name, limits))
             id_sets.append(self._column(self._ask(query, [utf8(name), within])))
@@ -392,7 +396,7 @@ class ItemTable:
         return functools.reduce(np.intersect1d, [np.unique(self.rows_of(ids)) for ids in id_sets])
 
     def _ids_with(self, name: str, value: str) -> np.ndarray:
-        """Returns the ids, int64 [K], of the items whose field has this value, or all values of a joined "36, 37"."""
+        """Returns the ids, int64 [K], of the items whose field has this value, or each value in a joined "36, 37"."""
         query = f"SELECT item FROM fields WHERE name = {TEXT} AND value = {TEXT}"
         ids = self._column(self._ask(query, [utf8(name), utf8(value)]))
         parts = value.split(SEVERAL)
@@ -408,9 +412,9 @@ class ItemTable:
         return self._group_marks[name]
 
     def _values_within(self, name: str, limits: Sequence[tuple[str, str]]) -> list[str]:
-        """Returns the different values of a field that are numbers or dates on the right side of all limits.
+        """Returns the different values of a field that are numbers or dates within all limits.
 
-        `limits`: (operator, number or date) of each. Raises `UserError` for a limit that is neither.
+        `limits`: pairs (operator, number or date), for example ("<", "20"). Raises `UserError` for another limit.
         """
         groups = self.group_marks(name)
         bounds = []
@@ -427,35 +431,35 @@ class ItemTable:
         return within
 
     def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows, int64 [K], whose field is a number or a date, and its `amount` in each, float64 [K].
+        """Returns (the rows with a number or a date in the field `name`, int64 [K], their `amount`, float64 [K]).
 
-        Of several values the least counts.
+        The least amount counts for a row with several.
         """
         pairs = self._ask(f"SELECT item, value FROM fields WHERE name = {TEXT} ORDER BY item", [utf8(name)])
-        values = {value for _, value in pairs}  # few are different
+        different_values = {value for _, value in pairs}  # mostly far fewer than rows
         groups = self.group_marks(name)
-        amount_of = {value: amount(str(value), groups) for value in values}
-        least: dict[int, float] = {}
-        for item, value in pairs:
+        amount_of = {value: amount(str(value), groups) for value in different_values}
+        least = {}  # id -> amount
+        for item_id, value in pairs:
             number = amount_of[value]
             if number is not None:
-                least[item] = min(number, least.get(item, number))
-        items = self._column((item,) for item in least)
+                least[item_id] = min(number, least.get(item_id, number))
+        ids = self._column((item_id,) for item_id in least)
         amounts = np.array(list(least.values()), np.float64)
-        return self.rows_of(items), amounts[np.isin(items, self.ids)]
+        return self.rows_of(ids), amounts[np.isin(ids, self.ids)]
 
     def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
-        """Returns {field: its contents in rows, int64 [K], or in all rows}.
+        """Returns {field: a description of its values} in these rows, int64 [K], or in all rows.
 
-        Few values: {"values": {value: count}}, by frequency; numbers or dates in their order. Many numbers or dates:
-        {"least": text, "most": text}. Many words: {}.
+        The description is {"values": {value: count}} for few values, by frequency (numbers and dates in their order),
+        {"least": text, "most": text} for many numbers or dates, and {} for many words.
         """
         query = "SELECT name, value, count(*) FROM fields"
         query_values = []
         if rows is not None:
             query += f" WHERE item {AMONG}"
             query_values = [json.dumps(self.ids[rows].tolist())]
-        facets: dict[str, _Facet] = {}
+        facets = {}
         names = [name for (name,) in self._ask("SELECT DISTINCT name FROM fields")]
         marks = {name: self.group_marks(name) for name in names}
         for name, value, count in self.each(f"{query} GROUP BY name, value", query_values):
@@ -465,12 +469,12 @@ class ItemTable:
         return {name: facet.describe() for name, facet in facets.items()}
 
     def with_words(self, text: str) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, in which a text holds these words, one after another."""
+        """Returns the rows, int64 [K] rising, with these words one after another in a caption, the name or a value."""
         phrase = words.quoted(f" {words.spread(text)} ")
         return self._owners(f"SELECT {OWNER} FROM words WHERE words MATCH ?", [phrase])
 
     def rows_equal_to(self, text: str, hidden: Collection[str] = ()) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is exactly the text.
+        """Returns the rows, int64 [K] rising, whose name, or a caption or a value, is exactly the text.
 
         `hidden`: languages whose captions do not count; names and values then do not, either.
         """
@@ -479,9 +483,9 @@ class ItemTable:
         return self._owners(query, [phrase, *hidden])
 
     def _owners(self, query: str, values: Sequence) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of a query for ids of items; NULL is left out."""
-        owners = [(item,) for (item,) in self._ask(query, values) if item is not None]
-        return np.unique(self.rows_of(self._column(owners)))
+        """Returns the rows, int64 [K] rising, of the items whose ids a query selects; NULL is left out."""
+        ids = [(item_id,) for (item_id,) in self._ask(query, values) if item_id is not None]
+        return np.unique(self.rows_of(self._column(ids)))
 
     def by_words(
         self, text: str, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
@@ -489,6 +493,7 @@ class ItemTable:
         """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
 
         Args:
+          text: the question.
           count: how many rows to return at most.
           allowed: bool [N], the rows that may be found; None for all.
           hidden: languages whose captions are not searched; names and fields then are not, either.
@@ -500,13 +505,11 @@ class ItemTable:
         grams = words.grams(text)
         if not grams:
             return np.zeros(0, np.int64), np.zeros(0)
-        total = len(self.caption_ids) + len(self)
-        counts = self._text_counts(grams, total)
+        text_count = len(self.caption_ids) + len(self)
+        counts = self._text_counts(grams, text_count)
         # The BM25 of a text of usual length with each trigram once, by FTS5's weights, which are at least 1e-6.
-        ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
-        rarest = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
-        affordable = int(np.sum(np.cumsum(counts[rarest]) <= MOST_POSTINGS))
-        grams = [grams[number] for number in rarest[: max(FEW_GRAMS, affordable)]]
+        ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
+        grams = _rarest(grams, counts)
         if self.postings is not None and not hidden:
             scored_items = self.postings.best(grams, count, allowed)
         else:
@@ -517,7 +520,7 @@ class ItemTable:
         return np.array(list(shares), np.int64), np.array(list(shares.values()))
 
     def _text_counts(self, grams: Sequence[str], total: int) -> np.ndarray:
-        """Returns in how many of `total` texts each trigram is, float64 [G] within [0, `total`]."""
+        """Returns the number of texts with each trigram, float64 [G] within [0, `total`]."""
         query = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(grams))})"
         count_of = {gram: count for gram, count in self._ask(query, grams) if isinstance(count, int)}
         return np.clip([count_of.get(gram, 0) for gram in grams], 0, total).astype(np.float64)
@@ -525,21 +528,27 @@ class ItemTable:
     def _best_shares(
         self, scored_items: Iterable[tuple[int | None, float]], ideal: float, count: int, allowed: np.ndarray | None
     ) -> dict[int, float]:
-        """Returns {row: share of the score `ideal`}, best first, see `by_words`.
+        """Returns {row: share of the score `ideal`}, best first, without shares below a quarter of the best.
 
-        `scored_items`: (id of a text's item, or `None`, the text's score), best first; an item may come several times.
+        Args:
+          scored_items: pairs (id of a text's item, the text's score), best first; an item may come several times, and
+            the id is None for a text that has lost its item.
+          count, allowed: see `by_words`.
         """
-        shares: dict[int, float] = {}
-        for item, score in scored_items:
-            row = int(np.searchsorted(self.ids, item or 0))
-            is_there = row < len(self) and self.ids[row] == item
-            if not is_there or row in shares:
+        shares = {}
+        least_share = 0.0
+        for item_id, score in scored_items:
+            if item_id is None:
+                continue
+            row = int(np.searchsorted(self.ids, item_id))
+            if row == len(self) or self.ids[row] != item_id or row in shares:
                 continue
             if allowed is not None and not allowed[row]:
                 continue
             share = min(1.0, score / ideal)
-            best_share = next(iter(shares.values()), 0.0)
-            if share < best_share / 4:
+            if not shares:
+                least_share = share / 4
+            if share < least_share:
                 break
             shares[row] = share
             if len(shares) == count:
@@ -568,7 +577,7 @@ class ItemTable:
         return dict(by_language)
 
     def without_pictures(self) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, of items that name no file of a picture."""
+        """Returns the rows, int64 [K] rising, of items without a file of a picture; their vector may be a picture's."""
         return self.rows_of(self._column(self._ask("SELECT id FROM items WHERE path = '' ORDER BY id")))
 
     def vectors(self, of_captions: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -578,8 +587,21 @@ class ItemTable:
         return self.each("SELECT item, vector FROM vectors ORDER BY item")
 
 
+def _rarest(grams: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Returns the trigrams that the fewest texts hold: `FEW_GRAMS`, or more within `MOST_POSTINGS`.
+
+    Trigrams of nearly every text would cost most and tell least. `counts`: the numbers of their texts, float64 [G].
+    """
+    order = np.argsort(counts, kind="stable")
+    affordable = np.count_nonzero(np.cumsum(counts[order]) <= MOST_POSTINGS)
+    return [grams[number] for number in order[: max(FEW_GRAMS, affordable)]]
+
+
 class _Facet:
-    """The values of a field with their counts, and the least and the most of them if all are numbers or dates."""
+    """The values of a field with their counts, and the least and the most of them if all are numbers or dates.
+
+    `groups`: the field's marks of thousands, see `items.group_marks`.
+    """
 
     def __init__(self, groups: str):
         self._amount = functools.partial(amount, groups=groups)
@@ -589,7 +611,8 @@ class _Facet:
         self._are_amounts = True
 
     def add(self, value: str, count: int) -> None:
-        if len(self._counts) <= FEW:
+        """Adds a new value, which `count` items have."""
+        if len(self._counts) <= FEW:  # the first value above shows that there are many
             self._counts[value] = count
         number = self._amount(value)
         if number is None:

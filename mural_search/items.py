@@ -51,14 +51,14 @@ class Item:
         return os.path.basename(self.name)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Returns the values of a field that the item has."""
+        """Returns the values of a field, whose name must be in `fields`; mostly a single value."""
         return self.several.get(name, (self.fields[name],))
 
     def caption(self, language: str = "") -> tuple[str, str]:
-        """Returns (language, text) of the caption in `language`, by default English, or of the first; else ("", "")."""
-        for tag, text in self.captions:
-            if tag == (language or "en"):
-                return tag, text
+        """Returns (language, text) of a caption: in `language`, by default English, or else the first; or ("", "")."""
+        for caption in self.captions:
+            if caption[0] == (language or "en"):
+                return caption
         return self.captions[0] if self.captions else ("", "")
 
 
@@ -68,14 +68,14 @@ SEVERAL = ", "  # between the values of a field that has several
 
 
 def fields_of(values: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Returns `Item.fields` and `Item.several` of {name: values}."""
+    """Returns (`Item.fields`, `Item.several`) for {name: values}: values joined, and the fields with several values."""
     fields = {name: SEVERAL.join(texts) for name, texts in values.items()}
     several = {name: tuple(texts) for name, texts in values.items() if len(texts) > 1}
     return fields, several
 
 
 class Filter(NamedTuple):
-    """Finds only items whose field `name` is `value`, or is below or above it: `operator` is one of =, <, <=, >, >=."""
+    """A condition on items: the field `name` is, or is below or above, `value`; `operator` is =, <, <=, > or >=."""
 
     name: str
     value: str
@@ -90,7 +90,7 @@ LONGEST_FILTER = 500  # characters
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
-    """Returns the different filters in texts such as "name=value" and "name<20"; raises `UserError` for others."""
+    """Returns the different filters in texts "name=value" or "name<20"; raises `UserError` for other texts."""
     filters = []
     for text in texts:
         if len(text) > LONGEST_FILTER:
@@ -118,7 +118,7 @@ POINT_DATE = re.compile(r"(\d\d?)\.(\d\d?)\.(\d{4})")  # 31.5.2026
 
 
 def group_marks(texts: Iterable[str]) -> str:
-    """Returns which of the marks "," and "." divide thousands in the values of a field.
+    """Returns the marks that divide thousands in the values of a field, its `texts`: "", ",", "." or ",.".
 
     "1.299" by itself may be read both ways, so the other values decide: it is 1299 if all values have three digits
     behind the point, or one is "1.299.000", and 1.299 if one is "2.5".
@@ -144,14 +144,18 @@ def group_marks(texts: Iterable[str]) -> str:
 
 
 def _digits(text: str) -> tuple[str, list[str]]:
-    """Returns a number's sign, digits and marks, and its kinds of marks in their order; ("", []) for another text."""
+    """Returns (a number without its unit, the kinds of its marks in their order), or ("", []) for another text.
+
+    "1.299,50 €" gives ("1.299,50", [".", ","]); a range of numbers gives its first number.
+    """
     ends = RANGE.split(text.translate(SIGNS).strip(), maxsplit=1)
     matches = [NUMBER.fullmatch(end) for end in ends]
     if not all(matches):
         return "", []
     sign, number = matches[0].groups()
     digits = sign + re.sub(r"[\s']", "", number).rstrip(".,")
-    return digits, sorted(set(digits) & {",", "."}, key=digits.rfind)
+    marks = {",", "."}.intersection(digits)
+    return digits, sorted(marks, key=digits.rfind)
 
 
 def _years(text: str) -> float | None:
@@ -168,13 +172,12 @@ def _years(text: str) -> float | None:
 
 
 def amount(text: str, groups: str = ",") -> float | None:
-    """Returns a number by which a field's value is ordered: its number ("19,90 EUR"), or its date in years; else None.
+    """Returns the number by which a field's value is ordered, or None for a text that is neither a number nor a date.
 
-    Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. If a number has two kinds of marks, the
-    last is the decimal mark. A range of numbers counts as its first number.
+    "19,90 EUR" gives 19.9, a range of numbers its first number, and a date (2026-05-31, 2026-05, 31.5.2026) years, so
+    that `year<2026` takes dates, too. If a number has two kinds of marks, the last is the decimal mark.
 
-    Args:
-      groups: the marks that divide thousands where they are before three last digits, see `group_marks`.
+    `groups`: the marks that divide thousands where they are before three last digits, see `group_marks`.
     """
     years = _years(text.strip())
     if years is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
 
 from mural_lite import models
 from mural_lite.fingerprint import Fingerprint, take_fingerprint
@@ -20,39 +19,43 @@ from mural_search.index import described, model_of
 
 
 class KnownModel:
-    """A model that is opened when it is first used; has what an `Embedder` has.
+    """A model that is opened when it is first used, with the attributes and methods of an `Embedder`.
+
+    It is opened at once if its files have not the stamp that the index recorded, to take its fingerprint.
 
     Args:
       path: the model's folder, as `open_model` takes it.
-      recorded: the model that made the index in `folder`, `None` without an index.
+      recorded: the fingerprint of the model that made the index in `folder`, `None` without an index.
       folder: the index's folder.
 
     Attributes:
       stamp: the stamp of the model's files, "" if it is in a store.
-      fingerprint: the model's fingerprint; the model is opened now unless its stamp is the index's.
+      fingerprint: the model's `Fingerprint`.
     """
 
     def __init__(self, path: str | os.PathLike, recorded: Fingerprint | None, folder: pathlib.Path):
         self.name = path
         self.stamp = model_stamp(model_place(path))
         self._opened = None
-        is_known = recorded is not None and self.stamp != "" and described(folder).get("stamp") == self.stamp
-        if is_known:
+        self._has_recorded_stamp = (
+            recorded is not None and self.stamp != "" and described(folder).get("stamp") == self.stamp
+        )
+        if self._has_recorded_stamp:
             self.fingerprint = recorded
         else:
             self.fingerprint = take_fingerprint(self.opened)
 
     @property
     def is_open(self) -> bool:
-        """Whether the model was needed."""
+        """Whether the model was opened, because its fingerprint or its vectors were needed."""
         return self._opened is not None
 
     @property
     def opened(self):
-        """The model's `Embedder`."""
+        """The model's `Embedder`. Raises `UserError` for a model with the index's stamp and other vectors."""
         if self._opened is None:
             self._opened = models.open_model(self.name)
-            if "fingerprint" in self.__dict__:  # taken from the index, because of the stamp
+            if self._has_recorded_stamp:
                 self.fingerprint.check(take_fingerprint(self._opened), "The index")
         return self._opened
 
@@ -61,22 +64,14 @@ class KnownModel:
 
 
 def known_model(model: str, folder: pathlib.Path) -> KnownModel:
-    """Returns the encoders of a model that the index in a folder goes on with; for a new index the quickest.
+    """Returns the model with the encoders that made the index in a folder, or else with its quickest encoders.
 
-    Raises `UserError` as `open_model`.
+    `model`: a workdir, an export or another place, as `open_model` takes it. Raises `UserError` as `open_model`.
     """
     recorded = model_of(folder)
-    path = quickest(model)
+    fastest = quickest(model)
     if recorded is not None:
-        for candidate in _encoders(model):
-            if encoder_of(model_place(candidate)) == recorded.encoder:
-                path = candidate
-                break
-    return KnownModel(path, recorded, folder)
-
-
-def _encoders(model: str) -> Iterator[str | os.PathLike]:
-    """Yields the folders of a model's encoders, the quickest first."""
-    yield quickest(model)
-    yield export_of(model)
-    yield model
+        for path in (fastest, export_of(model), model):
+            if encoder_of(model_place(path)) == recorded.encoder:
+                return KnownModel(path, recorded, folder)
+    return KnownModel(fastest, recorded, folder)

@@ -27,20 +27,25 @@ CHANGED = 0.1  # share of an index that may change before its noise level is dro
 
 @dataclasses.dataclass
 class NoiseLevel:
-    """For an index of `count` items: way -> the value that most strings that mean nothing stay below."""
+    """The values that an index gives to its best items for strings that mean nothing.
+
+    Attributes:
+      count: the number of items when it was measured.
+      levels: {way of ranking: the value that most of these strings stay below}.
+    """
 
     count: int
     levels: dict[str, float]
 
     def nothing_fits(self, ranked: Ranked) -> bool:
-        """Whether no way finds more for a question than noise does."""
+        """Whether the best values of a question stay below the level in every way, and no item is exactly it."""
         if len(ranked.rows) and int(ranked.rows[0]) in ranked.exact_rows:
             return False
         return all(value <= self.levels.get(way, 0.0) for way, value in best_values(ranked).items())
 
 
 def best_values(ranked: Ranked) -> dict[str, float]:
-    """Returns {way: the best value in its list}, for each way that found anything."""
+    """Returns {way: the best cosine or share in its list}, for each way that found anything."""
     best = {}
     for way, entries in ranked.lists.items():
         if entries:
@@ -49,15 +54,15 @@ def best_values(ranked: Ranked) -> dict[str, float]:
 
 
 def measure_noise(index, embedder) -> NoiseLevel:
-    """Returns the noise level of an index: for each way of ranking a quantile of the best values of senseless strings.
+    """Returns the noise level of an index: for each way of ranking the quantile `SHARES` of the strings' best values.
 
-    The strings are captions of the index with their letters shuffled, or the probes', if it has no captions.
+    The strings are captions of the index with their letters in disorder; without captions, texts of `fingerprint`.
     """
     captions = itertools.chain.from_iterable(item.captions for item in index.table)
     texts = [text for _, text in itertools.islice(captions, MOST_CAPTIONS)]
-    noise = noise_like(texts or PROBES[:-1], STRINGS)  # the last probe is empty
-    values_by_way: dict[str, list[float]] = collections.defaultdict(list)
-    for ranked in _ask(index, embedder, noise):
+    strings = noise_like(texts or PROBES[:-1], STRINGS)  # the last probe is empty
+    values_by_way = collections.defaultdict(list)
+    for ranked in _ask(index, embedder, strings):
         for way, value in best_values(ranked).items():
             values_by_way[way].append(value)
     levels = {}
@@ -68,14 +73,17 @@ def measure_noise(index, embedder) -> NoiseLevel:
 
 
 def _ask(index, embedder, texts: Sequence[str]) -> list[Ranked]:
-    """Returns the results of an index for each of the sentences."""
+    """Returns the ranked items of an index for each of the texts, by all ways together."""
     vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
-    captions = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
-    return ranking.rank_all(index, texts, vectors, captions)
+    caption_vectors = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
+    return ranking.rank_all(index, texts, vectors, caption_vectors)
 
 
 def noise_like(texts: Sequence[str], count: int) -> list[str]:
-    """Returns `count` strings that mean nothing: texts with their own letters in disorder, spaces where they were."""
+    """Returns `count` strings that mean nothing: drawn texts with their letters in disorder, spaces in their places.
+
+    The same texts give the same strings.
+    """
     random = np.random.default_rng(0)
     strings = []
     for number in random.integers(len(texts), size=count):
@@ -87,9 +95,13 @@ def noise_like(texts: Sequence[str], count: int) -> list[str]:
 
 
 def from_meta(values: Mapping, count: int) -> NoiseLevel | None:
-    """Returns the noise level that an index keeps as {"count", "levels"}; None if it had another number of items then.
+    """Returns the noise level that an index stored, or None if the index has over a tenth more or fewer items now.
 
-    Raises `UserError` if it is damaged.
+    Args:
+      values: {"count": items, "levels": {way: value}}.
+      count: the number of items now.
+
+    Raises `UserError` for damaged values.
     """
     try:
         level = NoiseLevel(int(values["count"]), {way: float(value) for way, value in values["levels"].items()})

@@ -12,26 +12,33 @@ _OF_PROGRAMS = ("@eaDir", "__MACOSX", "System Volume Information", "$RECYCLE.BIN
 
 
 def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[pathlib.Path], dict[str, list]]:
-    """Returns the picture files in and below a folder, sorted, and {why others are not taken: paths}.
+    """Returns the sorted picture files in a folder and below it, and the other files as {reason: paths}.
 
-    Hidden files are not taken, nor the files of programs, for example thumbnails in "@eaDir".
+    Pictures that are hidden, or that programs made (thumbnails in "@eaDir"), are among the other files. Other files
+    that are hidden are passed over. Example of the other files: {"file that is not a picture (.txt)": [a/b.txt]}.
 
     Args:
-      folder: a folder of this machine or a store.
-      more: endings of further files to return, without the point.
+      folder: a folder of this machine or in a store.
+      more: endings of further files that are returned like pictures, in small letters without the point.
     """
     files = []
-    others = {}  # reason -> paths
+    left_out = {}  # reason -> paths
     for path in sorted(folder.rglob("*")):
-        parts = str(path.relative_to(folder)).split("/")
+        names = str(path.relative_to(folder)).split("/")
+        is_hidden = any(name.startswith(".") or name in _OF_PROGRAMS for name in names)
         is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)
-        is_hidden = any(part.startswith(".") or part in _OF_PROGRAMS for part in parts)
         if is_wanted and not is_hidden:
             files.append(path)
-        elif isinstance(path, pathlib.Path) and path.is_symlink() and path.is_dir() and not is_hidden:
-            others.setdefault("link to a folder, which is not followed: name its target", []).append(path)
-        elif is_wanted and path.is_file():
-            others.setdefault("picture that is hidden, or in a folder of a program", []).append(path)
-        elif not is_wanted and not is_hidden and path.is_file():
-            others.setdefault(f"file that is not a picture ({path.suffix or 'no ending'})", []).append(path)
-    return files, others
+            continue
+        reason = ""
+        if is_wanted and path.is_file():
+            reason = "picture that is hidden, or in a folder of a program"
+        elif is_wanted or is_hidden:
+            continue
+        elif isinstance(path, pathlib.Path) and path.is_symlink() and path.is_dir():  # stores have no links
+            reason = "link to a folder, which is not followed: name its target"
+        elif path.is_file():
+            reason = f"file that is not a picture ({path.suffix or 'no ending'})"
+        if reason:
+            left_out.setdefault(reason, []).append(path)
+    return files, left_out

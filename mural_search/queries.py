@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
-MOST_LACKING = 8  # words that shall not be found; each is looked up
+MOST_UNWANTED = 8  # words that shall not be found; each is looked up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Query:
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:
-    """Raises `UserError` for no query, an empty or very long one, a missing image or `top` below 1."""
+    """Raises `UserError` for no queries, an empty or very long query, an image that cannot be used, `top` below 1."""
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
@@ -57,11 +58,12 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         if len(query.text) > LONGEST_SENTENCE:
             length = len(query.text)
             raise CannotBeAsked(f"The sentence has {length:,} characters; at most {LONGEST_SENTENCE:,} are read.")
-        sentence, lacking = words.split(query.text)
+        sentence, unwanted_words = words.split(query.text)
         if not query.image and not sentence.strip():
             raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
-        if len(set(lacking)) > MOST_LACKING:
-            raise CannotBeAsked(f"The sentence has {len(set(lacking))} -words; at most {MOST_LACKING} are read.")
+        count = len(set(unwanted_words))
+        if count > MOST_UNWANTED:
+            raise CannotBeAsked(f"The sentence has {count} -words; at most {MOST_UNWANTED} are read.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
 
@@ -79,7 +81,7 @@ def _check_image(name: str) -> None:
 
 
 def check_filters(index, filters: Sequence[Filter]) -> None:
-    """Raises `UserError` for filters that no item passes, and names the fields or values of the index."""
+    """Raises `UserError` for filters that no item passes; the message names the fields or values of the index."""
     if not filters or len(index.rows(filters)):
         return
     facets = index.facets()
@@ -93,7 +95,7 @@ def check_filters(index, filters: Sequence[Filter]) -> None:
 
 
 def _values_in_words(facet: Mapping) -> str:
-    """Returns the values of a field, as `ItemTable.facets` gives them, in words."""
+    """Returns the values of a field for a message: "5 to 90", "red, blue" or "of many values"."""
     if "least" in facet:
         return f"{facet['least']} to {facet['most']}"
     return ", ".join(facet.get("values", ())) or "of many values"
@@ -126,15 +128,15 @@ WHY = {EXACT: "exact", WORDS: "words", TEXTS: "meaning", PICTURES: "picture"}
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """One result.
+    """An item that answers a query.
 
     Attributes:
       rank: from 1.
-      score: the cosine of the picture (in an index of texts, of the text). Ranked by texts only, the cosine of the
-        closest caption; ranked by words only, the share of the question.
+      score: the cosine of the picture (in an index of texts, of the text). Ranked only by texts, the cosine of the
+        closest caption; ranked only by words, the share of the question in (0, 1].
       name, row: the item's name and its row in the index.
       right: whether it is a right answer.
-      found_by: see `Ranked.found_by`; {} where only pictures are compared.
+      found_by: {way: rank in it}, see `Ranked.found_by`; {} where only pictures are compared.
       alike: number of further pictures that look the same and have the same captions.
     """
 
@@ -171,15 +173,16 @@ class Result:
 
     @property
     def first_right(self) -> int | None:
-        """Rank of the first right answer among the hits."""
-        return next((hit.rank for hit in self.hits if hit.right), None)
+        """The rank of the first right answer among the hits; None without a right answer."""
+        right_ranks = [hit.rank for hit in self.hits if hit.right]
+        return min(right_ranks, default=None)
 
 
 SORTED = 40  # hits that are sorted by a field; farther hits fit too badly
 
 
 class Page(NamedTuple):
-    """Which hits to return: `top` hits after the best `offset`, in the order of `sort`, see `search`."""
+    """The hits to return: `top` hits after the best `offset`, in the order of `sort`, see `search`."""
 
     top: int = 10
     offset: int = 0
@@ -204,8 +207,8 @@ def search(
     """Returns the result of each query, with the best `top` items; `embedder` must be the model that made the index.
 
     Args:
+      filters: the conditions that all hits meet.
       rank: one of `ranking.RANKS`, "all" by default. "words" does not run the model. Images are compared with pictures.
-      filters: see `Index.search`.
       offset: how many of the best items are left out.
       sort: a field with numbers or dates, by which the best `SORTED` items are sorted; with "-" before it the largest
         first.
@@ -217,27 +220,24 @@ def search(
     page = Page(top, offset, sort)
     if rank in (TEXTS, WORDS) and any(query.image for query in queries):
         raise CannotBeAsked(f"rank={rank} is for sentences; an image is compared with pictures.")
-    results: dict[int, Result] = {}
-    for is_image, way in ((False, rank), (True, PICTURES)):
-        group = {number: query for number, query in enumerate(queries) if bool(query.image) == is_image}
-        if group:
-            answers = _search(index, embedder, list(group.values()), page, filters, way)
-            results.update(zip(group, answers))
-    return [results[number] for number in range(len(queries))]
-
-
-def _search(
-    index, embedder: Embedder, queries: Sequence[Query], page: Page, filters: Sequence[Filter], rank: str
-) -> list[Result]:
-    """Does the work of `search` for queries that are all sentences or all images."""
-    vectors, captions = encode(index, embedder, queries, rank)
-    return find(index, vectors, queries, page, filters, captions=captions, rank=rank)
+    result_of = {}  # number of the query -> its result
+    for is_image, rank_of_group in ((False, rank), (True, PICTURES)):
+        numbers = [number for number, query in enumerate(queries) if bool(query.image) == is_image]
+        if numbers:
+            group = [queries[number] for number in numbers]
+            vectors, captions = encode(index, embedder, group, rank_of_group)
+            results = find(index, vectors, group, page, filters, captions=captions, rank=rank_of_group)
+            result_of.update(zip(numbers, results))
+    return [result_of[number] for number in range(len(queries))]
 
 
 def encode(
     index, embedder: Embedder, queries: Sequence[Query], rank: str
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Returns the vectors [Q, D] to compare with pictures and with captions; None where `find` does not need them."""
+    """Returns the vectors of queries, all sentences or all images, to compare with pictures and with captions.
+
+    Both are float32 [Q, D], or None where `find` does not need them for this `rank`.
+    """
     vectors = None
     if ranking.needs_vectors(index, rank):
         vectors = encode_queries(embedder, queries)
@@ -258,10 +258,13 @@ def find(
     rank: str = PICTURES,
     fold: bool = True,
 ) -> list[Result]:
-    """Returns the results of queries, all sentences or all images, by their vectors [Q, D].
+    """Returns the results of queries, all sentences or all images, by their vectors.
 
-    `captions`: the sentences' vectors to compare with captions, see `Captions.encode_questions`. `fold`: whether only
-    one of several pictures that look the same is shown; only one picture of a product is shown in any case.
+    Args:
+      vectors, captions: float32 [Q, D], as `encode` returns them for `rank`.
+      page: the hits to return.
+      filters, rank: see `search`.
+      fold: whether pictures that look the same are one hit; the pictures of a product always are.
     """
     texts = ["" if query.image else query.text for query in queries]
     ranked = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, page.offset + page.top), filters, rank)
@@ -273,18 +276,16 @@ def find(
             groups = _sorted(index, groups[:SORTED], page.sort)
         vector = None if vectors is None else vectors[number]
         hits = []
-        for position, (row, *alike) in page.cut(groups):
-            found_by = {}
-            if rank != PICTURES:
-                found_by = answer.found_by(row)
+        for position, group in page.cut(groups):
+            row = group[0]  # the best
             hit = Hit(
                 rank=position,
                 score=_score(index, answer, vector, rank, row),
                 name=index.items[row],
                 row=row,
-                right=bool(query.right) and any(index.items[other] in query.right for other in (row, *alike)),
-                found_by=found_by,
-                alike=len(alike),
+                right=bool(query.right) and any(index.items[member] in query.right for member in group),
+                found_by={} if rank == PICTURES else answer.found_by(row),
+                alike=len(group) - 1,
             )
             hits.append(hit)
         nothing_fits = is_judged and _nothing_fits(index, texts[number], answer)
@@ -299,18 +300,14 @@ def _asks_whole_index(texts: Sequence[str], page: Page, filters: Sequence[Filter
     """
     if filters or page.sort or not all(texts):
         return False
-    for text in texts:
-        _, unwanted_words = words.split(text)
-        if unwanted_words:
-            return False
-    return True
+    return not any(unwanted_words for _, unwanted_words in map(words.split, texts))
 
 
 def _score(index, answer: Ranked, vector: np.ndarray | None, rank: str, row: int) -> float:
-    """Returns the score of a row, see `Hit`; `vector`: the query's, [D], None where `rank` needs none."""
+    """Returns the score of a row, see `Hit`; `vector`: the query's, float32 [D], None where `rank` needs no vector."""
     if vector is None:
-        _, share = answer.lists[rank].get(row, (0, 1.0))  # an exact row may be missing in the list
-        return share
+        _, cosine_or_share = answer.lists[rank].get(row, (0, 1.0))  # an exact row may be missing in the list
+        return cosine_or_share
     by_pictures = answer.lists.get(PICTURES, {})  # an index of texts has no pictures
     if row in by_pictures:
         _, cosine = by_pictures[row]
@@ -319,66 +316,59 @@ def _score(index, answer: Ranked, vector: np.ndarray | None, rank: str, row: int
 
 
 def _nothing_fits(index, text: str, answer: Ranked) -> bool:
-    """Whether nothing fits a sentence, by the noise level and the words of the best item."""
+    """Whether nothing fits a sentence: its answers are within the noise, and the best item lacks its words."""
     if not index.noise.nothing_fits(answer):
         return False
-    # An answer whose caption, name or value has the sentence's words fits.
     return not len(answer.rows) or int(answer.rows[0]) not in index.table.with_words(text)
 
 
 def browse(index, page: Page, filters: Sequence[Filter] = ()) -> Result:
-    """Returns a page of all products that pass the filters, in their order or sorted by a field, see `search`."""
+    """Returns a page of all products that pass the filters, in the index's order or sorted by a field; scores are 0."""
     rows = index.rows(filters)
     if rows is None:
         rows = np.arange(len(index))
-    groups = _single(rows)
+    first_rows = rows
     if index.product:
-        by_product: dict[int, list[int]] = {}
-        for row, first_row in zip(rows.tolist(), index.first_rows[rows].tolist()):
-            by_product.setdefault(first_row, []).append(row)
-        groups = list(by_product.values())
+        first_rows = index.first_rows[rows]
+    rows_of_product = {}  # first row of a product -> its rows
+    for row, first_row in zip(rows.tolist(), first_rows.tolist()):
+        rows_of_product.setdefault(first_row, []).append(row)
+    groups = list(rows_of_product.values())
     if page.sort:
         groups = _sorted(index, groups, page.sort)
     hits = []
-    for position, (row, *alike) in page.cut(groups):
-        hits.append(Hit(position, 0.0, index.items[row], row, alike=len(alike)))
+    for position, (row, *further_rows) in page.cut(groups):
+        hits.append(Hit(position, 0.0, index.items[row], row, alike=len(further_rows)))
     return Result(Query(), tuple(hits), total=len(groups))
 
 
-def _single(rows: np.ndarray) -> list[list[int]]:
-    """Returns a group of its own for each row."""
-    return [[row] for row in rows.tolist()]
-
-
 def _folded(index, rows: np.ndarray, fold: bool) -> list[list[int]]:
-    """Returns rows, best first, in groups: rows of one product, or that look the same and have the same captions.
+    """Returns rows, best first, in groups, each at the place of its first row.
 
-    `fold`: whether rows that look the same are a group.
+    The rows of a product are a group. With `fold` so are other rows that look the same and have the same captions.
     """
     if index.kind != IMAGES or len(rows) < 2:
-        return _single(rows)
+        return [[row] for row in rows.tolist()]
+    firsts = list(range(len(rows)))
     if fold:
         firsts = _first_alike(index.vectors_of(rows))
-    else:
-        firsts = list(range(len(rows)))
-    groups: dict[int, list[int]] = {}  # position of the first row -> rows
+    groups = {}  # position of the first row -> rows
     product_of = index.table.products(rows.tolist(), index.product)
-    products: dict[str, int] = {}
+    first_of_product = {}  # product -> position of its first row
     for position, row in enumerate(rows.tolist()):
         first = firsts[position]
         if row in product_of:
-            first = products.setdefault(product_of[row], position)
+            first = first_of_product.setdefault(product_of[row], position)
         elif first < position and index.describe(row).captions != index.describe(int(rows[first])).captions:
             first = position
-        if first in groups:
-            groups[first].append(row)
-        else:
-            groups[position] = [row]
+        if first not in groups:  # a new group, also where the first row that looks the same is in its product's group
+            first = position
+        groups.setdefault(first, []).append(row)
     return list(groups.values())
 
 
 def _first_alike(vectors: np.ndarray) -> list[int]:
-    """Returns for each of the vectors, [N, D], the number of the first vector that looks the same, perhaps itself."""
+    """Returns for each of the vectors, [N, D], the number of the first vector that looks the same, perhaps its own."""
     firsts = []
     for begin in range(0, len(vectors), COMPARED):
         block = vectors[begin : begin + COMPARED]
@@ -395,7 +385,7 @@ ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies be
 
 
 def check_sort(index, sort: str) -> None:
-    """Raises `CannotBeAsked` for a field without numbers or dates; "" passes."""
+    """Raises `CannotBeAsked` for a field without numbers or dates; `sort`: a field, "-" and a field, or "" (passes)."""
     if not sort:
         return
     name = sort.removeprefix("-")
@@ -405,9 +395,9 @@ def check_sort(index, sort: str) -> None:
 
 
 def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
-    """Returns groups ordered by a field of their first rows; groups without a number or date come last."""
+    """Returns groups of rows ordered by a field of their first rows, see `search`; rows without a number come last."""
     check_sort(index, sort)
-    rows, values = index.table.amounts(sort.removeprefix("-"))
-    amounts = dict(zip(rows.tolist(), values.tolist()))
-    sign = -1 if sort.startswith("-") else 1
-    return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))
+    rows, amounts = index.table.amounts(sort.removeprefix("-"))
+    sign = -1.0 if sort.startswith("-") else 1.0
+    sort_key = dict(zip(rows.tolist(), (sign * amounts).tolist()))
+    return sorted(groups, key=lambda group: sort_key.get(group[0], math.inf))

@@ -94,14 +94,17 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Each language's mean vector less the overall mean, float32 [L, D], and the row of each caption, int32 [T]."""
+        """(Each language's mean vector less the mean of all, float32 [L, D], each caption's row in it, int32 [T]).
+
+        A language with few captions differs less: `FEW` captions count half.
+        """
         overall = self._mean(np.arange(len(self.vectors)))
         means = np.zeros((len(self.numbers), len(overall)), np.float32)
-        groups = np.zeros(len(self.vectors), np.int32)
-        for group, numbers in enumerate(self.numbers.values()):
-            groups[numbers] = group
-            means[group] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
-        return means, groups
+        language_rows = np.zeros(len(self.vectors), np.int32)
+        for language_row, numbers in enumerate(self.numbers.values()):
+            language_rows[numbers] = language_row
+            means[language_row] = (self._mean(numbers) - overall) * len(numbers) / (len(numbers) + FEW)
+        return means, language_rows
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the mean vector of a sample of captions, float32 [D]."""
@@ -109,11 +112,11 @@ class Captions:
 
     @functools.cached_property
     def unit(self) -> float:
-        """How much the values of captions for each other differ, see `_unit`."""
+        """The standard deviation of captions' values, see `search`, when captions are the questions; see `_unit`."""
         sample = spread(np.arange(len(self.vectors)), SAMPLE)
         vectors = vectors_at(self.vectors, sample)
-        means, groups = self.means
-        return _unit(vectors, vectors - means[groups[sample]])
+        means, language_rows = self.means
+        return _unit(vectors, vectors - means[language_rows[sample]])
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
@@ -139,21 +142,25 @@ class Captions:
     def search(
         self, vectors: np.ndarray, count: int, allowed: np.ndarray | None = None, hidden: Collection[str] = ()
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns (rows, values) for each vector: int64 [K], items by their best captions, best first; float32 [K].
+        """Returns for each vector (rows, int64 [K], values, float32 [K]): items by their best captions, best first.
 
         A value is the cosine with the caption, less the product with its language's row of `means`.
 
-        `allowed`: bool [N], the rows that may be found; `hidden`: languages whose captions are not searched.
+        Args:
+          vectors: float32 [Q, D], of questions.
+          count: how many items per question.
+          allowed: bool [N], the rows that may be found; None for all.
+          hidden: languages whose captions are not searched.
         """
         excluded = np.zeros(len(self.rows), bool)
         if allowed is not None:
             excluded = ~allowed[self.rows]
         for language in hidden:
             excluded[self.numbers.get(language, [])] = True
-        together = max(1, VALUES // len(self.table))
+        block_size = max(1, VALUES // len(self.table))
         results = []
-        for begin in range(0, len(vectors), together):
-            block = vectors[begin : begin + together]
+        for begin in range(0, len(vectors), block_size):
+            block = vectors[begin : begin + block_size]
             for values in self._best_values(block, count, excluded):
                 rows = np.arange(len(values))
                 if count < len(values):
@@ -165,14 +172,14 @@ class Captions:
 
     def values(self, vector: np.ndarray, rows: np.ndarray, hidden: Collection[str] = ()) -> np.ndarray:
         """Returns the values of rows, int64 [K], for a vector [D], as `search` does; -inf where no caption counts."""
-        means, groups = self.means
+        means, language_rows = self.means
         first_numbers = np.searchsorted(self.rows, rows)  # a row's captions are adjacent
         end_numbers = np.searchsorted(self.rows, rows, side="right")
-        owners = np.repeat(np.arange(len(rows)), end_numbers - first_numbers)  # each caption's place in `rows`
-        no_numbers = owners[:0]  # `np.concatenate` needs an array where there are no rows
+        owners = np.repeat(np.arange(len(rows)), end_numbers - first_numbers)  # each caption's index in `rows`
+        no_numbers = np.zeros(0, np.int64)  # `np.concatenate` needs an array where there are no rows
         numbers = np.concatenate([no_numbers, *map(np.arange, first_numbers, end_numbers)])
         shifts = means @ vector
-        scores = vectors_at(self.vectors, numbers) @ vector - shifts[groups[numbers]]
+        scores = vectors_at(self.vectors, numbers) @ vector - shifts[language_rows[numbers]]
         for language in hidden:
             scores[np.isin(numbers, self.numbers.get(language, []))] = -np.inf
         best = np.full(len(rows), -np.inf, np.float32)
@@ -180,23 +187,26 @@ class Captions:
         return best
 
     def _best_values(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> np.ndarray:
-        """Returns the value of each row's best caption for each vector, [Q, N]; -inf where no caption counts.
+        """Returns the value of each row's best caption for each vector, float32 [Q, N]; -inf where no caption counts.
 
         For one vector, the values of rows that are not among the `count` best may be missing.
+
+        `excluded`: bool [T], the captions that do not count. Raises `UserError` for damaged vectors.
         """
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
-        means, groups = self.means
+        means, language_rows = self.means
         shifts = vectors @ means.T  # [Q, L]
         largest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6  # product with a vector of length 1
         blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
         if self.codes is not None and len(vectors) == 1:
-            blocks = [self.codes.candidates_of_items(vectors[0], count, self.rows, shifts[0, groups], excluded)]
+            caption_shifts = shifts[0, language_rows]
+            blocks = [self.codes.candidates_of_items(vectors[0], count, self.rows, caption_shifts, excluded)]
         for block in blocks:
             rows = self.rows[block]
             scores = vectors @ top_k.as_float32(self.vectors[block]).T  # [Q, B]
             if not (np.abs(scores) <= largest).all():  # one flipped bit would be first for every question
                 raise UserError("captions.npy is damaged: delete this file, it is made again.")
-            scores -= shifts[:, groups[block]]
+            scores -= shifts[:, language_rows[block]]
             scores[:, excluded[block]] = -np.inf
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are adjacent
             items = rows[firsts]
@@ -225,19 +235,17 @@ class Ranked:
     judged: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fused(self, weights: dict[str, float]) -> Ranked:
-        """Returns the same lists as one ranking, by weights; rows that are exactly the sentence come first."""
+        """Returns the same lists with `rows` in one ranking, by {way: weight}; exact rows come first."""
         every_row = self.exact_rows.union(*self.lists.values())
         rows = np.array(sorted(every_row), np.int64)
         scores = np.zeros(len(rows))
         for way, entries in self.lists.items():
             if entries:
-                columns = np.searchsorted(rows, np.array(list(entries), np.int64))
                 values = self._values(way, weights[way])
-                neutral = 0.0
+                scores_by_way = np.zeros(len(rows))
                 if way != WORDS:
-                    neutral = self._neutral(way, values)
-                scores_by_way = np.full(len(rows), neutral)
-                scores_by_way[columns] = values
+                    scores_by_way += self._neutral(way, values)
+                scores_by_way[np.searchsorted(rows, list(entries))] = values
                 scores += scores_by_way
         if self.exact_rows:
             is_exact = np.isin(rows, list(self.exact_rows))
@@ -245,35 +253,39 @@ class Ranked:
         return dataclasses.replace(self, rows=rows[np.lexsort((rows, -scores))])
 
     def _values(self, way: str, weight: float) -> np.ndarray:
-        """Returns the weighted values of a way's list in its order, float64 [K], from 0."""
+        """Returns the weighted values of a way's list in its order, float64 [K], at least 0."""
         values = np.array([value for _, value in self.lists[way].values()], np.float64)
         if way == WORDS:
             return weight * values**2  # a part of a word of another language ("sun" in sungura) tells little
         return weight * (values - values.min()) / self.units[way]
 
     def _neutral(self, way: str, values: np.ndarray) -> float:
-        """Returns the value of an item that a way cannot judge: the logarithm of the mean likelihood of the others.
+        """Returns the value of an item that a way cannot judge: the logarithm of the mean of exp(value) of the others.
 
-        Items that are not in the list count as nothing, which the few best outweigh.
+        `values`: of the way's list, float64 [K]; judged items that are not in the list count as exp(value) = 0.
         """
         best = values.max()
         count = max(self.judged.get(way, 0), len(values))
         return best + math.log(np.exp(values - best).sum() / count)
 
     def found_by(self, row: int) -> dict[str, int]:
-        """Returns {way: rank} of a row: the ways with it among their first ten, or else the way that ranks it best.
+        """Returns {way: rank} of a row: the ways with it among their first `SHOWN`, or else the way that ranks it best.
 
         A row that is exactly the sentence has "exact": 1 as well.
         """
         ranks = {way: entries[row][0] for way, entries in self.lists.items() if row in entries}
-        ranks = {way: rank for way, rank in ranks.items() if rank <= max(SHOWN, min(ranks.values()))}
+        last_rank = max(SHOWN, min(ranks.values(), default=SHOWN))
+        ranks = {way: rank for way, rank in ranks.items() if rank <= last_rank}
         if row in self.exact_rows:
             return {EXACT: 1, **ranks}
         return ranks
 
 
 def resolve(index, rank: str) -> str:
-    """Returns how to rank, everything by default. Raises `CannotBeAsked` for an unknown way, or one that is lacking."""
+    """Returns one of `RANKS`: `rank`, or "all" for "".
+
+    Raises `CannotBeAsked` for another text, or for a ranking by captions that the index lacks.
+    """
     if rank and rank not in RANKS:
         raise CannotBeAsked(f"rank={rank} is not known; known: {', '.join(RANKS)}.")
     if rank == TEXTS and index.captions is None and index.kind == IMAGES:
@@ -301,7 +313,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
 
 
 def needs_vectors(index, rank: str) -> bool:
-    """Whether a ranking needs the sentence's vector for pictures; an index of texts may use the texts'."""
+    """Whether a ranking needs the sentence's vector for pictures; an index of texts compares its texts with it, too."""
     return rank in (PICTURES, ALL) or (rank == TEXTS and index.captions is None)
 
 
@@ -331,17 +343,9 @@ def rank_all(
     if len(set(map(tuple, unwanted_words))) > 1:  # one by one, because each sentence excludes other rows
         ranked = []
         for number, sentence in enumerate(sentences):
-            ranked += rank_all(
-                index,
-                [sentence],
-                vectors=None if vectors is None else vectors[[number]],
-                captions=None if captions is None else captions[[number]],
-                count=count,
-                filters=filters,
-                rank=rank,
-                hidden=hidden,
-                weights=weights,
-            )
+            its_vector = None if vectors is None else vectors[[number]]
+            its_caption_vector = None if captions is None else captions[[number]]
+            ranked += rank_all(index, [sentence], its_vector, its_caption_vector, count, filters, rank, hidden, weights)
         return ranked
     ways = _ways(index, rank)
     rows = index.rows(filters, unwanted_words[0])
@@ -353,26 +357,24 @@ def rank_all(
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
     wanted = _Wanted(texts, vectors, captions, count, rows, allowed, hidden)
-    lists, exact = _search_ways(index, ways, wanted)
-    if rank == ALL:
-        weights = weights or index.weights
-        for number, lists_of_sentence in enumerate(lists):
-            caption_vector = None if captions is None else captions[number]
-            _complete_lists(index, lists_of_sentence, vectors[number], caption_vector, hidden)
-    else:
-        weights = {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    weights = weights or index.weights
+    if rank != ALL:
+        weights = {rank: 1.0}
     units = units_of(index)
     judged = _judged(index, allowed)
     ranked = []
-    for lists_of_sentence, exact_rows in zip(lists, exact):
-        unsorted = Ranked(np.zeros(0, np.int64), lists_of_sentence, exact_rows, units, judged)
+    for number, (lists, exact_rows) in enumerate(_search_ways(index, ways, wanted)):
+        if rank == ALL:
+            caption_vector = None if captions is None else captions[number]
+            lists = _completed(index, lists, vectors[number], caption_vector, hidden)
+        unsorted = Ranked(np.zeros(0, np.int64), lists, exact_rows, units, judged)
         ranked.append(unsorted.fused(weights))
     return ranked
 
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """What each way searches for, and among which rows.
+    """The sentences and vectors that each way searches for, and the rows that may be found.
 
     Attributes:
       texts: the sentences without their -words.
@@ -390,8 +392,8 @@ class _Wanted:
     hidden: Collection[str]
 
 
-def _search_ways(index, ways: Sequence[str], wanted: _Wanted) -> tuple[list[dict[str, Entries]], list[frozenset[int]]]:
-    """Returns for each sentence {way: its list}, and for each the rows that are exactly it, none without `WORDS`."""
+def _search_ways(index, ways: Sequence[str], wanted: _Wanted) -> Iterable[tuple[dict[str, Entries], frozenset[int]]]:
+    """Returns for each sentence ({way: its list}, the rows that are exactly the sentence, none without `WORDS`)."""
     lists: list[dict[str, Entries]] = [{} for _ in wanted.texts]
     exact = [frozenset()] * len(wanted.texts)
     search_words = functools.partial(_search_words, index.table, wanted)
@@ -404,11 +406,11 @@ def _search_ways(index, ways: Sequence[str], wanted: _Wanted) -> tuple[list[dict
             results = _search_vectors(index, way, wanted)
         for lists_of_sentence, (rows, values) in zip(lists, results):
             lists_of_sentence[way] = _entries(rows, values)
-    return lists, exact
+    return zip(lists, exact)
 
 
 def _search_vectors(index, way: str, wanted: _Wanted) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Returns for each sentence (rows, cosines), best first, of a way that compares vectors."""
+    """Returns for each sentence (rows, int64 [K], cosines [K]), best first, by a way that compares vectors."""
     if way == TEXTS and index.captions is not None:
         return index.captions.search(wanted.captions, wanted.count, wanted.allowed, wanted.hidden)
     if way == TEXTS and index.kind == IMAGES:  # an index of pictures without captions has no texts to compare with
@@ -428,7 +430,7 @@ def _ways(index, rank: str) -> tuple[str, ...]:
 
 
 def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
-    """Returns {way: number of items that have a picture, or a caption, among `allowed`, bool [N]}."""
+    """Returns {way: number of items that have a picture, or a caption}; `allowed`: bool [N], the rows to count."""
     if allowed is None:
         allowed = np.ones(len(index), bool)
     pictured = allowed.copy()
@@ -442,7 +444,7 @@ def _judged(index, allowed: np.ndarray | None) -> dict[str, int]:
 def _search_words(
     table: ItemTable, wanted: _Wanted
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[frozenset[int]]]:
-    """Returns for each sentence (rows, shares) of `ItemTable.by_words`, and for each the rows that are exactly it."""
+    """Returns (each sentence's rows and shares, see `ItemTable.by_words`, each sentence's rows that are exactly it)."""
     results = []
     exact = []
     for text in wanted.texts:
@@ -454,12 +456,13 @@ def _search_words(
     return results, exact
 
 
-def _complete_lists(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> None:
-    """Adds to the lists of cosines the rows that only other lists hold, with their values, behind all others.
+def _completed(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> dict[str, Entries]:
+    """Returns a sentence's lists; lists of cosines have the rows that only other lists hold, too, behind their own.
 
     `vector`, `caption_vector`: the sentence's, float32 [D], to compare with pictures and with captions.
     """
     all_rows = set(itertools.chain(*lists.values()))
+    completed = dict(lists)
     for way, entries in lists.items():
         rows = np.array(sorted(all_rows - entries.keys()), np.int64)
         if way == WORDS or not len(rows) or not entries:
@@ -471,19 +474,19 @@ def _complete_lists(index, lists: dict[str, Entries], vector, caption_vector, hi
             values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)  # zeros: no picture
         order = np.lexsort((rows, -values))
         order = order[np.isfinite(values[order])]
-        entries |= _entries(rows[order], values[order], start=len(entries) + 1)
+        completed[way] = entries | _entries(rows[order], values[order], start=len(entries) + 1)
+    return completed
 
 
 def units_of(index) -> dict[str, float]:
-    """Returns {way: how much cosines differ in an index}, which is measured once.
+    """Returns {way: standard deviation of its cosines in an index}, measured once per index and its captions.
 
     Pictures are compared with a few sentences, which the model's `Fingerprint` holds; captions, or texts, with each
     other.
     """
-    captions, units = getattr(index, "_units", (None, None))
-    if units is None or captions is not index.captions:
-        units = _measured_units(index)
-        index._units = index.captions, units
+    if index.measured_units is None or index.measured_units[0] is not index.captions:
+        index.measured_units = index.captions, _measured_units(index)
+    _, units = index.measured_units
     return units
 
 
@@ -515,15 +518,16 @@ def vectors_at(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Returns at most `count` of the numbers, evenly spread."""
+    """Returns at most `count` of the numbers, int64 [N], evenly spread; the first and the last are among them."""
     count = min(len(numbers), count)
     return numbers[np.linspace(0, len(numbers) - 1, count, dtype=np.int64)]
 
 
 def _unit(vectors: np.ndarray, others: np.ndarray | None = None) -> float:
-    """Returns the standard deviation of the products of vectors with others, except products with themselves.
+    """Returns the standard deviation of the products of vectors, [N, D], with others, [N, D], by default the same.
 
-    Few vectors say little about it, so their deviation is drawn to `USUAL`.
+    Products of a vector with the other vector in its row do not count. Few vectors say little, so their deviation is
+    drawn to `USUAL`.
     """
     if others is None:
         others = vectors

@@ -21,7 +21,7 @@ ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
 
 
 def to_lines(index, result: Result) -> list[str]:
-    """Returns the lines to print: the query, whether nothing fits, and each hit in a line."""
+    """Returns the lines to print for a query: its name, whether nothing fits, and a line per hit, best first."""
     heading = f"{result.query.name!r} in {len(index):,} {index.kind}:"
     if result.nothing_fits:
         heading += " Nothing fits; the closest:"
@@ -33,7 +33,10 @@ def to_lines(index, result: Result) -> list[str]:
 
 
 def _line(index, hit: Hit, language: str) -> str:
-    """Returns a hit in a line, with its caption in `language` if it has one, and the fields that the index shows."""
+    """Returns a hit as a line: rank, score, name, a caption, the fields that the index shows, and notes in brackets.
+
+    `language`: the caption's, if the item has such a caption.
+    """
     item = index.describe(hit.row)
     _, caption = item.caption(language)
     parts = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
@@ -51,41 +54,47 @@ def _line(index, hit: Hit, language: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
+    """Returns a text of at most `most` characters; a longer text ends in "…"."""
     if len(text) <= most:
         return text
     return f"{text[: most - 1]}…"
 
 
 def to_json(index, results: Sequence[Result]) -> str:
-    """Returns {"model", "kind", "count", "results": [{"query", "hits": [{"rank", "score", "row", "name", …}]}]}."""
-    result_values = []
+    """Returns the results of queries as JSON text.
+
+    It is {"model", "kind", "count", "results": [result, …]}; "count" is the number of items in the index. A result
+    is {"query", "first_right", "hits": [{"rank", "score", "row", "name", …}]}, and has "nothing_fits" if that is true.
+    """
+    json_results = []
     for result in results:
-        values = {"query": _present(dataclasses.asdict(result.query))}
+        json_result = {"query": _without_empty(dataclasses.asdict(result.query))}
         if result.nothing_fits:
-            values["nothing_fits"] = True
-        hits = [_hit_values(index.describe(hit.row), hit) for hit in result.hits]
-        result_values.append({**values, "first_right": result.first_right, "hits": hits})
-    values = {"model": str(index.model), "kind": index.kind, "count": len(index), "results": result_values}
+            json_result["nothing_fits"] = True
+        json_result["first_right"] = result.first_right
+        json_result["hits"] = [_json_hit(index.describe(hit.row), hit) for hit in result.hits]
+        json_results.append(json_result)
+    values = {"model": str(index.model), "kind": index.kind, "count": len(index), "results": json_results}
     return json.dumps(values, ensure_ascii=False, indent=2)
 
 
-def _hit_values(item: Item, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: {"rank", "score", "row", "name"} and the known values of its item."""
-    details = {
-        "path": item.path,
-        "language": item.language,
-        "captions": [list(caption) for caption in item.captions],
-        "offset": item.offset if item.offset >= 0 else "",
-        "fields": item.fields,
-        "found_by": hit.found_by,
-        "alike": hit.alike or "",
-        "right": hit.right or "",
-    }
-    return {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(details)}
+def _json_hit(item: Item, hit: Hit) -> dict[str, object]:
+    """Returns a hit as JSON values: {"rank", "score", "row", "name"}, and further values that it and its item have."""
+    json_hit = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name}
+    captions = [list(caption) for caption in item.captions]
+    json_hit |= _without_empty({"path": item.path, "language": item.language, "captions": captions})
+    if item.offset >= 0:
+        json_hit["offset"] = item.offset
+    json_hit |= _without_empty({"fields": item.fields, "found_by": hit.found_by})
+    if hit.alike:
+        json_hit["alike"] = hit.alike
+    if hit.right:
+        json_hit["right"] = True
+    return json_hit
 
 
-def _present(values: dict) -> dict:
-    """Returns the values that are not empty; 0 and False stay."""
+def _without_empty(values: dict) -> dict:
+    """Returns the values that are not an empty text, list, tuple or dictionary; 0 and False stay."""
     return {key: value for key, value in values.items() if value not in ("", [], (), {})}
 
 
@@ -93,8 +102,9 @@ class Card(NamedTuple):
     """A hit as pages show it.
 
     Attributes:
-      language, caption: a caption and its language, "" without a caption.
-      fields: the fields that the card shows; an item may have more.
+      language: the caption's language, "" without a caption.
+      caption: the caption to show, "" without a caption.
+      fields: {name: value} of the fields that the card shows; the item may have more.
     """
 
     hit: Hit
@@ -105,12 +115,15 @@ class Card(NamedTuple):
 
     @property
     def further_fields(self) -> dict[str, str]:
-        """The fields that the card does not show."""
+        """{name: value} of the item's fields that the card does not show."""
         return {name: value for name, value in self.item.fields.items() if name not in self.fields}
 
 
 def card_of(index, hit: Hit, item: Item, language: str) -> Card:
-    """Returns the card of a hit, with the item's caption in `language` if it has one; a text is its own caption."""
+    """Returns the card of a hit in an index; `item` is the hit's.
+
+    Its caption is in `language`, if the item has such a caption; in an index of texts it is the text itself.
+    """
     if index.kind == TEXTS:
         language = item.language
         caption = item.name

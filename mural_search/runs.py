@@ -34,20 +34,24 @@ def index(
     kind: str = "",
     split: str = "",
 ) -> Index:
-    """Makes the index `output`, or brings it up to date with its sources; prints the result.
+    """Makes the index `output`, or brings it up to date with its sources; prints the result, and returns the index.
 
     Args:
-      names, kind, split, prune, fields: see `Index.build`; or the one folder that `embed` made.
+      names: the sources, see `Index.build`, or the only folder that `embed` made; without names the index's own.
+      output: the index's folder, here or in a store.
       model: a workdir or an export; by default the model that made the index, or the vectors.
+      prune, fields, kind, split: see `Index.build`.
+
+    Raises `UserError` for sources, a folder or a model that cannot be used.
     """
-    from mural_search import changes, collect, embed
+    from mural_search import changes, embed
     from mural_search.made_index import measure_noise, report
 
     with local_folder(output) as folder:
+        recorded = {}
         if names:
             changes.check_free(folder)
-        recorded = {}
-        if not names:
+        else:
             recorded = described(folder)
             changes.check_not_of_catalogue(folder, recorded)
             names = recorded.get("sources", [])
@@ -61,23 +65,37 @@ def index(
         else:
             if recorded:
                 model = model or recorded["model"]["path"]
-            if not model:
-                raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
-            kind = kind or recorded.get("kind", "")
-            split = split or recorded.get("split", "")
-            collect.list_files(kind or IMAGES, names, split)  # raises for wrong sources, before the model is loaded
-            embedder = open_model(model, made_states=True)
-            made = Index.build(
-                folder, embedder, names, prune=prune, kind=kind, split=split, fields=fields, progress=True
-            )
+            settings = {"kind": kind or recorded.get("kind", ""), "split": split or recorded.get("split", "")}
+            made, embedder = _index_sources(names, folder, model, prune, fields, settings)
         report(made, display_name(folder))
         if made.kind == IMAGES and made.captions is not None and made.noise is None:
             measure_noise(made, folder, embedder)
     return made
 
 
+def _index_sources(
+    names: Sequence[str], folder, model: str, prune: bool, fields: Sequence[str] | None, settings: dict[str, str]
+):
+    """Makes or updates an index of sources by a model; returns (index, its `Embedder`); see `index`.
+
+    `settings`: {"kind": "images" or "texts", "split": name}, "" where the index decides.
+    """
+    from mural_search import collect
+
+    if not model:
+        raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
+    # Raises for wrong sources, before the model is loaded.
+    collect.list_files(settings["kind"] or IMAGES, names, settings["split"])
+    embedder = open_model(model, made_states=True)
+    made = Index.build(folder, embedder, names, prune=prune, fields=fields, progress=True, **settings)
+    return made, embedder
+
+
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
-    """Makes an index of a folder that `embed` made; returns (index, its model); without `model` it is loaded later."""
+    """Makes or updates an index of a folder that `embed` made; returns (index, its `Embedder`); see `index`.
+
+    Without `model` captions get no vectors, and the `Embedder` is loaded when it is used.
+    """
     from mural_search import embed
 
     fingerprint, settings, items = embed.read(embeddings)
@@ -86,15 +104,15 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
         embedder = open_model(quickest(model))
         fingerprint.check(take_fingerprint(embedder), f"The folder {embeddings}")
     made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
-    if not model and made.captions is None and len(made.table.caption_ids):
+    if embedder is not None:
+        return made, embedder
+    if made.captions is None and len(made.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    if embedder is None:
-        embedder = LazyModel(made, by_pictures=False)  # only texts ask it, see `made_index.measure_noise`
-    return made, embedder
+    return made, LazyModel(made, by_pictures=False)  # only texts ask it, see `made_index.measure_noise`
 
 
 class LazyModel:
-    """The model of an index, which is loaded at its first use."""
+    """The `Embedder` of an index's model, which `model_of` loads at its first use; see there for the arguments."""
 
     def __init__(self, made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
         self._load = functools.cache(lambda: model_of(made, model, by_pictures=by_pictures, few=few))
@@ -104,10 +122,16 @@ class LazyModel:
 
 
 def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
-    """Loads `model`, by default the model that made the index; raises `UserError` if it is not there or another model.
+    """Loads a model to ask an index with, and returns its `Embedder`.
 
-    `by_pictures`: see `Index.check_model`. `few`: it will be asked a few times, so that TensorFlow's rewriting of its
-    graph would take longer than it saves.
+    Args:
+      made: the index.
+      model: a workdir or an export; by default the model that made the index, at its recorded path.
+      by_pictures: whether questions may be pictures.
+      few: whether it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it
+        saves.
+
+    Raises `UserError` for a model that is not there, or that did not make the index.
     """
     model = model or made.model.path
     if not model or not model_place(model).is_dir():
@@ -116,17 +140,17 @@ def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = Fal
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
 
-    def check(embedder) -> None:
+    def prepare(embedder) -> None:
         tensorflow = sys.modules.get("tensorflow")  # LiteRT's encoders do without
         if few and tensorflow:
             tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         made.check_model(embedder, by_pictures)
 
-    return open_to_ask(model, check)
+    return open_to_ask(model, prepare)
 
 
 def check_outputs(html: str = "", json: str = "") -> None:
-    """Raises `UserError` for a file in a folder that is not there."""
+    """Raises `UserError` for a file to write in a folder that is not there; "" and "-" pass."""
     for flag, file in {"html": html, "json": json}.items():
         parent = as_path(file).parent
         if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
@@ -138,46 +162,59 @@ FEW = 8  # queries for which a model is not made quick first
 
 
 def recall_lines(judged: Sequence[Result]) -> list[str]:
-    """Returns a line for each language of queries with right answers, and a line for all: how many were found."""
-    groups: dict[str, list[Result]] = collections.defaultdict(list)
+    """Returns a line per language of queries with right answers, and a line for all: how many were found.
+
+    `judged`: the results of these queries. Example: "sw           right first 3, among the 10 shown 5 of 6 queries".
+    """
+    results_of = collections.defaultdict(list)  # language -> results
     for result in sorted(judged, key=lambda result: result.query.language):
-        groups[result.query.language].append(result)
-    if len(groups) > 1:
-        groups["all"] = list(judged)
+        results_of[result.query.language].append(result)
+    if len(results_of) > 1:
+        results_of["all"] = list(judged)
     lines = []
-    for language, results in groups.items():
-        first = sum(result.first_right == 1 for result in results)
-        shown = sum(result.first_right is not None for result in results)
-        most = max(len(result.hits) for result in results)
+    for language, results in results_of.items():
+        first_count = sum(result.first_right == 1 for result in results)
+        shown_count = sum(result.first_right is not None for result in results)
+        most_hits = max(len(result.hits) for result in results)
         lines.append(
-            f"{language or 'no language':12} right first {first:,}, among the {most} shown {shown:,} "
+            f"{language or 'no language':12} right first {first_count:,}, among the {most_hits} shown {shown_count:,} "
             f"of {len(results):,} queries"
         )
     return lines
 
 
 def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
-    """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
-    notes = sys.stderr if json == "-" else sys.stdout
-    judged = [result for result in results if result.query.right]
-    lines = []
-    for result in results:
-        if len(judged) <= MANY or not result.query.right:
-            lines += to_lines(opened, result)
-    if len(judged) > MANY:
-        lines += recall_lines(judged)
+    """Prints the results of queries to an index, and writes them into files.
+
+    Args:
+      html: a page to write; "" for no page.
+      json: a file to write; "" for no file; "-" prints JSON in place of lines.
+    """
     if json == "-":
         print(to_json(opened, results))
     else:
-        print("\n".join(lines))
+        print("\n".join(_lines(opened, results)))
     if json not in ("", "-"):
         write_whole(json, to_json(opened, results) + "\n")
-        print(f"Written: {json}", file=notes)
+        print(f"Written: {json}")
     if html:
         from mural_search.gallery import write_gallery  # only where a page is made: Pillow comes with it
 
         write_gallery(html, opened, results)
-        print(f"Written: {html}", file=notes)
+        print(f"Written: {html}", file=sys.stderr if json == "-" else sys.stdout)
+
+
+def _lines(opened: Index, results: Sequence[Result]) -> list[str]:
+    """Returns the lines to print for results; for many with right answers only how many of these were found."""
+    judged = [result for result in results if result.query.right]
+    are_many = len(judged) > MANY
+    lines = []
+    for result in results:
+        if not (are_many and result.query.right):
+            lines += to_lines(opened, result)
+    if are_many:
+        lines += recall_lines(judged)
+    return lines
 
 
 def query(
@@ -190,13 +227,16 @@ def query(
     weights: Sequence[str] = (),
     **options,
 ) -> list[Result]:
-    """Asks an index and shows the answers.
+    """Asks an index, shows the answers, and returns them.
 
     Args:
+      index_folder: the index's folder, here or in a store.
       model: workdir or export; by default the index's, at its recorded path. Ranking by words needs no model.
       html, json: see `show`.
       weights: texts such as "pictures=4", see `ranking.parse_weights`.
       options: top, filters, rank, offset and sort, see `queries.search`.
+
+    Raises `UserError` for queries, files or options that cannot be used, before the model is loaded.
     """
     check_queries(queries, options.get("top", 1))
     check_outputs(html, json)
@@ -214,7 +254,7 @@ def query(
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
     """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` it only counts.
 
-    Raises `UserError` without names and filters, with both, for unknown ones, or as `changes.remove`.
+    Raises `UserError` for no names and filters, for both, for unknown names or fields, or as `changes.remove`.
     """
     from mural_search import changes
 
@@ -232,7 +272,7 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
 
 
 def export(index_folder: str, output: str) -> None:
-    """Writes an index as a Parquet file, for databases and other programs."""
+    """Writes the index in a folder as the Parquet file `output`, see `embed.export`, and prints its size."""
     from mural_search import embed
 
     opened = load_index(index_folder)

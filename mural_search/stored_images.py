@@ -14,7 +14,11 @@ IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset
 
 
 def read_image(item: Item) -> bytes:
-    """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is gone."""
+    """Returns the encoded image of an item, from its file or its record.
+
+    Raises `OSError` or `ValueError` for an item without an image, an image that is gone, or a record that holds
+    another image by now.
+    """
     if not item.path:
         raise ValueError(f"{item.name!r} is a text without an image.")
     if item.offset < 0:
@@ -31,7 +35,10 @@ def content_of(image: bytes) -> str:
 
 
 def image_of_record(serialized: bytes, path: str) -> bytes:
-    """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` without an image."""
+    """Returns the encoded image of a record, a serialised image-text `tf.train.Example`.
+
+    Raises `ValueError` for something else, or a record without an image; `path`, its file, is named in the message.
+    """
     try:
         feature = Example.FromString(serialized).features.feature
     except DecodeError:

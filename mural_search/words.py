@@ -19,41 +19,43 @@ MOST_GRAMS = 64  # trigrams of a question; a longer text gives its first
 # Vowel signs of other scripts stay.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
 _MARKS |= {0x640, *(c for c in range(0x591, 0x6EE) if unicodedata.category(chr(c)) == "Mn")}
-_SAME = str.maketrans({**dict.fromkeys(_MARKS), "ı": "i", "ٱ": "ا"})  # letters that have no mark to take away
-_ALONE = (range(0x2E80, 0xA000), range(0xAC00, 0xD7B0), range(0xF900, 0xFB00), range(0x20000, 0x40000))
-_WITHOUT = re.compile(r"(?<!\S)-([^\W\d_]\S*)")
+# Two letters have a mark that cannot be taken away as a character.
+_PLAIN_LETTERS = str.maketrans({**dict.fromkeys(_MARKS), "ı": "i", "ٱ": "ا"})
+_CJK = (range(0x2E80, 0xA000), range(0xAC00, 0xD7B0), range(0xF900, 0xFB00), range(0x20000, 0x40000))
+_UNWANTED = re.compile(r"(?<!\S)-([^\W\d_]\S*)")
 
 
 def spread(text: str) -> str:
-    """Returns a text in small letters without accents, vowel marks and punctuation.
+    """Returns a text in small letters without accents, vowel marks and punctuation: "Crème-Brûlée" as "creme brulee".
 
     Chinese, Japanese and Korean characters have spaces around them.
     """
     letters = unicodedata.normalize("NFKD", text.casefold())
-    letters = unicodedata.normalize("NFC", letters.translate(_SAME))
-    return " ".join("".join(map(_placed, letters)).split())
+    letters = unicodedata.normalize("NFC", letters.translate(_PLAIN_LETTERS))
+    spaced = "".join(map(_spaced, letters))
+    return " ".join(spaced.split())
 
 
 @functools.lru_cache(2**16)
-def _placed(letter: str) -> str:
-    """Returns a character as a part of `spread`: a space for punctuation, and spaces around a character of CJK."""
+def _spaced(letter: str) -> str:
+    """Returns a space for punctuation, spaces around a Chinese, Japanese or Korean character, or the letter itself."""
     category = unicodedata.category(letter)
     if letter == BORDER or category[0] in "PZ" or category in ("Cc", "Cf", "Cs"):
         return " "
-    if any(ord(letter) in block for block in _ALONE):
+    if any(ord(letter) in block for block in _CJK):
         return f" {letter} "
     return letter
 
 
 def document(texts: Iterable[str]) -> str:
-    """Returns the text to index for several texts, each of which can be found exactly."""
+    """Returns one text to index for several texts, with `BORDER` between them, so that each can be found exactly."""
     return "".join(f"{BORDER} {spread(text)} " for text in texts) + BORDER
 
 
 def grams(text: str) -> list[str]:
     """Returns the different trigrams of a question, `MOST_GRAMS` at most; [] if it holds no letter, digit or sign."""
-    text = f" {spread(text)} "
-    different = dict.fromkeys(text[i : i + 3] for i in range(len(text) - 2))  # in order
+    spaced = f" {spread(text)} "  # the borders of words belong to trigrams
+    different = dict.fromkeys(spaced[begin : begin + 3] for begin in range(len(spaced) - 2))  # in order
     return list(different)[:MOST_GRAMS]
 
 
@@ -63,8 +65,11 @@ def quoted(text: str) -> str:
 
 
 def split(sentence: str) -> tuple[str, list[str]]:
-    """Returns a sentence without its -words, and these: "a shoe -red" gives ("a shoe", ["red"])."""
-    lacking = _WITHOUT.findall(sentence)
-    if lacking:
-        sentence = " ".join(_WITHOUT.sub(" ", sentence).split())
-    return sentence, [word for word in lacking if spread(word)]
+    """Returns (a sentence without its -words, the words that shall not be found).
+
+    For example "a shoe -red" gives ("a shoe", ["red"]).
+    """
+    unwanted = _UNWANTED.findall(sentence)
+    if unwanted:
+        sentence = " ".join(_UNWANTED.sub(" ", sentence).split())
+    return sentence, [word for word in unwanted if spread(word)]

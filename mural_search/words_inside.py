@@ -8,6 +8,7 @@ behind the first 64 KB of it in a JPEG.
 
 from __future__ import annotations
 
+import collections
 import datetime
 import os
 import pathlib
@@ -44,7 +45,11 @@ class Caption(NamedTuple):
 
 
 class WordsInside:
-    """Reads the words of `pictures`, and counts them; `others` are files that may be their sidecars.
+    """Reads the words inside pictures, and counts them.
+
+    Args:
+      pictures: the files of the pictures.
+      others: files that may be their sidecars.
 
     Attributes:
       sidecars: the files next to pictures that are read.
@@ -58,27 +63,29 @@ class WordsInside:
         self.begin()
 
     def begin(self) -> None:
-        """Begins to count anew."""
+        """Sets all counts to 0 and forgets the problems, before a new pass over the pictures."""
         self.problems: list[tuple[str, str]] = []
         self._read = 0
         self._with_words = 0
         self._counts = dict.fromkeys((*CAPTIONS, *FIELDS), 0)
 
     def read(self, picture: pathlib.Path) -> tuple[list[Caption], dict[str, str]]:
-        """Returns the captions of a picture, and its fields: date, place, camera, people, latitude, longitude."""
+        """Returns (captions of a picture, {name of `FIELDS`: text}), and counts them; ([], {}) for another file."""
         if picture not in self._sidecars:
             return [], {}
-        texts = read_texts(picture, self._sidecars[picture], self.problems)
+        texts, problems = read_texts(picture, self._sidecars[picture])
+        self.problems += problems
         captions = captions_of(texts, picture)
         fields = fields_of(texts)
         self._read += 1
-        self._with_words += bool(captions)
+        if captions:
+            self._with_words += 1
         for name in {caption.name for caption in captions} | fields.keys():
             self._counts[name] += 1
         return captions, fields
 
     def describe(self) -> list[str]:
-        """Returns lines that say how many pictures have words, and what cannot be read."""
+        """Returns lines to print: how many pictures have words, and each problem with its count and first file."""
         counts = CountsByKind()
         for problem, file in self.problems:
             counts.add(problem, file)
@@ -93,7 +100,7 @@ class WordsInside:
 
 
 def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> list[pathlib.Path]:
-    """Returns the XMP sidecar and the JSON of a picture, as far as they are in `files`: {path in lower case: path}.
+    """Returns the XMP sidecar and the JSON of a picture, if they are in `files`: {path in small letters: path}.
 
     Takeout calls the JSON of "a.jpg" "a.jpg.supplemental-metadata.json", cut off anywhere where the name is long, and
     the JSON of "a(1).jpg" "a.jpg.supplemental-metadata(1).json"; "a-edited.jpg" has the JSON of "a.jpg".
@@ -101,9 +108,9 @@ def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> lis
     folder, name = os.path.split(str(picture).lower())
     stem, ending = os.path.splitext(name)
     original, number = re.fullmatch(r"(.+?)(?:-edited)?(\(\d+\))?", stem, re.S).groups("")
-    whole = f"{original}{ending}.supplemental-metadata"
+    full_name = f"{original}{ending}.supplemental-metadata"
     shortest = min(len(original + ending), TAKEOUT_LENGTH)
-    takeout_names = [f"{whole[:length]}{number}.json" for length in range(len(whole), shortest - 1, -1)]
+    takeout_names = [f"{full_name[:length]}{number}.json" for length in range(len(full_name), shortest - 1, -1)]
     sidecars = []
     for names in ([f"{name}.xmp", f"{stem}.xmp"], [f"{name}.json", *takeout_names]):
         for candidate in names:
@@ -114,49 +121,49 @@ def sidecars_of(picture: pathlib.Path, files: Mapping[str, pathlib.Path]) -> lis
     return sidecars
 
 
-def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path], problems: list[tuple[str, str]]) -> Texts:
-    """Returns everything that a picture and its sidecars say; an XMP sidecar replaces the names that it has.
+def read_texts(picture: pathlib.Path, sidecars: Sequence[pathlib.Path]) -> tuple[Texts, list[tuple[str, str]]]:
+    """Returns (the texts of a picture and its sidecars, [(problem, file)] for metadata that cannot be read).
 
-    `problems`: (problem, file) is added for everything that cannot be read.
+    The texts of an XMP sidecar take the place of other texts of the same names: programs that edit texts write them
+    there, and leave the picture itself as it is.
     """
-    edited: Texts = {}  # by programs that leave the picture itself as it is
-    from_json: list[Texts] = []
-    for path in sidecars:
-        content = _attempt(_read_sidecar, path, f"{path.suffix} file", path, problems)
-        if path.suffix.lower() == ".xmp":
-            edited = content
-        else:
-            from_json.append(content)
+    attempts = [(picture, *attempt) for attempt in _read_inside(picture)]
+    attempts += [(path, *_attempt(_read_sidecar, path, f"{path.suffix} file")) for path in sidecars]
     texts: Texts = {}
-    for source in [*_read_inside(picture, problems), *from_json]:
-        for name, values in source.items():
-            texts[name] = [*texts.get(name, ()), *values]
-    return texts | edited
+    edited: Texts = {}
+    problems = []
+    for file, content, problem in attempts:
+        if problem:
+            problems.append((problem, str(file)))
+        if file.suffix.lower() == ".xmp":
+            edited = content
+            continue
+        for name, values in content.items():
+            texts.setdefault(name, []).extend(values)
+    return texts | edited, problems
 
 
-def _read_inside(picture: pathlib.Path, problems: list[tuple[str, str]]) -> list[Texts]:
-    """Returns the texts of each standard in a picture; [] for a picture that Pillow cannot open.
+def _read_inside(picture: pathlib.Path) -> list[tuple[Texts, str]]:
+    """Returns (texts, problem or "") for each standard in a picture; [] for a picture that Pillow cannot open.
 
-    An unreadable picture is not reported here, but where it is encoded. For `problems` see `read_texts`.
+    An unreadable picture is not a problem here: it is reported when it is encoded.
     """
     try:
         if not picture.is_file():  # a pipe would wait
             return []
         with picture.open("rb") as file, Image.open(file, formats=FORMATS) as image:
             return [
-                _attempt(read_xmp, image.info.get("xmp"), "XMP", picture, problems),
-                _attempt(read_iptc, image, "IPTC", picture, problems),
-                _attempt(read_exif, image, "EXIF", picture, problems),
-                _attempt(read_position, image, "position in EXIF", picture, problems),
+                _attempt(read_xmp, image.info.get("xmp"), "XMP"),
+                _attempt(read_iptc, image, "IPTC"),
+                _attempt(read_exif, image, "EXIF"),
+                _attempt(read_position, image, "position in EXIF"),
             ]
     except Exception:  # noqa: BLE001 - Pillow raises many classes
         return []
 
 
-def _attempt(
-    read: Callable[[Any], Texts], source: Any, what: str, file: pathlib.Path, problems: list[tuple[str, str]]
-) -> Texts:
-    """Returns what `read` finds in a source, {} if it fails; adds a problem with `what` in a file that is damaged."""
+def _attempt(read: Callable[[Any], Texts], source: Any, source_name: str) -> tuple[Texts, str]:
+    """Returns (the texts that `read` finds in a source, ""), or with a problem for a source that is damaged."""
     texts: Texts = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -165,9 +172,10 @@ def _attempt(
             is_damaged = any("Corrupt" in str(warning.message) for warning in caught)  # Pillow reads what it can
         except Exception:  # noqa: BLE001 - damaged metadata raise many classes
             is_damaged = True
+    problem = ""
     if is_damaged:
-        problems.append((f"{what} that is damaged or too large; the picture is used", str(file)))
-    return texts
+        problem = f"{source_name} that is damaged or too large; the picture is used"
+    return texts, problem
 
 
 def _read_sidecar(path: pathlib.Path) -> Texts:
@@ -195,7 +203,10 @@ _OF_PROGRAMS = ("darktable", "_Digikam_Internal_Tags_")  # keywords below these 
 
 
 def read_xmp(data: bytes | None) -> Texts:
-    """Returns the texts of a packet of XMP; raises for XML that is damaged, defines entities, or is too large."""
+    """Returns the texts of a packet of XMP, {} without one.
+
+    Raises errors of several classes for XML that is damaged, defines entities, or is too large.
+    """
     texts: Texts = {}
     if not data:
         return texts
@@ -207,23 +218,31 @@ def read_xmp(data: bytes | None) -> Texts:
         properties += [(element.tag, _values_of(element)) for element in description]
         for tag, values in properties:
             _, _, property_name = tag.rpartition("}")
-            name = _XMP.get(property_name, "")  # "": other properties, which nothing reads
-            texts.setdefault(name, []).extend(values)
-    keywords = texts.get("keywords", [])
-    program_notes: set[str] = set()
-    for mark in "/|":
-        for _, text in texts.pop(mark, ()):
-            path = text.split(mark)  # "Places/Paris": Paris, behind the keyword that it belongs to
-            keywords = keywords + [("", word) for word in reversed(path)]
-            if path[0] in _OF_PROGRAMS:
-                program_notes.update(path)
-    if keywords:
-        texts["keywords"] = [(language, word) for language, word in keywords if word not in program_notes]
+            if property_name in _XMP:
+                texts.setdefault(_XMP[property_name], []).extend(values)
+    if texts.keys() & {"keywords", "/", "|"}:
+        texts["keywords"] = _keywords_of(texts)
     return texts
 
 
+def _keywords_of(texts: Texts) -> list[tuple[str, str]]:
+    """Returns [(language, keyword)] of XMP's texts: its keywords, and each level of paths such as "Places/Paris".
+
+    Notes of programs are left out. Takes the paths out of `texts`, where their names are "/" and "|", their marks.
+    """
+    keywords = list(texts.get("keywords", ()))
+    program_notes = set()
+    for mark in "/|":
+        for _, path in texts.pop(mark, ()):
+            levels = path.split(mark)
+            keywords += [("", word) for word in reversed(levels)]
+            if levels[0] in _OF_PROGRAMS:
+                program_notes.update(levels)
+    return [(language, word) for language, word in keywords if word not in program_notes]
+
+
 def _values_of(element) -> list[tuple[str, str]]:
-    """Returns [(language, text)] of a property: of each item where it is a list or has alternatives."""
+    """Returns [(language or "", text)] of an XMP property, an XML element: of each item of a list or alternative."""
     items = element.findall(f"*/{_RDF}li") or [element]
     return [(item.get(_LANGUAGE, ""), item.text or "") for item in items]
 
@@ -235,7 +254,7 @@ _IPTC = {
 
 
 def read_iptc(image: Image.Image) -> Texts:
-    """Returns the texts of IPTC's second record."""
+    """Returns the texts of an image's IPTC data, of their second record."""
     data = IptcImagePlugin.getiptcinfo(image) or {}
     is_utf8 = data.get((1, 90)) == b"\x1b%G"  # CodedCharacterSet: the escape sequence of UTF-8
     texts: Texts = {}
@@ -261,7 +280,7 @@ _COMMENT = 0x9286  # UserComment
 
 
 def read_exif(image: Image.Image) -> Texts:
-    """Returns the texts of EXIF data."""
+    """Returns the texts of an image's EXIF data, with the tags that Windows adds and the user's comment."""
     exif = Image.Image.getexif(image)  # PNG's own method decodes the pixels
     photograph = exif.get_ifd(_PHOTOGRAPH)
     texts: Texts = {}
@@ -282,7 +301,7 @@ def read_exif(image: Image.Image) -> Texts:
 
 
 def read_position(image: Image.Image) -> Texts:
-    """Returns latitude and longitude of EXIF data as `_degrees` reads them, from degrees to the direction."""
+    """Returns latitude and longitude of an image's EXIF data, as `_degrees` reads them: "47.0000000,22.6000000N"."""
     position = Image.Image.getexif(image).get_ifd(_POSITION)
     texts: Texts = {}
     for tag, direction_tag, name in ((2, 1, "latitude"), (4, 3, "longitude")):
@@ -292,7 +311,10 @@ def read_position(image: Image.Image) -> Texts:
 
 
 def _decoded(value: str | bytes) -> str:
-    """Returns text whose bytes are UTF-8, as most programs write it, or else Latin-1; Pillow reads EXIF as Latin-1."""
+    """Returns the text of bytes in UTF-8, as most programs write it, or else in Latin-1.
+
+    A text of EXIF is such bytes, which Pillow has read as Latin-1.
+    """
     data = value.encode("latin-1") if isinstance(value, str) else value
     try:
         return data.decode("utf-8")
@@ -301,9 +323,9 @@ def _decoded(value: str | bytes) -> str:
 
 
 def _comment(data: bytes, is_big: bool) -> str:
-    """Returns EXIF's UserComment, whose first eight bytes name the encoding.
+    """Returns the text of EXIF's UserComment, whose first eight bytes name the encoding.
 
-    `is_big` is the byte order of all EXIF data, most significant byte first.
+    `is_big`: whether the most significant byte comes first in the EXIF data.
     """
     encoding = data[:8].rstrip(b"\0 ")
     text = data[8:]
@@ -321,7 +343,7 @@ def _comment(data: bytes, is_big: bool) -> str:
 
 
 def read_takeout(data: bytes) -> Texts:
-    """Returns the texts of Google Takeout's JSON of a picture; its date is UTC's."""
+    """Returns the texts of Google Takeout's JSON of a picture; its date is UTC's. Raises for damaged JSON."""
     values = parse_object(data)
     position = values.get("geoData", {})
     texts = {name: [("", str(position.get(name, "")))] for name in ("latitude", "longitude")}
@@ -348,31 +370,39 @@ _DEFAULT = re.compile(
 
 
 def captions_of(texts: Texts, picture: pathlib.Path) -> list[Caption]:
-    """Returns the different texts of a picture that somebody wrote."""
-    technical = {_plain(text) for name in ("make", "model", "software") for _, text in texts.get(name, ())}
+    """Returns the different texts of a picture that somebody wrote: titles, descriptions, keywords."""
+    technical = []
+    for name in ("make", "model", "software"):
+        technical += [_plain(text) for _, text in texts.get(name, ())]
     captions = []
     for name in CAPTIONS:
-        is_word = str.isalnum if name == "keywords" else str.isalpha  # "2019" is a keyword, but not a title
         for language, text in texts.get(name, ()):
-            text = _plain(text)
-            has_words = any(map(is_word, text))
-            is_numbered_name = text == picture.stem and not text.isalpha()
-            is_default = text in (*technical, picture.name) or _DEFAULT.fullmatch(text) is not None
-            if has_words and not is_default and not is_numbered_name:
-                code = "" if language == "x-default" else language
-                captions.append(Caption(name, code, text))
+            code = "" if language == "x-default" else language
+            caption = Caption(name, code, _plain(text))
+            if caption.text not in technical and _is_written(caption, picture):
+                captions.append(caption)
     different = dict.fromkeys(captions)  # in order
     return [caption for caption in different if not any(_repeats(caption, other) for other in different)]
 
 
+def _is_written(caption: Caption, picture: pathlib.Path) -> bool:
+    """Whether somebody wrote a text: it has words, and is neither the picture's name nor a text of `_DEFAULT`."""
+    is_word = str.isalnum if caption.name == "keywords" else str.isalpha  # "2019" is a keyword, but not a title
+    if not any(map(is_word, caption.text)):
+        return False
+    is_numbered_name = caption.text == picture.stem and not caption.text.isalpha()
+    is_default = caption.text == picture.name or _DEFAULT.fullmatch(caption.text) is not None
+    return not is_numbered_name and not is_default
+
+
 def _plain(text: str) -> str:
-    """Returns a text in one line, "" where it is not text."""
+    """Returns a text in one line, with single spaces; "" for a text with characters that no text has."""
     text = clean(text.replace("\0", " "))
     return text if is_text(text) and "\ufffd" not in text else ""
 
 
 def _repeats(caption: Caption, other: Caption) -> bool:
-    """Whether a text without a language is another caption with a language, or the beginning that IPTC leaves of it."""
+    """Whether a caption without a language repeats another with a language, or is the start that IPTC left of it."""
     if caption.language or not other.text.startswith(caption.text):
         return False
     if caption.text == other.text:
@@ -381,30 +411,40 @@ def _repeats(caption: Caption, other: Caption) -> bool:
 
 
 def fields_of(texts: Texts) -> dict[str, str]:
-    """Returns {field: text} of a picture: date ("2019-07-05"), place, camera, people, and degrees north and east."""
-    plain = {name: [_plain(text) for _, text in values] for name, values in texts.items()}
-    first = {name: next(filter(None, values), "") for name, values in plain.items()}  # not empty
-    dates = [_date(text) for name in DATES for text in plain.get(name, ())]
-    places = [first.get(name, "") for name in PLACES]
-    camera = first.get("model", "")
-    maker = first.get("make", "")
+    """Returns {name of `FIELDS`: text} for the known fields of a picture: "date" is "2019-07-05", "2019-07" or "2019".
+
+    "latitude" and "longitude" are degrees north and east.
+    """
+    plain = collections.defaultdict(list)  # name -> texts
+    for name, values in texts.items():
+        plain[name] = [_plain(text) for _, text in values]
+    dates = []
+    for name in DATES:
+        dates += map(_date, plain[name])
+    camera = _first(plain["model"])
+    maker = _first(plain["make"])
     if camera.split(" ")[0].casefold() != maker.split(" ")[0].casefold():  # not "NIKON CORPORATION NIKON D70"
         camera = f"{maker} {camera}".strip()
     fields = {
-        "date": next(filter(None, dates), ""),
-        "place": _joined(places),
+        "date": _first(dates),
+        "place": _joined(_first(plain[name]) for name in PLACES),
         "camera": camera,
-        "people": _joined(plain.get("people", ())),
+        "people": _joined(plain["people"]),
     }
-    latitude = _degrees(first.get("latitude", ""))
-    longitude = _degrees(first.get("longitude", ""))
+    latitude = _degrees(_first(plain["latitude"]))
+    longitude = _degrees(_first(plain["longitude"]))
     if latitude and longitude:  # 0 where they are not known
         fields |= {"latitude": f"{latitude:.5f}", "longitude": f"{longitude:.5f}"}
     return {name: text for name, text in fields.items() if text}
 
 
+def _first(texts: Iterable[str]) -> str:
+    """Returns the first text that is not empty, or ""."""
+    return next(filter(None, texts), "")
+
+
 def _joined(texts: Iterable[str]) -> str:
-    """Returns the different texts that are not empty, between commas."""
+    """Returns the different texts that are not empty, with ", " between them."""
     different = dict.fromkeys(filter(None, texts))
     return ", ".join(different)
 
@@ -414,26 +454,25 @@ def _date(text: str) -> str:
     match = re.match(r"([12]\d{3})(?:[-:]?(\d\d)(?:[-:]?(\d\d))?)?(?!\d)", text)
     if not match:
         return ""
-    parts = []
-    for part in match.groups("00"):
-        if part == "00":
-            break
-        parts.append(part)
-    year, month, day = [*parts, "1", "1"][:3]  # the first day of a year or a month
+    year, month, day = match.groups("00")  # "00", in dates too, for a month or a day that is not known
+    if month == "00":
+        return year
     try:
-        datetime.date(int(year), int(month), int(day))
+        datetime.date(int(year), int(month), int(day) or 1)
     except ValueError:
         return ""
-    return "-".join(parts)
+    if day == "00":
+        return f"{year}-{month}"
+    return f"{year}-{month}-{day}"
 
 
 def _degrees(text: str) -> float | None:
     """Returns the degrees in "47,22.6N", "47,22,36.8S" or "-8.54"; None for other texts."""
     parts = text.rstrip("NSEW").split(",")  # degrees, minutes, seconds
     try:
-        value = sum(float(part) / 60**power for power, part in enumerate(parts))
+        degrees = sum(float(part) / 60**power for power, part in enumerate(parts))
     except ValueError:
         return None
-    if not abs(value) <= 180:  # NaN, too, which a fraction with a denominator of 0 gives
+    if not abs(degrees) <= 180:  # NaN, too, which a fraction with a denominator of 0 gives
         return None
-    return -value if text.endswith(("S", "W")) else value
+    return -degrees if text.endswith(("S", "W")) else degrees

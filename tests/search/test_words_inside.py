@@ -89,8 +89,7 @@ def picture(path, xmp=b"", exif=None, iptc=b""):
 
 def words(path, *sidecars):
     """The captions and fields of a picture that must have no problems."""
-    problems = []
-    texts = read_texts(path, sidecars, problems)
+    texts, problems = read_texts(path, sidecars)
     assert not problems
     return [tuple(caption) for caption in captions_of(texts, path)], fields_of(texts)
 
@@ -215,8 +214,8 @@ def test_large_and_damaged_sidecars_are_counted(tmp_path, monkeypatch):
     for name, content in contents.items():
         sidecar = tmp_path / name
         sidecar.write_bytes(content)
-        problems = []
-        assert captions_of(read_texts(path, [sidecar], problems), path)  # the picture's own
+        texts, problems = read_texts(path, [sidecar])
+        assert captions_of(texts, path)  # the picture's own
         assert [file for _, file in problems] == [str(sidecar)], name
 
 
