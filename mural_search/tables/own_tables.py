@@ -722,7 +722,7 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
     table.inside.begin()
     text_files = _text_files_by_stem(table, set(map(_stem, pictures)), on_problem)
     for path in pictures:
-        captions: list[tuple[str, str]] = []  # (column, caption)
+        captions = []  # (column, caption)
         for language, text_file in text_files.get(_stem(path), ()):
             captions += _captions_of(text_file, language, table.form.encoding, on_problem)
         captions_inside, fields = table.inside.read(path)

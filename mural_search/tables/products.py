@@ -285,7 +285,7 @@ class _Selection:
 
     def __init__(self, table: ProductTable):
         self._table = table
-        self._reasons: dict[str, str] = {}  # {name of a product: why its rows are not wanted, or ""}
+        self._reasons = {}  # {name of a product: why its rows are not wanted, or ""}
 
     def reason_against(self, row: Row, content: RowContent) -> str:
         """Returns why a row is not wanted, "" if it is; to be asked for each row in the order of the table."""

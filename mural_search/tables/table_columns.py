@@ -417,9 +417,10 @@ def _all_texts(values: Sequence[Value]) -> list[str]:
 
 
 def _wordiness(values: Sequence[Value]) -> float:
-    """Returns how much a column looks like captions, 0 to 20: its texts' mean length times the share of different texts.
+    """Returns how much a column looks like captions, 0 to 20.
 
-    It is 0 if fewer than half of the texts consist mostly of letters.
+    It is the mean length of its texts times the share of different texts; 0 if fewer than half of the texts consist
+    mostly of letters.
     """
     texts = _all_texts(values)
     worded = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
@@ -514,7 +515,7 @@ class Guess:
         ranked = list(_shares(rough_probabilities, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
-        self._scripts: set[str] = set()
+        self._scripts = set()
         if len(likely) < 2:
             return
         probabilities = _probabilities(_detector(likely), sample)

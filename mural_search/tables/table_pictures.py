@@ -102,7 +102,7 @@ class Pictures:
     def is_there(self, value: Value) -> bool:
         """Whether a value of a cell holds or names a picture that is there and may be read."""
         try:
-            return any(self._content(picture) or self.find(picture) is not None for picture in pictures_of(value))
+            return any(self._content(picture) or self._find(picture) is not None for picture in pictures_of(value))
         except BadImage:
             return False
 
@@ -118,7 +118,7 @@ class Pictures:
         """
         content = self._content(value)
         if content is None:
-            return self.find(value)
+            return self._find(value)
         path = keep / hashlib.blake2b(content, digest_size=16).hexdigest()
         if not path.is_file():
             keep.mkdir(parents=True, exist_ok=True)
@@ -134,13 +134,13 @@ class Pictures:
             return None
         return self._downloads.get(value, self)
 
-    def find(self, value: str | bytes) -> pathlib.Path | None:
-        """Returns the file that a name or address means; `None` if it is not there, or for the bytes of a picture.
+    def _find(self, value: str) -> pathlib.Path | None:
+        """Returns the file that a name or address means; `None` if it is not there, or was to be downloaded.
 
         A file of another ending is taken if no other file has its stem: "hat.png" for "Hat.jpg". Raises `BadImage` for
         a file outside of the folder.
         """
-        if isinstance(value, bytes) or self._downloads is not None:
+        if self._downloads is not None:
             return None
         names = list(_names(value, self.folder))
         path, refusal = self._find_by_name(names)

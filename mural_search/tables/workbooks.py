@@ -98,12 +98,12 @@ class _Extras:
     def __init__(self, heading: Heading, most_rows: int):
         self._heading = heading
         self._most_rows = most_rows
-        self.merged: dict[int, dict[int, int]] = collections.defaultdict(dict)
-        self.links: dict[int, dict[int, str]] = collections.defaultdict(dict)
-        self.pictures: dict[int, dict[int, tuple[bytes, ...]]] = collections.defaultdict(dict)
-        self.without_value: dict[int, dict[int, bytes]] = collections.defaultdict(dict)
-        self.hidden_columns: list[int] = []
-        self.hidden_rows: list[int] = []
+        self.merged = collections.defaultdict(dict)
+        self.links = collections.defaultdict(dict)
+        self.pictures = collections.defaultdict(dict)
+        self.without_value = collections.defaultdict(dict)
+        self.hidden_columns = []
+        self.hidden_rows = []
 
     def read(self, archive: zipfile.ZipFile, part: str, are_zeros_missing: bool) -> None:
         """Reads all contents of a sheet.
