@@ -218,7 +218,9 @@ def _result(index: Index, embedder, question: Question) -> Result:
     filters = question.filters
     if question.sentence:
         query = Query(question.sentence)
-        (result,) = search(index, embedder, [query], filters=filters, rank=question.rank, **page._asdict())
+        (result,) = search(
+            index, embedder, [query], page.top, filters, rank=question.rank, offset=page.offset, sort=page.sort
+        )
         return result
     if question.like is not None:
         return _items_like(index, question.like, page, filters)

@@ -397,8 +397,8 @@ def _first_rows(own_table: OwnTable, path: str) -> tuple[OwnTable, list[Row]]:
     if rows:
         return own_table, rows
     if problems:
-        reason, place, *_ = problems[0]
-        message = f"{path} holds no rows that can be read: {reason}, at {place}"
+        reason, location, *_ = problems[0]
+        message = f"{path} holds no rows that can be read: {reason}, at {location}"
     else:
         message = f"{path} holds no rows that can be read, below its names of columns if it has any"
     clauses = "; ".join([message, *own_table.heading.notes])

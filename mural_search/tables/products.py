@@ -347,9 +347,10 @@ def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
 
 
 def _of_product(content: RowContent, product: str, entries: Sequence[Entry], columns: Columns) -> RowContent:
-    """Returns the content of a row as a part of its product: for a variation, only what its product lacks.
+    """Returns the content of a row as a part of its product, which is another content for a variation.
 
-    A variation's name that only adds a size to the product's name is dropped, and its id goes into a field.
+    Captions of a variation that begin with a caption of the product are dropped: they only add a size. The variation's
+    id goes into the field `VARIATIONS`.
 
     Args:
       content: the content of the row.

@@ -278,7 +278,10 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         return sum(map(is_picture, first_values)) / len(first_values)
 
     def likelihood(name: str) -> tuple:
-        """Returns what speaks for a column, (share of existing pictures, share of names of pictures, …), for `max`."""
+        """Returns a column's rank among the columns, the largest of which most likely holds the pictures.
+
+        The shares of existing pictures and of names of pictures decide; between equal columns, their names.
+        """
         # In tenths, because the column's name decides between columns that are nearly as good.
         existing_share = round(picture_share(name, is_there), 1)
         named_share = round(picture_share(name, names_picture), 1)

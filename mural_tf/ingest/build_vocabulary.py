@@ -71,7 +71,7 @@ class CountUnit:
                 distinct_words -= len(counts[language])
                 counts[language].update(words)
                 distinct_words += len(counts[language])
-                if distinct_words > WORDS_AT_A_TIME:  # the sums of rows are the counts
+                if distinct_words > WORDS_AT_A_TIME:  # a word may have several rows, which are added up later
                     _write_counts(counts, add)
                     counts.clear()
                     distinct_words = 0
@@ -136,7 +136,7 @@ class WordCounts:
             JOIN {rows.files(self._folder, "factors")} USING (language) GROUP BY word"""
         ((distinct_words,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
         answer = rows.ask(self._folder, f"{words} ORDER BY count DESC, word LIMIT {most}")
-        frequent: collections.Counter[str] = collections.Counter()
+        frequent = collections.Counter()
         while block := answer.fetchmany(100_000):
             frequent.update(dict(block))
         return frequent, distinct_words - len(frequent)

@@ -239,11 +239,11 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
 
     if shuffle:
         return sorted(numbers, key=shuffle_key)
-    total_weights: collections.Counter[int] = collections.Counter()  # {number of a source: weight of all its units}
+    total_weights = collections.Counter()  # {number of a source: weight of all its units}
     for number in numbers:
         source_number, unit = units[number]
         total_weights[source_number] += max(1, unit.weight)
-    weights_so_far: collections.Counter[int] = collections.Counter()
+    weights_so_far = collections.Counter()
     share_before = {}
     for number in numbers:
         source_number, unit = units[number]

@@ -114,7 +114,7 @@ class AlignedSource(Source):
 
         `location` is the place of the codes, for the tally.
         """
-        tags = known_language(codes[0]), known_language(codes[1])
+        tags = tuple(map(known_language, codes))
         if all(tags):
             return tags
         reading.tally.skip(f"unknown language in {'-'.join(codes)}", location)
@@ -424,14 +424,20 @@ class Pairs(Source):
             return
         text_a = clean(text_a)
         text_b = clean(text_b)
-        language_a = known_language(row.get(column_of(self.language_a), self.language_a))
-        language_b = known_language(row.get(column_of(self.language_b), self.language_b))
+        language_a = _language_in(row, self.language_a)
+        language_b = _language_in(row, self.language_b)
         if not text_a or not text_b:
             tally.skip("empty text", location)
         elif not language_a or not language_b:
             tally.skip("unknown language", location)
         else:
             yield Pair(text_a, language_a, text_b, language_b, str(group), location, self.split)
+
+
+def _language_in(row: dict[str, Any], option: str) -> str:
+    """Returns the BCP 47 tag that an option gives: a language, or a column of the row with its code; "" if unknown."""
+    column = column_of(option)
+    return known_language(option if column is None else row[column])
 
 
 def _first_line(path: pathlib.Path) -> str:
@@ -511,18 +517,15 @@ def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[
 
 def skip_lines(content: io.BufferedReader, count: int) -> int:
     """Reads up to the end of `count` lines, in bounded memory; returns how many of these lines the file lacks."""
-    last_byte = b"\n"
+    is_within_line = False
     while count and (chunk := content.peek(2**16)):
-        lines = chunk.count(b"\n")
-        if lines < count:
-            last_byte = content.read(len(chunk))[-1:]
-            count -= lines
-            continue
-        line_end = -1
-        for _ in range(count):
-            line_end = chunk.index(b"\n", line_end + 1)
-        content.read(line_end + 1)
-        return 0
-    if last_byte != b"\n":  # a last line without an end
+        if chunk.count(b"\n") >= count:
+            rest = chunk.split(b"\n", count)[-1]
+            content.read(len(chunk) - len(rest))
+            return 0
+        content.read(len(chunk))
+        count -= chunk.count(b"\n")
+        is_within_line = not chunk.endswith(b"\n")
+    if is_within_line:  # the file's last line, which has no end
         count -= 1
-    return max(0, count)
+    return count
