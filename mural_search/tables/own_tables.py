@@ -500,7 +500,7 @@ def _holds_rows(cell: str, form: Form, columns: int) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a JSON document, or of lines with an object each; the name of the file may have either ending."""
+    """Yields the rows of a JSON document, or of lines with an object each; the file may have the ending of either."""
     text = _text(_content(path, on_problem), table.form.encoding).lstrip("\ufeff")
     is_json_file = ".json" in path.suffixes
     try:
