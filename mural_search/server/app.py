@@ -144,10 +144,13 @@ def load_page(
     settings: PageSettings = DEFAULTS,
     immich: str = "",
 ) -> list[web.RouteDef]:
-    """Returns the routes of the search page, if there is an `index`, and of immich's requests, if `immich` is a name.
+    """Returns the routes of the search page, unless `index` is "", and of immich's requests, unless `immich` is "".
 
-    Takes arguments of `serve` that `check_served` allows. Raises `UserError` for an index, a setting or a model that
-    cannot be used.
+    Args:
+      index, export, settings, immich: as in `serve`; `check_served` has checked them.
+
+    Raises:
+      UserError: the index, the model or a setting cannot be used.
     """
     if not index:
         return immich_routes(open_model(quickest(export)), immich)

@@ -42,9 +42,13 @@ CACHED = {"Cache-Control": "private, max-age=3600"}
 def search_routes(
     index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""
 ) -> list[web.RouteDef]:
-    """Returns the routes of the search page, for `create_app`; takes the arguments of `ServedIndex`.
+    """Returns the routes of the search page, for `create_app`.
 
-    Raises `UserError` for an index, a model or settings that do not fit each other.
+    Args:
+      index, embedder, settings, folder: as `ServedIndex` takes them.
+
+    Raises:
+      UserError: the index, the model and the settings do not fit each other.
     """
     search = _Search(ServedIndex(index, embedder, settings, folder))
     return [

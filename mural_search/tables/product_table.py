@@ -193,7 +193,7 @@ class ProductTable:
         return hint
 
     def content_of(self, row: Row) -> RowContent:
-        """Returns the content of a row by the roles of the columns; raises `Unusable` for a caption's language."""
+        """Returns the content of a row; raises `Unusable` for a caption whose language is missing or unknown."""
         columns = self.columns
         values = row.values
         pictures: list[str | bytes] = []

@@ -160,7 +160,7 @@ class _Entries:
 
     Attributes:
       by_key: {(product, file, "") or (product, None, name): entry}.
-      by_product: {product: its entries}.
+      by_product: {product: its entries}, with "" for entries without a product.
     """
 
     def __init__(self):
@@ -218,9 +218,9 @@ class _Entries:
 def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
-    """Yields (content, {file of a picture: the picture's name}) of each wanted row, and counts the other rows.
+    """Yields (content, {file of a picture: the picture's name}) of each wanted row.
 
-    Takes the arguments of `read`.
+    `keep` and `bar` are as in `read`; `tally` counts the other rows.
     """
     finder = _FileFinder(table.pictures, keep)
     selection = _Selection(table)

@@ -269,7 +269,14 @@ def _first_named(columns: Sequence[str], plain_names: Sequence[str]) -> str:
 def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]) -> list[str]:
     """Returns the columns of pictures: the likeliest first, then further columns such as "image_2".
 
-    Takes `values`, the `identity` column and arguments of `find_columns`. Raises `UserError` if no column is likely.
+    Args:
+      values: {column: values of the first rows}.
+      is_there: whether the value of a cell leads to a picture.
+      identity: the column of ids, which holds the pictures only if no other column may.
+      notes: notes on the table, for the message.
+
+    Raises:
+      UserError: no column is likely to hold pictures.
     """
 
     def picture_share(name: str, is_picture: Callable[[Value], bool]) -> float:

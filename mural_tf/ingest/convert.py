@@ -332,7 +332,7 @@ class WriteShard:
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, dict[str, int]]]:
         """Yields (type of the record, split, serialised record, {language: number of texts}) of a shard's records.
 
-        A text pair is one text, of the "language" "de en". `tally` counts what is skipped or left out.
+        A text pair counts as one text in "de en". `tally` counts the texts that are skipped or left out.
         """
         for source, item, reading in self._items(shard, tally):
             for parsed in source.records(item, reading):
@@ -349,7 +349,7 @@ class WriteShard:
                     yield IMAGE_TEXT, accepted.split, serialize(record), collections.Counter(languages)
 
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an image for a record, with the captions that pass all filters; `None` if none is left."""
+        """Returns an image for a record, with the captions that pass all filters; `None` if no caption passes."""
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
@@ -376,7 +376,7 @@ class WriteShard:
         All units are read side by side, `SIDE_BY_SIDE` items at a time, in proportion to their sizes.
         """
         request = self.plan.request
-        queue: list[tuple[float, int]] = []  # a heap of (items read so far by the unit's bytes, number of the unit)
+        queue: list[tuple[float, int]] = []  # a heap of (items read so far per byte of a unit, the unit's number)
         streams = {}
         for number in self.plan.shards[shard]:
             source_number, unit = request.units[number]
@@ -386,7 +386,7 @@ class WriteShard:
             heapq.heappush(queue, (0.0, number))
         while queue:
             progress, number = heapq.heappop(queue)  # the unit of which the least is read
-            source, items, reading = streams[number]
+            source, items, reading = streams[number]  # `items` go on where they were left
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
@@ -513,9 +513,13 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
-    """Returns lines on a conversion's sizes, sources, steps and engine; nothing is written.
+    """Returns lines on the sizes, sources, steps and engine of a conversion, which is not run.
 
-    Takes arguments of `convert`, and raises `UserError` for unusable sources.
+    Args:
+      sources, output, settings: as `convert` takes them.
+
+    Raises:
+      UserError: a source is unusable.
     """
     sources = in_order(sources)
     for source in sources:
