@@ -291,13 +291,8 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    # Without a mark UTF-16 shows by the digits, signs and Latin letters of a table: every second byte of these is 0.
-    even_zeros = begin[::2].count(0)
-    odd_zeros = begin[1::2].count(0)
-    if 4 * odd_zeros > len(begin) and not even_zeros:
-        return "utf-16-le"
-    if 4 * even_zeros > len(begin) and not odd_zeros:
-        return "utf-16-be"
+    if _unmarked_utf_16(begin):
+        return _unmarked_utf_16(begin)
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     broken_lines = [line for line in lines if not is_text(line.decode("utf-8", "surrogateescape"))]
     if 2 * len(broken_lines) <= len(lines):  # damage is in few lines, another encoding in all
@@ -312,6 +307,20 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
         f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
         f"{' or '.join(f'--encoding={name}' for name in encodings[:3])}, or save the file as UTF-8."
     )
+
+
+def _unmarked_utf_16(begin: bytes) -> str:
+    """Returns "utf-16-le" or "utf-16-be" for the beginning of such a text without a byte order mark; otherwise "".
+
+    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0.
+    """
+    even_zeros = begin[::2].count(0)
+    odd_zeros = begin[1::2].count(0)
+    if 4 * odd_zeros > len(begin) and not even_zeros:
+        return "utf-16-le"
+    if 4 * even_zeros > len(begin) and not odd_zeros:
+        return "utf-16-be"
+    return ""
 
 
 def _decodes(data: bytes, encoding: str) -> bool:

@@ -13,7 +13,6 @@ and bounded. A split is read and written file by file.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +22,7 @@ from mural_lite import tfrecord
 from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError, first_line
-from mural_lite.files import as_path, copy_file, open_path
+from mural_lite.files import as_path, copy_file, open_path, read_json
 from mural_lite.hashes import bytes_hash
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy, model_place
@@ -231,15 +230,15 @@ def _load_encoder(encoder: str, image_size: int) -> Encode:
 def _kept_fields(source: pathlib.Path) -> dict:
     """Returns {field: value} of a data set's description, as far as its fields also hold for features of its images."""
     try:
-        description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        description = read_json(source / DESCRIPTION)
+    except UserError:
         return {}  # other people's records come without a description
     return {field: description[field] for field in KEPT if field in description}
 
 
 def describe_features(folder: pathlib.Path) -> str:
     """Returns the counts of a data set of `cache_features` and the flags to train on it, in words."""
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    description = read_json(folder / DESCRIPTION)
     return (
         f"{description['images']:,} images in {folder}, left out: {sum(description['skipped'].values())}. Train with "
         f"--config.image_tower.name=features --config.image_tower.feature_size={description['feature_size']}."

@@ -6,14 +6,13 @@ python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_trans
 from __future__ import annotations
 
 import collections
-import json
 import pathlib
 from collections.abc import Iterator
 
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError
 from mural_lite.files import as_path, copy_file, read_json
-from mural_lite.record_format import ImageTextRecord
+from mural_lite.record_format import IMAGE_TEXT, ImageTextRecord
 from mural_tf.data.dataset_builder import build_folder, paths_and_sizes
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.translated_captions import add_translations, keys_of, read_translations, translation_files
@@ -54,22 +53,17 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     """Writes the records of `build_translated` into `folder`; returns the further fields of `dataset.json`."""
     from mural_tf.data import records
 
-    shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
+    shards = len(records.list_files(data_dir, IMAGE_TEXT, "train"))
     counts: collections.Counter[str] = collections.Counter()
     translations_of = _read_translations(data_dir, as_path(translations))
     translated_records = _translated(data_dir, translations_of, counts)
-    records.write_records(folder, records.IMAGE_TEXT, "train", translated_records, shards)
+    records.write_records(folder, IMAGE_TEXT, "train", translated_records, shards)
     if not counts["translations"]:
         raise UserError(
             f"None of the {counts['captions']} captions of {data_dir} has a translation in {translations}: in text "
             "pairs they are found by the caption's exact text."
         )
-    for path in _record_files(data_dir):
-        is_translated = path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")
-        if not is_translated:
-            copy = folder / path.parent.name / path.name
-            copy.parent.mkdir(exist_ok=True)
-            copy_file(path, copy)
+    _copy_other_files(folder, data_dir)
     description = {"counts": dict(counts)}
     if (data_dir / DESCRIPTION).exists():
         source_description = read_json(data_dir / DESCRIPTION)
@@ -79,12 +73,22 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     return description
 
 
+def _copy_other_files(folder: pathlib.Path, data_dir: pathlib.Path) -> None:
+    """Copies the records into `folder` whose captions are not translated: all but the image-text records of train."""
+    for path in _record_files(data_dir):
+        is_translated = path.parent.name == IMAGE_TEXT and path.name.startswith("train-")
+        if not is_translated:
+            copy = folder / path.parent.name / path.name
+            copy.parent.mkdir(exist_ok=True)
+            copy_file(path, copy)
+
+
 def _read_translations(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
     """Returns {key of a caption: its (language, translation)} for the captions of train, which fit into memory."""
     from mural_tf.data import records
 
     translations_of: dict[str, list[tuple[str, str]]] = {}
-    for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
+    for record in records.read_records(data_dir, IMAGE_TEXT, "train"):
         for caption, language in zip(record.captions, record.languages):
             for key in keys_of(Text(caption, language, "", "")):
                 translations_of[key] = []
@@ -107,7 +111,7 @@ def _translated(
     """
     from mural_tf.data import records
 
-    for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
+    for record in records.read_records(data_dir, IMAGE_TEXT, "train"):
         triples = zip(record.captions, record.languages, record.caption_groups)
         captions = [Text(caption, language, group, "") for caption, language, group in triples]
         texts = add_translations(record.image_id, captions, translations_of.__getitem__)
@@ -123,5 +127,5 @@ def _translated(
 
 def describe_translated(folder: pathlib.Path) -> str:
     """Returns the counts of a data set of `build_translated`, in words."""
-    counts = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["counts"]
+    counts = read_json(folder / DESCRIPTION)["counts"]
     return f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations."
