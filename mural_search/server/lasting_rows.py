@@ -38,13 +38,12 @@ def row_of(index: Index, name: str, text: str) -> int:
     match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)
     if not match:
         return to_number(name, text)
-    if "salt" not in index.table.meta:
-        raise web.HTTPNotFound(text="This item is no longer here.")
     row = int(match[1])
     key_hash = np.uint64(int(match[2], 16))
-    if row < len(index) and index.table.key_hashes([row])[0] == key_hash:
-        return row
-    rows = np.flatnonzero(index.key_hashes == key_hash)
-    if not rows.size:
-        raise web.HTTPNotFound(text="This item is no longer here.")
-    return int(rows[0])
+    if "salt" in index.table.meta:  # an index of an earlier version has other hashes
+        if row < len(index) and index.table.key_hashes([row])[0] == key_hash:
+            return row
+        rows = np.flatnonzero(index.key_hashes == key_hash)
+        if rows.size:
+            return int(rows[0])
+    raise web.HTTPNotFound(text="This item is no longer here.")

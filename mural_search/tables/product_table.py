@@ -261,13 +261,7 @@ class ProductTable:
             they are estimated again: the end of a table may have another language than its beginning.
         """
         if has_further_rows and self.guesses:
-            texts: dict[str, list[str]] = collections.defaultdict(list)
-            for content in contents:
-                for column, text, is_guessed in content.captions:
-                    if is_guessed:
-                        texts[column].append(text)
-            earlier = _earlier_guesses(self.request.guesses)
-            self.guesses = {name: Guess(captions, earlier) for name, captions in texts.items()}
+            self._estimate_languages(contents)
         with_languages = []
         for content in contents:
             captions = []
@@ -277,6 +271,16 @@ class ProductTable:
                 captions.append((language, text, is_guessed))
             with_languages.append(content._replace(captions=captions))
         return with_languages
+
+    def _estimate_languages(self, contents: Sequence[RowContent]) -> None:
+        """Sets `guesses` by the captions of all rows."""
+        texts: dict[str, list[str]] = collections.defaultdict(list)  # {column: captions whose languages are guessed}
+        for content in contents:
+            for column, text, is_guessed in content.captions:
+                if is_guessed:
+                    texts[column].append(text)
+        earlier = _earlier_guesses(self.request.guesses)
+        self.guesses = {name: Guess(captions, earlier) for name, captions in texts.items()}
 
     def _guessed_language(self, column: str, text: str) -> str:
         """Returns the BCP 47 tag that is guessed for a caption in a column; "und" if no column has a guess."""

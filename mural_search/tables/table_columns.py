@@ -359,13 +359,13 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
     """
     texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
     with_language = _with_language(texts)
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = {}  # {column: language}
     for role, names in choices.items():
         if role.startswith("caption."):
             chosen |= dict.fromkeys(names, role.removeprefix("caption."))
     if chosen or "caption" in choices:
         names = choices.get("caption", ())
-        bases = tuple(map(plain, names))
+        bases = tuple(map(plain, names))  # a chosen name may be the base of columns with languages
         chosen |= {name: "" for name in names if name in values}
         return {**_of_bases(with_language, bases), **chosen}, bases
     base = _caption_base(texts, with_language)
@@ -390,10 +390,8 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
     for usual_name in _CAPTION:
         if usual_name in names:
             return usual_name
-    for base, count in counts.most_common(1):
-        if count > 1:
-            return base
-    return None
+    bases = [base for base, count in counts.most_common() if count > 1]
+    return bases[0] if bases else None
 
 
 def _with_language(values: Values) -> dict[str, tuple[str, str]]:
