@@ -94,7 +94,7 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
     Args:
       rows: the cells of the first rows that are not empty.
     """
-    cell_counts = [len(list(filter(None, map(str.strip, cells)))) for cells in rows]
+    cell_counts = [sum(map(bool, map(str.strip, cells))) for cells in rows]  # cells that are not empty
     pictured = None  # the number of the first row with a picture
     for number, cells in enumerate(rows):
         if any(map(names_picture, cells)):
