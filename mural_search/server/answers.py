@@ -25,13 +25,14 @@ class Question:
     Args:
       sentence: at most 2,000 characters, in any language.
       k: how many hits to return, 1 to 1,000.
-      offset: how many hits come before these; at most 1,000 are ranked.
-      filters: see `Index.search`.
+      filters: conditions that every hit meets.
       like: a row of the index, which is not among the hits.
       picture: the vector of a picture, float32 [D].
       language: the language of the captions to show, where an item has several; "": English, or the first caption.
-      rank, sort: see `queries.search`.
-      facets: whether to count the values of fields of the items that pass.
+      rank: the ranking, by pictures, words or both, see `queries.search`; only with a sentence.
+      offset: how many better hits are left out; at most 1,000 hits are ranked, so `offset + k` is at most 1,000.
+      sort: the field by which hits are sorted, see `queries.search`; "": by their similarity.
+      facets: whether to count the values of the fields of all items that pass the filters.
     """
 
     sentence: str = ""
@@ -47,11 +48,11 @@ class Question:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether items come in the order of their similarity, not of the index."""
+        """Whether items come in the order of their similarity, not in the index's order."""
         return bool(self.sentence) or self.like is not None or self.picture is not None
 
     def check(self) -> None:
-        """Raises `ValueError` for an empty sentence, or a value outside of these bounds."""
+        """Raises `ValueError` for an empty sentence, a value out of bounds, or arguments that exclude each other."""
         if len(self.sentence) > LONGEST_SENTENCE:
             raise ValueError(f"The sentence has {len(self.sentence)} characters; at most {LONGEST_SENTENCE} are read.")
         if not 1 <= self.k <= MOST_RESULTS:
@@ -63,8 +64,8 @@ class Question:
             )
         if self.rank and not self.sentence:
             raise ValueError("rank is for sentences: give one, in any language.")
-        given = [bool(self.sentence), self.picture is not None, self.like is not None]
-        if given.count(True) > 1:
+        are_given = [bool(self.sentence), self.picture is not None, self.like is not None]
+        if are_given.count(True) > 1:
             raise ValueError("Give a sentence, or a picture, or a row that results shall be like; only one of them.")
         if self.sentence and not self.sentence.strip():
             raise ValueError("The sentence is empty: give one in any language.")
@@ -74,14 +75,17 @@ class Question:
 class Answer:
     """The `k` items closest to a question; without a question the items that pass the filters, in the index's order.
 
-    Several pictures of a product count as one item here.
-
     Attributes:
-      kind: the index's kind.
+      question: the question that is answered.
+      kind: the index's kind, `items.IMAGES` or `items.TEXTS`.
       state: a text that changes with the rows of the index.
-      count, matching, total: items in the index; items that pass the filters; items that can be paged through.
-      relaxed: {filter: number of items that pass without it}, where no item passes all; otherwise None.
-      facets: see `ItemTable.facets`; None if they were not asked for.
+      count: the number of items in the index.
+      matching: the number of items that pass the filters.
+      total: the number of items that can be paged through; several pictures of a product are one item here.
+      cards: the hits of this page, best first.
+      nothing_fits: whether even the best hits are too far from the question to fit it.
+      relaxed: {filter: number of items that pass all other filters}, where no item passes all filters; otherwise None.
+      facets: {field: its values or its range}, see `ItemTable.facets`; None if the question did not ask for them.
     """
 
     question: Question
@@ -97,17 +101,20 @@ class Answer:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next page begins; None on the last page."""
+        """The `offset` of the next page's question; None on the last page."""
         offset = self.question.offset + DEFAULT_RESULTS
         if not self.cards or offset >= self.total:
             return None
         return offset
 
     def to_json(self, shop: ShopFields) -> dict[str, object]:
-        """Returns {"sentence", "kind", "count", "matching", "total", "index", "hits": [{"rank", "score", …}]}.
+        """Returns the answer as JSON values: {"sentence", "kind", "count", "matching", "total", "index", "hits"}.
 
-        "index" is `state`. Where they apply "nothing_fits", "relax" (`relaxed`) and "facets" come with it, and with a
-        hit "number", by which the shop knows it.
+        "index" is `state`, and "hits" is a list of {"rank", "score", "row", "name", …}, see `_hit_values`. The keys
+        "nothing_fits", "relax" (`relaxed`) and "facets" are only there where they apply.
+
+        Args:
+          shop: the index's fields that customers know by a meaning, such as a product's number.
         """
         values = {"sentence": self.question.sentence, "kind": self.kind, "count": self.count}
         values |= {"matching": self.matching, "total": self.total, "index": self.state}
@@ -120,15 +127,16 @@ class Answer:
         return {**values, "hits": [self._hit_values(card, shop) for card in self.cards]}
 
     def _hit_values(self, card: Card, shop: ShopFields) -> dict[str, object]:
-        """Returns a hit as JSON values, {"rank", "score", …}, without paths of this machine."""
+        """Returns a hit as JSON values, {"rank", "score", …}, without paths of this machine.
+
+        The key "number", by which the shop knows a product, is only there if a field of the item has it.
+        """
         hit = card.hit
         item = card.item
         number = shop.product_of(item).number
-        by_shop = {}
-        if number:
-            by_shop["number"] = number
+        shop_values = {"number": number} if number else {}
         return {
-            **by_shop,
+            **shop_values,
             "rank": hit.rank,
             "score": round(hit.score, 4),
             "row": hit.row,
@@ -143,9 +151,15 @@ class Answer:
 
 
 def answer(index: Index, embedder, question: Question) -> Answer:
-    """Returns the answer of an index; `embedder` is the model that made it.
+    """Returns the answer of an index to a question.
 
-    Raises `ValueError`: as `Question.check`, or for a row that does not exist, or has no picture to compare with.
+    Args:
+      index: the index to search.
+      embedder: the model that made the index, which embeds the question's sentence.
+      question: the question.
+
+    Raises:
+      ValueError: the question is not allowed, see `Question.check`; its row `like` does not exist, or has no picture.
     """
     question.check()
     matching = _count(index, question.filters)
@@ -174,7 +188,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
 
 
 def _count(index: Index, filters: Sequence[Filter]) -> int:
-    """Returns the number of items that pass filters."""
+    """Returns the number of items that pass all filters."""
     rows = index.rows(filters)
     if rows is None:
         return len(index)
@@ -184,51 +198,58 @@ def _count(index: Index, filters: Sequence[Filter]) -> int:
 def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
     """Returns {filter: number of items that pass all other filters}."""
     counts = {}
-    for dropped in filters:
-        counts[str(dropped)] = _count(index, [filter_ for filter_ in filters if filter_ != dropped])
+    for dropped_filter in filters:
+        other_filters = [filter_ for filter_ in filters if filter_ != dropped_filter]
+        counts[str(dropped_filter)] = _count(index, other_filters)
     return counts
 
 
 def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
-    """Returns a card for each hit; all items are read by one query."""
+    """Returns a card for each hit, with its caption in `language` if it has one; reads all items by one query."""
     rows = sorted({hit.row for hit in hits})
     items = dict(zip(rows, index.table.at(rows)))
-    release_pages(index.embeddings)
+    release_pages(index.embeddings)  # the question is ranked: the memory of the vectors can go to other programs
     return [card_of(index, hit, items[hit.row], language) for hit in hits]
 
 
 def _result(index: Index, embedder, question: Question) -> Result:
-    """Returns the page of hits that a question asks for."""
+    """Returns the hits on the page that a question asks for, by its sentence, row, picture, or in the index's order."""
     page = Page(question.k, question.offset, question.sort)
     filters = question.filters
     if question.sentence:
         query = Query(question.sentence)
-        (result,) = search(index, embedder, [query], filters=filters, rank=question.rank, **page._asdict())
+        (result,) = search(
+            index, embedder, [query], page.top, filters, rank=question.rank, offset=page.offset, sort=page.sort
+        )
         return result
     if question.like is not None:
-        return _like(index, question.like, page, filters)
+        return _items_like(index, question.like, page, filters)
     if question.picture is not None:
         (result,) = find(index, question.picture[None], [Query(image="picture")], page, filters)
         return result
     return browse(index, page, filters)
 
 
-def _like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
-    """Returns the items that are closest to an item, without this item and other pictures of its product."""
+def _items_like(index: Index, row: int, page: Page, filters: Sequence[Filter]) -> Result:
+    """Returns the hits closest to the item of a row, without this item and without other pictures of its product.
+
+    Raises `ValueError` for a row that does not exist or has no picture.
+    """
     query = Query(image=item_of(index, row).name)
     if row in index.bare:
         raise ValueError(f"Row {row} has no picture, so that nothing is known to look like it: ask by a sentence.")
     vector = index.embeddings[row][None].astype(np.float32)
-    # One more, because the item finds itself; all that are sorted, because it may then be anywhere among them.
+    # From the best hit on, because the item and its product's pictures, which are taken out below, come before the
+    # page. One hit more, because the item finds itself; at least `SORTED`, because sorting may put it anywhere there.
     whole_page = Page(max(page.offset + page.top + 1, SORTED), sort=page.sort)
     (result,) = find(index, vector, [query], whole_page, filters, fold=False)
-    others = [hit for hit in result.hits if hit.row != row]
-    product_of = index.table.products([row, *(hit.row for hit in others)], index.product)
-    product = product_of.get(row)
+    other_hits = [hit for hit in result.hits if hit.row != row]
+    product_by_row = index.table.products([row, *(hit.row for hit in other_hits)], index.product)
+    product = product_by_row.get(row)
     if product is not None:
-        others = [hit for hit in others if product_of.get(hit.row) != product]
-    hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(others))
-    total = result.total - len(result.hits) + len(others)
+        other_hits = [hit for hit in other_hits if product_by_row.get(hit.row) != product]
+    hits = tuple(dataclasses.replace(hit, rank=rank) for rank, hit in page.cut(other_hits))
+    total = result.total - (len(result.hits) - len(other_hits))
     return dataclasses.replace(result, hits=hits, total=total)
 
 

@@ -67,26 +67,28 @@ def serve(
     """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
 
     Args:
-      index: searched at /search; "" with `immich` alone.
+      index: the folder of the index that /search answers from; "" to serve only immich's requests.
       export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
         export that has a `lite/` answers by it, without TensorFlow.
-      host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
+      host: the name or IP address to listen on.
+      port: the port to listen on; 0 is any free port. The address is printed when the server is ready.
       settings: the settings of the search page.
       hosts: names of the server that requests may have besides localhost. Without them a server on localhost has only
         that name, and a server on other addresses any name.
-      limits: the limits of requests; defaults if None.
-      immich: the name of a model of immich, as which the encoders answer its requests, see `immich.py`.
+      limits: the limits of requests; None for the defaults.
+      immich: the name of a model of immich, as which the encoders answer its requests, see `immich.py`; "" for no
+        such requests.
 
     Raises:
-      UserError: there is no index, the model is another or missing, the address cannot be listened on, or a setting
-        does not fit the index.
+      UserError: there is no index, the model is missing or did not make the index, the address cannot be listened on,
+        or a setting does not fit the index.
     """
     check_served(index, export, immich)
     listener = _listen(host, port)  # before the model is loaded: a port in use is reported at once
-    names = []
+    allowed_hosts = []
     if hosts or host in HERE:
-        names = [*HERE, *map(str.lower, hosts)]
-    app = create_app(load_page(index, export, settings, immich), limits, hosts=names)
+        allowed_hosts = [*HERE, *map(str.lower, hosts)]
+    app = create_app(load_page(index, export, settings, immich), limits, allowed_hosts)
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new; TensorFlow's objects now do not count
     address = f"http://{host}:{listener.getsockname()[1]}"
@@ -99,22 +101,29 @@ def serve(
 
 
 async def _watch_for_the_end(app: web.Application) -> None:
-    """Bounds the time between SIGTERM and the end of the server."""
+    """Bounds the time between SIGTERM and the end of the server by `DEADLINE`."""
     end_on_sigterm(DEADLINE)
 
 
 def run_options() -> dict[str, object]:
-    """Returns the options of aiohttp's `run_app` or `AppRunner` that go with `create_app`."""
-    quiet = logging.getLogger("mural_tf.server")  # aiohttp's tracebacks of broken requests; a 500 is logged below
-    quiet.setLevel(logging.CRITICAL)
-    return dict(access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=SHUTDOWN, max_line_size=LINE)
+    """Returns {option: value} for aiohttp's `run_app` or `AppRunner` with an application of `create_app`."""
+    # Drops aiohttp's tracebacks of broken requests; an error of the program is logged by `Server`.
+    logger = logging.getLogger("mural_tf.server")
+    logger.setLevel(logging.CRITICAL)
+    return {
+        "access_log": None,
+        "logger": logger,
+        "handler_cancellation": True,
+        "shutdown_timeout": SHUTDOWN,
+        "max_line_size": LINE,
+    }
 
 
 def check_served(index: str | pathlib.Path, export: str | pathlib.Path = "", immich: str = "") -> None:
-    """Raises `UserError`, before anything is opened, for arguments of `serve` that cannot be served.
+    """Raises `UserError` for arguments of `serve` that cannot be served, before anything is opened.
 
-    That is: neither an index nor `immich`; a name that immich does not know; `immich` without a model; or a place
-    where an index cannot be.
+    Refused are: neither an index nor `immich`; a name that immich does not know; `immich` without a model; and a
+    folder that cannot hold an index.
     """
     if not index and not immich:
         raise UserError("Nothing to serve: give --index=INDEX. To serve an export's vectors, see docs/serving.md.")
@@ -135,51 +144,55 @@ def load_page(
     settings: PageSettings = DEFAULTS,
     immich: str = "",
 ) -> list[web.RouteDef]:
-    """Returns the routes of the search page and of immich's requests, see `serve`.
+    """Returns the routes of the search page, unless `index` is "", and of immich's requests, unless `immich` is "".
 
-    The index is opened before the model is loaded.
+    Args:
+      index, export, settings, immich: as in `serve`; `check_served` has checked them.
+
+    Raises:
+      UserError: the index, the model or a setting cannot be used.
     """
-    opened = None
-    if index:
-        opened = load_index(index)
-        settings.check(opened.table.field_names())
-    embedder = open_model(quickest(export or _recorded(opened.model.path)))
-    routes = []
-    if index:
-        routes = search_routes(opened, embedder, settings, index)
+    if not index:
+        return immich_routes(open_model(quickest(export)), immich)
+    opened_index = load_index(index)  # before the model, whose loading takes longer
+    settings.check(opened_index.table.field_names())
+    embedder = open_model(quickest(export or _existing_model(opened_index.model.path)))
+    routes = search_routes(opened_index, embedder, settings, index)
     if immich:
         routes = [*immich_routes(embedder, immich), *routes]
     return routes
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on an address; raises `UserError` if it cannot."""
+    """Returns a socket that listens on an address; raises `UserError` if the address is unknown or in use."""
     try:
         first_address, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = first_address
         return socket.create_server(address, family=family)
     except OSError as error:
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # Python adds the address
+        reason = error.strerror
+        if error.errno and error.errno > 0:  # an unknown host's number is negative
+            reason = os.strerror(error.errno)  # `strerror` of `create_server` repeats the address
         raise UserError(f"Cannot listen on {host}:{port}: {reason}. Try --port={port + 1}.") from None
 
 
-def _recorded(model: str) -> str:
-    """Returns the path of the model that made an index; raises `UserError` if the model is not there."""
-    if not model or not model_place(model).is_dir():
-        raise UserError(f"The index was made by {model or 'a model in memory'}, which is not there: give --export.")
-    return model
+def _existing_model(path: str) -> str:
+    """Returns the path of the model that made an index; raises `UserError` if no model is there."""
+    if not path or not model_place(path).is_dir():
+        raise UserError(f"The index was made by {path or 'a model in memory'}, which is not there: give --export.")
+    return path
 
 
 def create_app(
     routes: Iterable[web.RouteDef], limits: Limits | None = None, hosts: Collection[str] = ()
 ) -> web.Application:
-    """Returns the application.
+    """Returns an application of aiohttp that answers GET /healthz and the routes, within the limits.
 
     Args:
-      routes: the search page's and others, such as `aiohttp.web.get("/about", handler)`; their `web.HTTPException`s
-        and `BadRequest`s become errors.
-      limits: the limits of requests; defaults if None.
-      hosts: names of this server that requests may have; any if empty.
+      routes: routes of the search page and others, such as `aiohttp.web.get("/about", handler)`. An exception that a
+        handler raises becomes an answer with a status of 400 or more.
+      limits: the limits of requests; None for the defaults.
+      hosts: names of this server that requests may have, in lower case; empty: any name.
     """
     limits = limits or Limits()
     server = Server(limits, hosts)
@@ -191,22 +204,23 @@ def create_app(
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz"""
+    """Answers GET /healthz, by which a proxy or Kubernetes asks whether the server runs."""
     return web.json_response({"status": "ok"})
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Adds the headers that every answer of the server has."""
     response.headers.update(HEADERS)
 
 
 class Server:
-    """Bounds requests, and makes every exception an error of HTTP."""
+    """Bounds requests, and answers every exception with an error of HTTP. The arguments are as in `create_app`."""
 
     def __init__(self, limits: Limits, hosts: Collection[str] = ()):
         self._limits = limits
         self._hosts = hosts
-        self._running = 0  # requests that are being answered
-        self._large = 0  # how many of them have large bodies
+        self._running = 0  # the number of requests that are being answered
+        self._large_running = 0  # the number of requests with large bodies among them
 
     @contextlib.contextmanager
     def _room_for(self, request: web.Request) -> Iterator[None]:
@@ -215,19 +229,23 @@ class Server:
         is_large = request.can_read_body and (length is None or length > bounds.LARGE)
         if self._running >= bounds.REQUESTS:
             raise Overloaded(f"{self._running} requests are being answered; try again later.")
-        if is_large and self._large >= bounds.LARGE_BODIES:
-            raise Overloaded(f"{self._large} large requests are being answered; try again later.")
+        if is_large and self._large_running >= bounds.LARGE_BODIES:
+            raise Overloaded(f"{self._large_running} large requests are being answered; try again later.")
+        large_requests = int(is_large)
         self._running += 1
-        self._large += is_large
+        self._large_running += large_requests
         try:
             yield
         finally:
             self._running -= 1
-            self._large -= is_large
+            self._large_running -= large_requests
 
     @web.middleware
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
-        """Bounds how many requests run and for how long, and turns every exception into an error of HTTP."""
+        """Returns the handler's answer within the limits; for an exception, an answer that says what went wrong.
+
+        Redirections, which aiohttp's handlers raise as well, are passed on.
+        """
         try:
             self._check_host(request)
             if request.path in ("/healthz", "/ping"):
@@ -238,23 +256,23 @@ class Server:
         except Exception as error:  # noqa: BLE001 - the server goes on
             if isinstance(error, web.HTTPException) and error.status < 400:
                 raise
-            status, message = self._explained(error, request)
+            status, message = self._status_and_message(error, request)
             response = _error_response(request, status, message)
             # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
             error.__traceback__ = error.__context__ = None
             return response
 
     def _check_host(self, request: web.Request) -> None:
-        """Raises `BadRequest` for another host's name, by which another site's page could ask a server of this machine.
+        """Raises `BadRequest` if a request names another host than this server.
 
-        Such a page names a host of its own that resolves to 127.0.0.1 (DNS rebinding).
+        By a host that resolves to 127.0.0.1 (DNS rebinding) another site's page could ask a server of this machine.
         """
         host = _host_of(request.headers.get("Host", ""))
         if self._hosts and host and host not in self._hosts:
             names = ", ".join(self._hosts)
             raise BadRequest(f"This server is {names}, not {host!r}: --hosts=NAME gives it further names.", 403)
 
-    def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
+    def _status_and_message(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns (status, message) for a request that ended in an error, and logs an error of the program."""
         if isinstance(error, web.HTTPException):
             return error.status, error.text or error.reason
@@ -269,7 +287,7 @@ class Server:
 
 
 def _host_of(header: str) -> str | None:
-    """Returns the name in a Host header without its port; raises `BadRequest` for another text."""
+    """Returns the name in a Host header without its port, `None` if it is empty; raises `BadRequest` for other text."""
     try:
         return urlsplit(f"//{header}").hostname
     except ValueError as error:
@@ -277,10 +295,10 @@ def _host_of(header: str) -> str | None:
 
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:
-    """Returns an error as a page for a browser, and as JSON for other clients."""
+    """Returns the answer that tells a client of an error: a page for a browser, {"error": message} for others."""
     headers = {"Retry-After": "1"} if status == 503 else None
     if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
-        start = "../" * (request.path.count("/") - 1) + "search"
+        start = "../" * (request.path.count("/") - 1) + "search"  # relative, because a proxy may serve it elsewhere
         page = pages.render(pages.TEMPLATES / "error.html", status=status, message=message, start=start)
         return web.Response(text=page, status=status, headers=headers, content_type="text/html")
     return web.json_response({"error": message}, status=status, headers=headers)

@@ -21,8 +21,12 @@ ITEMS = "SELECT id, key, '' AS name, path, offset, language, content, digest FRO
 def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     """Makes a table answer as if no item had these fields: they are neither shown, filtered, sorted by nor searched.
 
-    Where the names of the items are values of such a field, the ids of products, the names are "" from now on, and the
-    ids of variations are hidden, too; `ItemTable.products` still reads the ids of products.
+    If the field of the products' ids is hidden, the items' names, which hold these ids, are "" from now on, and the
+    ids of variations are hidden, too. `ItemTable.products` still reads the ids of products.
+
+    Args:
+      table: the opened table of an index; its connection is changed, and its file is not.
+      names: names of fields; unknown names hide nothing.
     """
     are_ids_hidden = table.meta.get("product") in names
     hidden_names = list(names)
@@ -38,21 +42,21 @@ def hide_fields(table: ItemTable, names: Collection[str]) -> None:
 
 
 def _ask(table: ItemTable, query: str, *values: object) -> list[tuple]:
-    """Returns the rows of a query; one without rows runs as well, since `each` alone would wait for its reader."""
-    return list(table.each(query, values))
+    """Runs a statement of SQL and returns its rows, [] for a statement that only changes something."""
+    return list(table.each(query, values))  # `each` is a generator, which runs nothing before it is read
 
 
 def _index_words(table: ItemTable) -> None:
-    """Makes the tables `words` and `trigrams` of a connection from the fields and names that it shows."""
+    """Makes the connection's own tables for the search by words, from the fields and names that are not hidden."""
     _ask(table, f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
     for begin in range(0, len(table), TOGETHER):
-        block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())
-        text_ids = collections.defaultdict(list)  # item -> its captions, in order
-        for text, item in _ask(table, f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
-            text_ids[item].append(text)
-        for number, _, item in read_items(table.each, block):
-            for rowid, words in documents(number, item, text_ids[number]):
-                _ask(table, f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", rowid, words)
+        block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())  # as the condition `AMONG` takes it
+        caption_ids = collections.defaultdict(list)  # {item's id: its captions' ids, in order}
+        for caption_id, item_id in _ask(table, f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
+            caption_ids[item_id].append(caption_id)
+        for item_id, _, item in read_items(table.each, block):
+            for document_id, words in documents(item_id, item, caption_ids[item_id]):
+                _ask(table, f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", document_id, words)
     _ask(table, "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
     _ask(table, "CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
     _ask(table, "INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")

@@ -53,21 +53,36 @@ DIMENSIONS = {name: dimensions for dimensions, names in NAMES.items() for name i
 
 
 def check_name(name: str, path: str = "", dimensions: int = 0) -> None:
-    """Raises `UserError` for a name that is not immich's, or has other `dimensions` than the model in `path`."""
+    """Raises `UserError` for a name that is not immich's, or whose model has other dimensions than the own model.
+
+    Args:
+      name: the name of one of immich's models.
+      path: the own model's path, for the message.
+      dimensions: the number of dimensions of the own model's vectors; 0 if it is not known yet.
+    """
     if name not in DIMENSIONS:
-        near = difflib.get_close_matches(name, DIMENSIONS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ", such as ViT-B-16-SigLIP2__webli."
+        similar_names = difflib.get_close_matches(name, DIMENSIONS, n=1)
+        hint = f"; did you mean {similar_names[0]}?" if similar_names else ", such as ViT-B-16-SigLIP2__webli."
         raise UserError(f"--immich={name}: immich has no model of this name{hint}")
     if dimensions and DIMENSIONS[name] != dimensions:
-        fitting = NAMES.get(dimensions, "").replace(" ", ", ")
-        fits = f"names with {dimensions} are {fitting}" if fitting else f"no model of immich has {dimensions}"
+        hint = f"no model of immich has {dimensions}"
+        if dimensions in NAMES:
+            hint = f"names with {dimensions} are {NAMES[dimensions].replace(' ', ', ')}"
         raise UserError(
-            f"--immich={name} has {DIMENSIONS[name]} dimensions, and the model {path} {dimensions}: {fits}."
+            f"--immich={name} has {DIMENSIONS[name]} dimensions, and the model {path} {dimensions}: {hint}."
         )
 
 
 def immich_routes(embedder, name: str) -> list[web.RouteDef]:
-    """Returns the routes of immich's requests; raises `UserError` as `check_name`, and for a model of texts alone."""
+    """Returns the routes of immich's requests, GET /ping and POST /predict.
+
+    Args:
+      embedder: the model that encodes texts and pictures.
+      name: the name of one of immich's models, under which this model answers.
+
+    Raises:
+      UserError: the name is not immich's or has other dimensions, or the model embeds only texts.
+    """
     check_name(name, embedder.path, embedder.embedding_size)
     if not has_images(embedder.config.image_tower):
         raise UserError(f"--immich: {embedder.path} is a model of texts alone: give one with both towers.")
@@ -76,7 +91,7 @@ def immich_routes(embedder, name: str) -> list[web.RouteDef]:
 
 
 class _Immich:
-    """Encodes in a thread, one text or picture at a time."""
+    """Answers immich's requests; encodes in a thread, one text or picture at a time."""
 
     def __init__(self, embedder, name: str):
         self._embedder = embedder
@@ -84,9 +99,11 @@ class _Immich:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "immich")
 
     async def ping(self, request: web.Request) -> web.Response:
+        """Answers GET /ping, by which immich asks whether the server runs."""
         return web.Response(text="pong")
 
     async def predict(self, request: web.Request) -> web.Response:
+        """Answers POST /predict with the vector of a text or of a picture; see the module's docstring."""
         try:
             form = await request.post()
         except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
@@ -104,25 +121,33 @@ class _Immich:
         return web.json_response(answer)
 
     def _tower(self, entries: object) -> str:
-        """Returns "visual" or "textual"; raises `BadRequest` for entries that ask for anything else."""
+        """Returns the tower that a request asks for, "visual" or "textual".
+
+        Args:
+          entries: the form's part `entries`, see the module's docstring.
+
+        Raises:
+          BadRequest: the entries cannot be read, or ask for another task, another model or several models.
+        """
         try:
             requests = []
             for task, towers in json.loads(entries).items():
-                requests += [(task, tower, entry["modelName"]) for tower, entry in towers.items()]
+                requests += [(task, tower, options["modelName"]) for tower, options in towers.items()]
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             raise BadRequest(f'entries must be JSON such as {{"{TASK}": {{"textual": …}}}}.', 422) from None
         for task, tower, model in requests:
             if task != TASK or tower not in (VISUAL, TEXTUAL):
                 raise BadRequest(f"This server answers {TASK} alone, not {task[:40]} ({tower[:40]}).")
             _, _, name = str(model).rpartition("/")
-            if name.replace(":", "_") != self._name:
+            if name.replace(":", "_") != self._name:  # immich also writes "ORGANISATION/NAME::WEIGHTS"
                 raise BadRequest(f"This server is {self._name}, not {str(model)[:80]!r}.")
         if len(requests) != 1:
             raise BadRequest(f"entries ask for {len(requests)} models: expected one.", 422)
+        _, tower, _ = requests[0]
         return tower
 
     def _text(self, text: object) -> dict[str, object]:
-        """Returns the answer for a text, {"clip": vector}."""
+        """Returns the answer for a text, {"clip": vector}; raises `BadRequest` for a missing or too long text."""
         if not isinstance(text, str):
             raise BadRequest("The form has no text.")
         if len(text) > LONGEST_SENTENCE:
@@ -131,7 +156,10 @@ class _Immich:
         return {TASK: _vector(self._embedder.encode_text([text], progress=False, **prompt))}
 
     def _picture(self, data: object) -> dict[str, object]:
-        """Returns the answer for an encoded picture, {"clip": vector, "imageHeight", "imageWidth"}."""
+        """Returns the answer for an encoded picture, {"clip": vector, "imageHeight": pixels, "imageWidth": pixels}.
+
+        Raises `BadRequest` for a missing, too large or unreadable picture.
+        """
         if not isinstance(data, (bytes, bytearray)):
             raise BadRequest("The form has no image.")
         check_picture(data)
@@ -144,5 +172,5 @@ class _Immich:
 
 
 def _vector(vectors: np.ndarray) -> str:
-    """Returns the only one of vectors [1, D] as immich takes it: a string of JSON."""
+    """Returns the vector in an array [1, D] as immich takes it, a string of JSON: "[0.1, -0.2, …]"."""
     return json.dumps(vectors[0].astype(float).round(7).tolist())

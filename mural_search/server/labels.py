@@ -13,12 +13,12 @@ from mural_lite.printable import visible
 from mural_search import TEMPLATES
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "pl", "tr", "ja", "zh", "ar")
-WISH = re.compile(r"([A-Za-z][\w-]*)(?:\s*;\s*q=([01](?:\.\d*)?))?")  # of Accept-Language: "de-AT;q=0.8"
+WISH = re.compile(r"([A-Za-z][\w-]*)(?:\s*;\s*q=([01](?:\.\d*)?))?")  # a part of Accept-Language: "de-AT;q=0.8"
 RIGHT_TO_LEFT = frozenset({"ar"})
 
 
 class Labels:
-    """The page's words in a language."""
+    """The page's words in a language, one of `LANGUAGES`."""
 
     def __init__(self, language: str):
         self.language = language
@@ -26,18 +26,23 @@ class Labels:
         self._words = _catalogue()[language]
 
     def __call__(self, label: str, /, **values: object) -> Markup:
-        """Returns a label's words as HTML, with escaped values in their places, as `count` in "{count} pictures"."""
-        visible_values = {key: visible(value) if type(value) is str else value for key, value in values.items()}
-        return escape(self._words[label]).format(**visible_values)
+        """Returns the words of a label, a name in `templates/labels.tsv`, as HTML.
+
+        The escaped values are put in the places of their names, for example `count=3` in "{count} pictures".
+        """
+        for name, value in values.items():
+            if type(value) is str:  # `Markup` is HTML already
+                values[name] = visible(value)
+        return escape(self._words[label]).format(**values)
 
     def number(self, value: int) -> str:
-        """Returns a whole number with the marks of thousands that the language uses."""
+        """Returns a whole number with the marks of thousands that the language uses: "12,345", "12.345"."""
         return f"{value:,}".replace(",", self._words["thousands"].replace("space", "\u202f"))
 
 
 @functools.cache
 def _catalogue() -> dict[str, dict[str, str]]:
-    """Returns {language: {name: words}}."""
+    """Returns {language: {label's name: words}} of all languages of the page."""
     with (TEMPLATES / "labels.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     catalogue = {}
@@ -47,12 +52,17 @@ def _catalogue() -> dict[str, dict[str, str]]:
 
 
 def preferred(header: str, languages: Collection[str]) -> str:
-    """Returns the language that a browser likes best by its header Accept-Language, or "" if it names none of them."""
+    """Returns the language among `languages` that a browser prefers; "" if it asks for other languages only.
+
+    Args:
+      header: the browser's header Accept-Language, for example "de-AT,en;q=0.8": Austrian German, or else English.
+      languages: BCP 47 tags. "de" serves a wish for "de-AT".
+    """
     languages_by_code = {language.lower(): language for language in languages}
     wishes = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
-    for quality, tag in sorted(wishes, key=lambda wish: -wish[0]):  # of equal qualities the first in the header
+    for quality, tag in sorted(wishes, key=lambda wish: -wish[0]):  # equal qualities stay in the header's order
         base, _, _ = tag.partition("-")
         for code in (tag, base):
-            if quality and code in languages_by_code:
+            if quality and code in languages_by_code:  # the quality 0 refuses a language
                 return languages_by_code[code]
     return ""

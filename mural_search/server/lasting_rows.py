@@ -16,7 +16,7 @@ from mural_search.server.addresses import to_number
 
 
 def lasting_row(index: Index, row: int) -> str:
-    """Returns a row as a text for an address: "5-1a2b3c4d5e6f7081"; "5" for an index of an earlier version."""
+    """Returns a row as a text for an address, "5-1a2b3c4d5e6f7081"; "5" for an index of an earlier version."""
     if "salt" not in index.table.meta:
         return str(row)
     (key_hash,) = index.table.key_hashes([row]).tolist()
@@ -24,20 +24,26 @@ def lasting_row(index: Index, row: int) -> str:
 
 
 def row_of(index: Index, name: str, text: str) -> int:
-    """Returns the row that a parameter of this name holds, of `lasting_row` or a number alone.
+    """Returns the row that a text in an address means.
 
-    Raises `BadRequest` for another text, and `HTTPNotFound` for an item that is no longer there.
+    Args:
+      index: the index.
+      name: the name of the address's parameter, for a message.
+      text: a text of `lasting_row`, or only a row's number.
+
+    Raises:
+      BadRequest: the text is neither.
+      web.HTTPNotFound: the text's item is no longer in the index.
     """
     match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)
     if not match:
         return to_number(name, text)
-    if "salt" not in index.table.meta:
-        raise web.HTTPNotFound(text="This item is no longer here.")
     row = int(match[1])
-    wanted = np.uint64(int(match[2], 16))
-    if row < len(index) and index.table.key_hashes([row])[0] == wanted:
-        return row
-    rows = np.flatnonzero(index.key_hashes == wanted)
-    if not rows.size:
-        raise web.HTTPNotFound(text="This item is no longer here.")
-    return int(rows[0])
+    key_hash = np.uint64(int(match[2], 16))
+    if "salt" in index.table.meta:  # an index of an earlier version has other hashes
+        if row < len(index) and index.table.key_hashes([row])[0] == key_hash:
+            return row
+        rows = np.flatnonzero(index.key_hashes == key_hash)
+        if rows.size:
+            return int(rows[0])
+    raise web.HTTPNotFound(text="This item is no longer here.")

@@ -16,17 +16,17 @@ class Limits:
 
 
 REQUESTS = 256  # requests that are answered at a time
-LARGE_BODIES = 4  # how many of them may have a body of more than LARGE bytes
+LARGE_BODIES = 4  # requests among them that may have a body of more than LARGE bytes
 LARGE = 2**20
 IMAGE_PIXELS = 64 * 10**6  # pixels of a picture by its header, at most
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
 MOST_SCANS = 100
 SCAN = b"\xff\xda"
-TRANSPARENT = 4  # putting transparent pixels on white takes so many times the memory of others
+TRANSPARENT = 4  # a transparent pixel takes so many times the memory of another pixel, because it is put on white
 
 
 class BadRequest(ValueError):
-    """A mistake in a request, in words for its sender, with the status of HTTP."""
+    """A mistake in a request, in words for its sender, with the status that HTTP has for it, 400 to 499."""
 
     def __init__(self, words: str, status: int = 400):
         super().__init__(words)
@@ -55,12 +55,17 @@ def check_picture(data: bytes) -> None:
 
 
 def _pixels_of(data: bytes) -> int:
-    """Returns a picture's pixels by its header, transparent pixels times `TRANSPARENT`; 0 if it cannot be read."""
+    """Returns the number of a picture's pixels by its header; 0 if the header cannot be read.
+
+    Pixels of a picture with transparency count `TRANSPARENT` times. For more than `MAX_PIXELS`, which are not opened,
+    it returns one more than these.
+    """
     try:
         image = open_image(data)
     except BadImage as error:
-        has_too_many = "pixels" in str(error)  # in words of `open_image`
-        return MAX_PIXELS + 1 if has_too_many else 0
+        if "pixels" in str(error):  # `open_image`'s message about too many pixels
+            return MAX_PIXELS + 1
+        return 0
     pixels = image.width * image.height
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         pixels *= TRANSPARENT

@@ -44,11 +44,15 @@ def search_routes(
 ) -> list[web.RouteDef]:
     """Returns the routes of the search page, for `create_app`.
 
-    Takes the arguments of `ServedIndex`, and raises its errors.
+    Args:
+      index, embedder, settings, folder: as `ServedIndex` takes them.
+
+    Raises:
+      UserError: the index, the model and the settings do not fit each other.
     """
     search = _Search(ServedIndex(index, embedder, settings, folder))
     return [
-        web.get("/{page:(search)?}", search.show_page),
+        web.get("/{page:(search)?}", search.show_page),  # also /, which leads to the page
         web.get("/search/answer", search.show_answer),
         web.post("/search/answer", search.show_answer_to_picture),
         web.get(r"/search/picture/{row:\d{1,18}}", search.show_picture),
@@ -56,15 +60,16 @@ def search_routes(
 
 
 class _Search:
-    """Answers questions in a thread, one at a time, so that other requests go on; two others read pictures."""
+    """Handlers of the routes: one thread answers questions, and two threads read pictures, so that requests go on."""
 
     def __init__(self, served: ServedIndex):
         self._served = served
         self._answering = concurrent.futures.ThreadPoolExecutor(1, "questions")
-        self._answering.submit(served.refresh)  # the first question finds it done, or waits for it
+        self._answering.submit(served.refresh)  # before the first question, which would take longer
         self._reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
     async def show_page(self, request: web.Request) -> web.Response:
+        """Answers GET /search with the page of an answer or of an item; addresses of other forms lead there."""
         if not request.match_info["page"]:
             raise web.HTTPFound("search")
         address_with_filters = ranges_as_filters(request.query)
@@ -74,22 +79,26 @@ class _Search:
         return web.Response(text=page, content_type="text/html", headers=IN_LANGUAGES)
 
     def _page(self, request: web.Request) -> str:
+        """Returns the page of an answer or of an item as HTML, from the newest index."""
         self._served.refresh()
         return page_html(self._served, request.query, request.headers.get("Accept-Language", ""))
 
     async def show_answer(self, request: web.Request, picture: np.ndarray | None = None) -> web.Response:
+        """Answers /search/answer with the answer as JSON; `picture` is the vector of a picture in the question."""
         text = await _in_thread(self._answering, self._answer, request, picture)
         return web.Response(text=text, content_type="application/json")
 
     def _answer(self, request: web.Request, picture: np.ndarray | None) -> str:
+        """Returns the answer to the question in a request and a picture's vector, float32 [D], as a text of JSON."""
         served = self._served
         served.refresh()
         find_row = functools.partial(row_of, served.index)
         question = read_question(request.query, served.index.embeddings.shape[1], find_row)
-        answered = answer(served.index, served.embedder, dataclasses.replace(question, picture=picture))
-        return json.dumps(answered.to_json(served.shop))
+        question = dataclasses.replace(question, picture=picture)
+        return json.dumps(answer(served.index, served.embedder, question).to_json(served.shop))
 
     async def show_answer_to_picture(self, request: web.Request) -> web.Response:
+        """Answers POST /search/answer: a picture as the body with JSON, the page's form with the address of a page."""
         if request.content_type != "multipart/form-data":
             vector = await _in_thread(self._reading, self._encode, await request.read())
             return await self.show_answer(request, vector)
@@ -107,12 +116,13 @@ class _Search:
             raise BadRequest("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
     async def show_picture(self, request: web.Request) -> web.Response:
+        """Answers GET /search/picture/<row> with the row's picture as a JPEG, of the size that `side` asks for."""
         side = to_number("side", request.query.get("side", str(LARGE)))
         if side not in (LARGE, SIDE):
             raise BadRequest(f"side must be one of {LARGE}, {SIDE}, got {side}.")
         make_thumbnail = functools.partial(thumbnail, self._served.index, side=side)
         if side == SIDE:
-            make_thumbnail = self._served.thumbnail  # keeps them in memory
+            make_thumbnail = self._served.thumbnail  # which keeps small pictures in memory
         try:
             row = int(request.match_info["row"])
             image = await asyncio.get_running_loop().run_in_executor(self._reading, make_thumbnail, row)
@@ -124,15 +134,16 @@ class _Search:
 
 
 async def _in_thread(threads: concurrent.futures.Executor, function: Callable, *arguments):
-    """Returns the result of a function, called in a thread.
+    """Returns the result of `function(*arguments)`, called in one of the threads.
 
-    Its `ValueError`s become `BadRequest`, mistakes of the client, except the `UserError`s of a damaged index.
+    A `ValueError` of the function is a mistake of the client and becomes a `BadRequest` with its message. The
+    `UserError` of a damaged index, which names the index's folder, is raised as it is: it is for the server's owner.
     """
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-    except CannotBeAsked as error:
+    except CannotBeAsked as error:  # a `UserError` about the question
         raise BadRequest(str(error)) from None
-    except (BadRequest, UserError):  # a `UserError` is for the server's owner: it names the folder of a damaged index
+    except (BadRequest, UserError):
         raise
     except ValueError as error:
         raise BadRequest(str(error)) from None

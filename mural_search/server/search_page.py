@@ -34,23 +34,28 @@ COUNTED = 100_000  # items whose fields are counted for a page; for more items t
 
 
 def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "") -> str:
-    """Returns the page of an answer, or of an item. Raises `ValueError` for a question that cannot be answered.
+    """Returns the HTML of an item's page, if the address has the parameter `item`, and otherwise of an answer's page.
 
     Args:
+      served: the index that answers, with its settings.
       query: the parameters of the address, as `read_question` takes them.
       accepted: the browser's header Accept-Language, which chooses the language of the page's words, and of captions
-        where there are several.
+        where there are several, unless the settings choose the language.
+
+    Raises:
+      ValueError: the question cannot be answered.
+      web.HTTPNotFound: the item is no longer in the index.
     """
     settings = served.settings
     links = Links(query)
     labels = Labels(settings.language or preferred(accepted, LANGUAGES) or "en")
-    wished = f"{settings.language},{accepted}" if settings.language else accepted
-    language = preferred(wished, served.languages)
+    header = f"{settings.language},{accepted}" if settings.language else accepted
+    caption_language = preferred(header, served.languages)
     if "item" in query:
-        values = _item_values(served, row_of(served.index, "item", query["item"]), language)
+        values = _item_values(served, row_of(served.index, "item", query["item"]), caption_language)
         template = "item.html"
     else:
-        values = _answer_values(served, query, language, links, labels)
+        values = _answer_values(served, query, caption_language, links, labels)
         template = "search.html"
     return pages.render(
         TEMPLATES / template,
@@ -69,10 +74,10 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
 
 
 def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
-    """Returns {name: value} for the template item.html."""
+    """Returns {variable: value} of the template item.html; captions in `language` come first."""
     item = item_of(served.index, row)
     captions = sorted(item.captions, key=lambda caption: caption[0] != language)
-    if served.index.kind == TEXTS:
+    if served.index.kind == TEXTS:  # whose items are their own captions
         captions = [("", item.name)]
     return {"row": row, "item": item, "captions": captions, "as_filter": served.fields.filters}
 
@@ -80,7 +85,15 @@ def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, obje
 def _answer_values(
     served: ServedIndex, query: Mapping[str, str], language: str, links: Links, labels: Labels
 ) -> dict[str, object]:
-    """Returns {name: value} for the template search.html."""
+    """Returns {variable: value} of the template search.html for the question in an address.
+
+    Args:
+      served: the index that answers.
+      query: the parameters of the address.
+      language: the language of the captions to show.
+      links: addresses that differ from this address.
+      labels: the page's words.
+    """
     index = served.index
     find_row = functools.partial(row_of, index)
     question = read_question(query, index.embeddings.shape[1], find_row, PAGE_PARAMETERS)
@@ -90,9 +103,9 @@ def _answer_values(
     if answered.matching <= COUNTED:
         counted_filters = tuple(filters)
     facets = index.facets(counted_filters)
-    unknown = []
+    unknown_fields = []
     if not answered.matching:
-        unknown = [filter_.name for filter_ in filters if filter_.name not in index.facets()]
+        unknown_fields = [filter_.name for filter_ in filters if filter_.name not in index.facets()]
     return {
         "answer": answered,
         "facets": _facets(served, facets, filters, links),
@@ -102,7 +115,7 @@ def _answer_values(
         "mark": functools.partial(mark, question=question.sentence),
         "script": Markup(SCRIPT),
         "script_hash": SCRIPT_HASH,
-        "unknown": unknown,
+        "unknown": unknown_fields,
         "is_shown": not answered.nothing_fits or "closest" in query,
         "closest": {"closest": 1} if query.get("closest") else {},
         "examples": [] if question.is_ranked else served.examples,
@@ -111,34 +124,50 @@ def _answer_values(
 
 
 def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
-    """Returns the filters to offer: values with their counts and addresses, or the ends of a range."""
-    offered = []
+    """Returns the fields by which the page offers to filter, as the template takes them.
+
+    A field of few values is {"name", "values", "further"}, see `_value`; a field of many numbers is a `_range`.
+
+    Args:
+      served: the index that answers.
+      facets: {field: its contents}, see `ItemTable.facets`.
+      filters: the chosen filters, whose fields are offered as well.
+      links: addresses that differ from the page's address.
+    """
+    offered_fields = []
     names = [*served.fields.filters]
     names += [filter_.name for filter_ in filters]
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(names):  # each name once
         facet = facets.get(name, {})
         chosen = [filter_ for filter_ in filters if filter_.name == name]
         if "least" in facet:
-            offered.append(_range(name, facet, chosen, links))
+            offered_fields.append(_range(name, facet, chosen, links))
         elif facet.get("values") and not served.shop.counts_stock(name, facet["values"]):
             values = []
             for value, count in facet["values"].items():
                 words = served.shop.in_words(name, value)
                 values.append({"words": words, **_value(Filter(name, value), count, chosen, links)})
-            offered.append({"name": name, "values": values[:FEW_VALUES], "further": values[FEW_VALUES:]})
-    return offered
+            offered_fields.append({"name": name, "values": values[:FEW_VALUES], "further": values[FEW_VALUES:]})
+    return offered_fields
 
 
 def _range(name: str, facet: Mapping, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
-    """Returns a range to filter by: its least and most, the chosen ends, and the form's other parameters."""
-    values = {filter_.operator: filter_.value for filter_ in chosen}
-    ends = {prefix: values.get(operator, "") for prefix, operator in RANGE_ENDS.items()}
+    """Returns a field with a range to filter by: {"name", "least", "most", "ends", "others"}.
+
+    "ends" has the chosen ends of the range, {"from.": text, "to.": text}; "others" are the (name, text) of the
+    parameters that the range's form sends besides.
+    """
+    bounds = {filter_.operator: filter_.value for filter_ in chosen}
+    ends = {prefix: bounds.get(operator, "") for prefix, operator in RANGE_ENDS.items()}
     others = links.without(pairs=[("filter", str(filter_)) for filter_ in chosen])
     return {"name": name, **facet, "ends": ends, "others": others}
 
 
 def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
-    """Returns a value to filter by, with the address that adds this filter, or removes it if it is chosen."""
+    """Returns a value to filter by, {"value", "count", "is_on", "to"}.
+
+    "to" is the address that adds the filter, or removes it if it is among the `chosen` filters, "is_on".
+    """
     pair = "filter", str(filter_)
     pairs = links.without(pairs=[pair])
     is_on = str(filter_) in map(str, chosen)
@@ -150,10 +179,14 @@ def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) 
 def _sorts(
     served: ServedIndex, facets: Mapping, links: Links, current: str, labels: Labels
 ) -> list[tuple[str, str, bool]]:
-    """Returns the ways to sort, (words, address, whether it is the current way) each."""
+    """Returns (words, address, whether it is the current way) of each way to sort.
+
+    `current` is the question's `sort`: the name of a field, "-" and a name for the largest first, or "" for the best
+    first.
+    """
     sorts = [(labels("best_first"), links.to("sort"), not current)]
     for name in served.fields.filters:
-        if "least" in facets.get(name, {}):
+        if "least" in facets.get(name, {}):  # a field of many numbers or dates
             sorts.append((labels("lowest", name=name), links.to(sort=name), current == name))
             sorts.append((labels("highest", name=name), links.to(sort=f"-{name}"), current == f"-{name}"))
     return sorts

@@ -24,40 +24,65 @@ from mural_search.server.hidden_fields import hide_fields
 from mural_search.server.settings import DEFAULTS, PageSettings
 from mural_search.server.shop import ShopFields
 
-EXAMPLES = 4  # questions on the page
+EXAMPLES = 4  # examples of questions on the page
+EXAMPLE_LENGTH = 16  # characters of the best example: two or three words
 KEPT = 4096  # thumbnails in memory, of about 8 kB each
 STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  # signs that a table leaves around a text
 
 
 def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a short caption in each of some languages, English first, without a table's stray signs."""
+    """Returns captions as examples of questions: a short caption in each of at most four languages, English first.
+
+    Args:
+      captions: {language: captions}.
+    """
     examples = []
     for language in sorted(captions, key=lambda language: (language != "en", language)):
         texts = [text.strip(STRAY) for text in captions[language]]
-        texts = [text for text in texts if text and "|" not in text]
+        texts = [text for text in texts if text and "|" not in text]  # "Shoes|Women|Red" is a table's category
         if texts:
-            examples.append(min(texts, key=lambda text: abs(len(text) - 16)))  # characters: two or three words
+            examples.append(min(texts, key=lambda text: abs(len(text) - EXAMPLE_LENGTH)))
     return examples[:EXAMPLES]
 
 
 def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
-    """Returns a small JPEG of the image of a row, or of the image that a text describes, without metadata.
+    """Returns a JPEG, without metadata, of the image of a row, or of the image that a row's text describes.
 
-    Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
+    Args:
+      index: the index.
+      row: the number of the row.
+      side: the most pixels of the longer side.
+
+    Raises:
+      IndexError: there is no such row.
+      OSError: the row's image is gone.
+      ValueError: the row's image is damaged.
     """
     return pictures.thumbnail(index.read_image(row), side)
 
 
 class ServedIndex:
-    """The index in a folder, opened again when the folder holds another one: rows were removed, or it was updated.
+    """The index that a server answers from; it is opened again when its folder has changed, see `refresh`.
 
     Args:
-      index: the first state; its table is closed some time after another state is there.
-      embedder: the model that made it.
+      index: the opened index; its table is closed some time after a changed index is opened.
+      embedder: the model that made the index.
       settings: the settings of the page.
-      folder: the index's folder; "", or in a store: it is never opened again.
+      folder: the index's folder; "" or a folder in a store: the index is never opened again.
 
-    Raises `UserError` for another model, a field that is not there, or a logo that cannot be used.
+    Attributes:
+      index: the newest index.
+      embedder, settings: the arguments.
+      logo: the page's logo as an address that holds it, "" without a logo.
+      fields: the fields that the page shows and offers as filters.
+      shop: the fields that customers know by a meaning, such as a price.
+      examples: captions that the page shows as examples of questions.
+      languages: the languages of the captions of pictures.
+      check_pictures: raises `UserError` if the index has no vectors that can be compared with a picture's vector.
+      thumbnail: returns a small JPEG of a row, as the function `thumbnail`, and keeps it in memory.
+
+    Raises:
+      UserError: the model did not make the index, a field of the settings is not there, or the logo cannot be used.
     """
 
     def __init__(self, index: Index, embedder, settings: PageSettings = DEFAULTS, folder: str | os.PathLike = ""):
@@ -65,24 +90,25 @@ class ServedIndex:
         self.settings = settings
         self.logo = settings.logo_address()
         settings.check_fields(index.table.field_names())
-        self._by_pictures = getattr(embedder, "original", None) is None  # small encoders: when the first picture comes
+        # Small encoders' vectors of pictures are checked when the first picture comes, see `check_pictures`.
+        self._by_pictures = getattr(embedder, "original", None) is None
         index.check_model(embedder, self._by_pictures)
         self._folder = None
         if folder and isinstance(as_path(folder), pathlib.Path):
             self._folder = pathlib.Path(folder)
         elif folder:
             announce(f"{folder} is read from its store once: start the server again when it has changed.")
-        self._former: ItemTable | None = None
+        self._former_table: ItemTable | None = None
         self._hide_fields(index)
         self._use(index)
 
     def _hide_fields(self, index: Index) -> None:
-        """Takes the fields out that the settings hide."""
+        """Takes the fields that the settings hide out of an opened index."""
         if self.settings.hide:
             hide_fields(index.table, self.settings.hide)
 
     def _use(self, index: Index) -> None:
-        """Answers from this index from now on."""
+        """Answers from an index from now on: sets the attributes that depend on it."""
         self.index = index
         index.weights = parse_weights(self.settings.weights)
         self.fields = fields.of_index(index)
@@ -90,7 +116,7 @@ class ServedIndex:
         self.shop = ShopFields.of(names, index.product, self.settings.link, index.table.group_marks)
         captions = {}
         if index.kind == IMAGES:
-            captions = index.table.captions(8)  # of each language, to choose an example from
+            captions = index.table.captions(8)  # captions in each language, among which an example is chosen
         self.examples = examples_of(captions)
         self.languages = captions.keys()
         index.facets()  # counted once, before the first question
@@ -98,7 +124,11 @@ class ServedIndex:
         self.thumbnail = functools.lru_cache(KEPT)(functools.partial(thumbnail, index))
 
     def refresh(self) -> None:
-        """Opens a changed index again; keeps the former index if it cannot be opened, or is another model's."""
+        """Opens the index again if its folder has changed: it was updated, or rows were removed.
+
+        A changed index that cannot be opened, or was made by another model, is only warned of: the former index goes
+        on answering. Also makes the codes that quicken the search, if the index lacks them.
+        """
         if self.index.codes is None:
             quicken(self.index)
         if self._folder is None or self.index.is_current():
@@ -106,14 +136,14 @@ class ServedIndex:
         try:
             index = load_index(self._folder)
             index.check_model(self.embedder, self._by_pictures)
-            self.settings.check_fields(index.table.field_names())  # a renamed column would be shown
+            self.settings.check_fields(index.table.field_names())  # a hidden column that was renamed would be shown
             self.index.table.release()
             index.table.merge_log()
             self._hide_fields(index)
         except UserError as error:
             logging.warning("The index has changed and cannot be served; the former one is: %s", error)
         else:
-            if self._former is not None:
-                self._former.close()
-            self._former = self.index.table  # closed at the next change: other threads may still read pictures
+            if self._former_table is not None:
+                self._former_table.close()
+            self._former_table = self.index.table  # closed at the next change: other threads may still read pictures
             self._use(index)

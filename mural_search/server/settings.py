@@ -20,26 +20,26 @@ LOGO_BYTES = 2**20  # bytes of the logo's file; on the page it is smaller
 LOGO_PIXELS = 16 * 10**6
 LOGO_SIZE = (480, 96)  # pixels at most, for 240 x 48 of a page
 CONTRAST = 4.5  # the least contrast of text, by WCAG 2.2, 1.4.3
-# Grounds of the page; browsers' dark ground.
-WHITE = (255, 255, 255)
-DARK = (18, 18, 18)
-Color = tuple[int, int, int]
+Color = tuple[int, int, int]  # red, green and blue, 0 to 255
+WHITE = (255, 255, 255)  # the background of the page
+DARK = (18, 18, 18)  # the background that browsers give the page in the dark
 
 
 @dataclasses.dataclass(frozen=True)
 class PageSettings:
-    """What the owner of a search page chooses.
+    """The choices of the owner of a search page.
 
     Attributes:
-      title: "" for "Search" in the page's language.
-      link: the field with the address of a product; "": found by its name, see `shop.link_field`.
-      hide: fields that are neither on the page nor in any answer.
-      logo: a file of a picture.
+      title: the page's title; "": "Search" in the page's language.
+      link: the field with the address of a product; "": it is found by its name, see `ShopFields.of`.
+      hide: names of fields that are neither on the page nor in any answer.
+      logo: the path of a picture; "" for no logo.
       color: the color of buttons and, as far as they stay readable, of links, "#rrggbb"; "" for blue.
-      language: the page's language; "": the browser's.
-      weights: weights of the one ranking, such as "pictures=4", see `ranking.parse_weights`.
+      language: the page's language, one of `labels.LANGUAGES`; "": the browser's.
+      weights: weights of the parts of the ranking, such as "pictures=4", see `ranking.parse_weights`.
 
-    Raises `UserError` for a color or language that is not known, and fields that are linked and hidden.
+    Raises:
+      UserError: the color or language is not known, or `link` is among the hidden fields.
     """
 
     title: str = ""
@@ -59,13 +59,17 @@ class PageSettings:
             raise UserError(f"--link={self.link} is hidden by --hide: a link shows its address.")
 
     def check(self, names: list[str]) -> None:
-        """Raises `UserError` for fields, weights or a logo that an index with the fields `names` cannot use."""
+        """Raises `UserError` for weights or a logo that cannot be used, or fields that are not in `names`.
+
+        Args:
+          names: the names of an index's fields.
+        """
         self.check_fields(names)
         parse_weights(self.weights)
         self.logo_address()
 
     def check_fields(self, names: list[str]) -> None:
-        """Raises `UserError` for a field to hide or to link that is not among an index's fields, `names`."""
+        """Raises `UserError` for a field to hide or to link that is not among `names`, an index's fields."""
         fields = [("hide", name) for name in self.hide]
         if self.link:
             fields.append(("link", self.link))
@@ -74,9 +78,10 @@ class PageSettings:
                 raise UserError(unknown_field(flag, name, names))
 
     def logo_address(self) -> str:
-        """Returns the logo as a data address, a PNG without metadata; "" without a logo.
+        """Returns the logo as an address that holds it, "data:image/png;base64,…"; "" without a logo.
 
-        Raises `UserError` for a file that is missing, too large or no picture.
+        The picture is scaled down to `LOGO_SIZE` and has no metadata. Raises `UserError` for a file that is missing,
+        too large or not a picture.
         """
         if not self.logo:
             return ""
@@ -90,21 +95,26 @@ class PageSettings:
             raise UserError(f"--logo={self.logo} cannot be used: {reason}.") from None
         image.thumbnail(LOGO_SIZE, Image.LANCZOS)
         buffer = io.BytesIO()
-        Image.frombytes(image.mode, image.size, image.tobytes()).save(buffer, "PNG", optimize=True)
+        without_metadata = Image.frombytes(image.mode, image.size, image.tobytes())
+        without_metadata.save(buffer, "PNG", optimize=True)
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
     def colors(self) -> dict[str, str]:
-        """Returns {"lead", "on_lead", "link", "dark_link"}, colors "#rrggbb"; {} for the page's own.
+        """Returns {name: "#rrggbb"} of the colors that follow from the chosen color; {} without a chosen color.
 
-        They are for buttons, for text on them, and for links on a light and on a dark page.
+        The names are "lead" for buttons, "on_lead" for the text on buttons, "link" for links on a light page, and
+        "dark_link" for links on a dark page.
         """
         if not self.color:
             return {}
-        color = tuple(int(self.color[begin : begin + 2], 16) for begin in (1, 3, 5))
-        on_button = max(WHITE, (0, 0, 0), key=lambda text: contrast(text, color))
-        links = {"link": readable(color, WHITE), "dark_link": readable(color, DARK)}
-        colors = {"lead": color, "on_lead": on_button, **links}
-        return {name: f"#{bytes(value).hex()}" for name, value in colors.items()}
+        color = tuple(bytes.fromhex(self.color[1:]))
+        colors = {
+            "lead": color,
+            "on_lead": max(WHITE, (0, 0, 0), key=lambda text_color: contrast(text_color, color)),
+            "link": readable(color, WHITE),
+            "dark_link": readable(color, DARK),
+        }
+        return {name: f"#{bytes(channels).hex()}" for name, channels in colors.items()}
 
 
 DEFAULTS = PageSettings()
@@ -123,17 +133,20 @@ def _luminance(color: Color) -> float:
 
 
 def _linear(channel: int) -> float:
-    """Returns the linear value of a channel of sRGB, 0 to 1."""
+    """Returns the linear light, 0 to 1, of a channel of sRGB, 0 to 255 (WCAG 2.2, "relative luminance")."""
     if channel <= 10:
         return channel / 3294.6
     return ((channel / 255 + 0.055) / 1.055) ** 2.4
 
 
-def readable(color: Color, ground: Color) -> Color:
-    """Returns a color mixed with the least black, or white on a dark ground, that makes it readable on the ground."""
-    end = 0 if _luminance(ground) > 0.5 else 255
-    for step in range(101):
-        mixed = tuple(round(channel + (end - channel) * step / 100) for channel in color)
-        if contrast(mixed, ground) >= CONTRAST:
+def readable(color: Color, background: Color) -> Color:
+    """Returns the color nearest to `color` that is readable on a background: with a contrast of 4.5 at least.
+
+    It is mixed with the least black that is enough on a light background, or white on a dark background.
+    """
+    end = 0 if _luminance(background) > 0.5 else 255
+    for percent in range(101):  # 100 is black or white, which is always readable
+        mixed = tuple(round(channel + (end - channel) * percent / 100) for channel in color)
+        if contrast(mixed, background) >= CONTRAST:
             break
     return mixed

@@ -7,6 +7,7 @@ sizes for example, has the values of all rows, "36, 37, 38".
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -38,7 +39,7 @@ _PRICE = re.compile(r"price|preis|prix|precio|prezzo|preço|cena|fiyat|価格|�
 
 
 def plain(name: str) -> str:
-    """Returns the letters and digits of a name in lower case: "product_url" is "Product URL"."""
+    """Returns the letters and digits of a name in lower case: "producturl" for "product_url" and "Product URL"."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 
@@ -50,7 +51,7 @@ class Product:
       number: the number by which the shop knows it, "" if no field has it.
       link: the address where it is sold, http or https; "" without an address.
       is_sold_out: whether every field about its stock says so.
-      fields: {name: value as the page writes it}, all fields that customers need.
+      fields: {name: value as the page writes it} of all fields that customers need.
     """
 
     number: str
@@ -59,97 +60,118 @@ class Product:
     fields: Mapping[str, str]
 
 
-def _usual_marks(name: str) -> str:
-    """Returns the marks of thousands of a field of which nothing is known."""
-    return ","
-
-
 @dataclasses.dataclass(frozen=True)
 class ShopFields:
-    """Which fields of an index say what.
+    """The fields of an index that have a meaning for customers.
 
     Attributes:
-      link, number, currency: names of fields, "" without such a field.
+      link: the field of the products' addresses, "" without such a field.
+      number: the field of the numbers by which the shop knows products, "" without such a field.
+      currency: the field of the prices' currency, "" without such a field.
       stock: names of the fields about the stock.
       product: the field of the products' ids, see `Index.product`.
-      group_marks: returns a field's marks of thousands, see `ItemTable.group_marks`.
+      group_marks: returns the marks of thousands in the numbers of a field, see `ItemTable.group_marks`.
     """
 
-    link: str = ""
-    number: str = ""
-    currency: str = ""
-    stock: frozenset[str] = frozenset()
-    product: str = ""
-    group_marks: Callable[[str], str] = _usual_marks
+    link: str
+    number: str
+    currency: str
+    stock: frozenset[str]
+    product: str
+    group_marks: Callable[[str], str]
 
     @classmethod
-    def of(
-        cls, names: Iterable[str], product: str = "", link: str = "", group_marks: Callable[[str], str] = _usual_marks
-    ) -> ShopFields:
-        """Returns which of the fields `names` say what; `link` names the field of the address, "": it is found, too."""
-        names = list(names)
+    def of(cls, names: Sequence[str], product: str, link: str, group_marks: Callable[[str], str]) -> ShopFields:
+        """Returns the fields with a meaning among an index's fields, found by their names.
 
-        def first(wanted: frozenset[str]) -> str:
-            return next((name for name in names if plain(name) in wanted), "")
-
-        stock = frozenset(name for name in names if plain(name) in _STOCK)
-        return cls(link or first(_LINKS), first(_NUMBERS), first(_CURRENCY), stock, product, group_marks)
+        Args:
+          names: the names of the index's fields.
+          product: the field of the products' ids.
+          link: the field of the products' addresses; "": it is found as well.
+          group_marks: returns the marks of thousands in the numbers of a field.
+        """
+        return cls(
+            link=link or _first_field(names, _LINKS),
+            number=_first_field(names, _NUMBERS),
+            currency=_first_field(names, _CURRENCY),
+            stock=frozenset(name for name in names if plain(name) in _STOCK),
+            product=product,
+            group_marks=group_marks,
+        )
 
     def product_of(self, item: Item) -> Product:
         """Returns an item as the page shows it."""
-        link = _first(item.fields.get(self.link, ""))
+        link = _first_value(item.fields.get(self.link, ""))
         if not ADDRESS.fullmatch(link):
             link = ""
-        number = _first(item.fields.get(self.number, ""))
+        number = _first_value(item.fields.get(self.number, ""))
         stocks = [value for name, value in item.fields.items() if name in self.stock]
         is_sold_out = bool(stocks) and all(map(_is_none_left, stocks))
+        hidden_names = {self.number, self.currency}  # the page shows their values in other places
+        if number:
+            hidden_names |= {self.product, VARIATIONS}  # the database's ids; people know the number
+        if link:
+            hidden_names.add(self.link)
+        if is_sold_out:
+            hidden_names |= self.stock
         currency = item.fields.get(self.currency, "")
         fields = {}
         for name, value in item.fields.items():
-            is_id = bool(number) and name in (self.product, VARIATIONS)  # the database's id; people know the number
-            is_shown_otherwise = (name == self.link and link) or (name in self.stock and is_sold_out)
             words = self.in_words(name, value, currency, item.values(name))
-            if words and name not in (self.number, self.currency) and not is_id and not is_shown_otherwise:
+            if words and name not in hidden_names:
                 fields[name] = words
         return Product(number, link, is_sold_out, fields)
 
     def counts_stock(self, name: str, values: Iterable[str]) -> bool:
         """Whether a field has numbers of things in stock, by which no customer filters."""
-        return name in self.stock and any(char.isdigit() for value in values for char in value)
+        return name in self.stock and any(map(str.isdigit, "".join(values)))
 
     def in_words(self, name: str, value: str, currency: str = "", parts: Sequence[str] = ()) -> str:
-        """Returns a field's value: numbers of several rows as a range, of a stock as "", a price with its currency.
+        """Returns a field's value as the page writes it: "36 – 38" for the numbers of several rows, "19.90 EUR".
 
-        `parts`: the values of the rows, if there are several; a cell "30, 20, 10" is a value, and stays as it is.
+        Args:
+          name: the field's name.
+          value: the field's value, which joins the values of several rows: "36, 37, 38".
+          currency: the currency of prices, or "".
+          parts: the values of the rows, if there are several; a single cell "30, 20, 10" stays as it is.
+
+        Returns:
+          The words, "" for numbers of several rows of a stock.
         """
-        marks = self.group_marks(name)
-        amounts = [amount(part, marks) for part in parts]
-        if len(parts) > 1 and None not in amounts:
-            if name in self.stock:
-                return ""  # rows with equal numbers were joined: their sum is not known
-            least = parts[amounts.index(min(amounts))]
-            most = parts[amounts.index(max(amounts))]
-            value = f"{least} – {most}"
+        amount_of = functools.partial(amount, groups=self.group_marks(name))
+        are_numbers = len(parts) > 1 and None not in map(amount_of, parts)
+        if are_numbers and name in self.stock:
+            return ""  # rows with equal numbers were joined: their sum is not known
+        if are_numbers:
+            value = f"{min(parts, key=amount_of)} – {max(parts, key=amount_of)}"
         is_number = re.fullmatch(r"[\d.,\s–]+", value) is not None
         if currency and is_number and _PRICE.search(name):
-            value = f"{value} {_first(currency)}"
+            value = f"{value} {_first_value(currency)}"
         return value
 
 
-def _first(value: str) -> str:
-    """Returns the value of a product's first row."""
+def _first_field(names: Sequence[str], plain_names: frozenset[str]) -> str:
+    """Returns the first field whose plain name is among some, "" without such a field."""
+    for name in names:
+        if plain(name) in plain_names:
+            return name
+    return ""
+
+
+def _first_value(value: str) -> str:
+    """Returns the value of a product's first row: "36" of "36, 37, 38"."""
     first, _, _ = value.partition(", ")
     return first.strip()
 
 
 def _is_none_left(value: str) -> bool:
-    """Whether a field about the stock says of all rows that nothing is left."""
+    """Whether a field about the stock says of each of its rows that nothing is left: "0, sold out"."""
     for part in value.split(", "):
         number = amount(part)
         if number is None:
-            is_none = plain(part) in _SOLD_OUT
+            is_sold_out = plain(part) in _SOLD_OUT
         else:
-            is_none = number <= 0
-        if not is_none:
+            is_sold_out = number <= 0
+        if not is_sold_out:
             return False
     return True

@@ -15,7 +15,8 @@ import sys
 
 from absl import logging as log
 
-# Its standard input is the server's line to it: a byte is the signal, the end of the line is the end of the server.
+# The small process. Its standard input is a pipe from the server: a byte says that the signal came, and the pipe ends
+# when the server ends.
 _PROGRAM = """
 import os, select, signal, sys, time
 if os.read(0, 1):
@@ -28,20 +29,22 @@ if os.read(0, 1):
 
 
 def end_on_sigterm(deadline: float) -> None:
-    """Has this process ended `deadline` seconds after a SIGTERM at the latest; not on Windows, which has no SIGTERM.
+    """Starts a process that ends this process if it still runs `deadline` seconds after a SIGTERM.
 
-    To be called after the process's own handler of SIGTERM is set, which still runs.
+    To be called after this process has set its own handler of SIGTERM, which still runs. Does nothing on Windows, which
+    has no SIGTERM.
     """
     if not hasattr(faulthandler, "register"):
         return
     read_end, write_end = os.pipe()
     command = [sys.executable, "-S", "-E", "-c", _PROGRAM, str(os.getpid()), str(deadline)]
     try:
-        subprocess.Popen(command, stdin=read_end, start_new_session=True)  # Ctrl-C of a terminal is not for it
+        subprocess.Popen(command, stdin=read_end, start_new_session=True)  # which a terminal's Ctrl-C does not end
     except OSError as error:
         log.warning("SIGTERM may not end the server at once: %s", error)
         return
     finally:
         os.close(read_end)
-    # All threads: if a thread of a C library gets the signal, it has no lines of Python that could be written.
+    # `faulthandler` writes the stack of each thread into the pipe: of all threads, because a thread of a C library, if
+    # it gets the signal, has no stack of Python to be written.
     faulthandler.register(signal.SIGTERM, write_end, all_threads=True, chain=True)

@@ -9,6 +9,7 @@ others are streamed. Rows that cannot be read go to `on_problem(reason, place)`:
 from __future__ import annotations
 
 import codecs
+import collections
 import contextlib
 import csv
 import dataclasses
@@ -65,14 +66,20 @@ CUT_OFF = "file that is damaged or cut off: what follows is lost"
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a file of text is written: its encoding, and for `csv.reader` the delimiter and further arguments."""
+    """How a file of text is written.
+
+    Attributes:
+      encoding: the name of its encoding.
+      delimiter: the character between the columns of CSV.
+      more: (name, value) of further arguments of `csv.reader`.
+    """
 
     encoding: str = "utf-8"
     delimiter: str = ""
     more: tuple[tuple[str, Any], ...] = ()
 
     def reader(self, lines: Iterator[str]):
-        """Returns `csv.reader` of lines."""
+        """Returns a `csv.reader` of lines in this form, which yields each row as a list of its cells."""
         return csv.reader(lines, delimiter=self.delimiter, **dict(self.more))
 
 
@@ -81,12 +88,15 @@ class OwnTable:
     """A table in one file, or in several files of one form.
 
     Attributes:
-      folder: the folder to which the names of its pictures are relative.
-      names: whether pictures without text files have their file names as captions.
+      files: the files of the table; of a folder of pictures, the pictures and the texts next to them.
+      file_type: the type of all files, such as `CSV`.
+      folder: the folder to which the names of the table's pictures are relative.
+      form: how its files of text are written.
+      names: whether pictures of a folder that have no other words have their file names as captions.
       others: {reason: paths} of files in a folder of pictures that are not read.
-      inside: reads the words inside pictures of a folder.
+      inside: reads the words inside the pictures of a folder.
       lists: columns whose texts are lists or objects, see `table_rows.columns_of_lists`.
-      heading: findings while the first rows are read.
+      heading: the names of the columns, and notes for the user, which come up while rows are read.
     """
 
     files: Sequence[pathlib.Path]
@@ -100,7 +110,7 @@ class OwnTable:
     heading: Heading = dataclasses.field(default_factory=Heading)
 
     def describe(self) -> str:
-        """Returns the table's form in words, for the user to check."""
+        """Returns the table's form in words, for the user to check: "hats.csv: utf-8, columns separated by ','"."""
         if self.file_type in (DOWNLOADS, PICTURES):
             name = str(self.folder)
         else:
@@ -108,12 +118,16 @@ class OwnTable:
             if len(self.files) > 1:
                 name += f" and {len(self.files) - 1} more"
         if self.file_type == CSV:
-            between = "tabs" if self.form.delimiter == "\t" else repr(self.form.delimiter)
-            return f"{name}: {self.form.encoding}, columns separated by {between}"
+            separator = "tabs" if self.form.delimiter == "\t" else repr(self.form.delimiter)
+            return f"{name}: {self.form.encoding}, columns separated by {separator}"
         return f"{name}: {self.file_type}"
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
-        """Yields the rows, in the order of the files."""
+        """Yields the rows, in the order of the files.
+
+        Args:
+          on_problem: called with the reason and the place of each row that cannot be read.
+        """
         readers = {
             CSV: _read_csv, JSON: _read_json, PARQUET: _read_parquet, EXCEL: _read_excel, DOWNLOADS: _read_downloads,
         }  # fmt: skip
@@ -133,18 +147,18 @@ class OwnTable:
 
 
 def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
-    """Returns the table of a name: a file, several files (a pattern), or a folder.
+    """Returns the table in a file, in several files, or in a folder; its rows are not read yet.
 
     Args:
-      name: a name on this machine or in an object store.
-      encoding: the text's encoding; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else
-        Windows-1252.
-      captions: where a folder of pictures has its captions: "texts": only in text files next to them; "inside": also in
-        the words inside them, which is the default, but not in an object store; "names": also in the names of files
-        without any words.
+      name: the path of a file or folder, or a pattern of files, on this machine or in an object store.
+      encoding: the encoding of the table's text, such as "utf-8" or "cp1252"; "": it is found by `_find_encoding`.
+      captions: where a folder of pictures has its captions. "texts": in text files next to the pictures. "inside": also
+        in the words inside the pictures. "names": also in the names of pictures without any other words. "": "inside",
+        but "texts" in an object store.
 
     Raises:
-      UserError: there is no such file, it is not a table, or holds no rows of a table; `captions` with a table.
+      UserError: there is no such file; it is not a table, or has only one column; the encoding is unknown or cannot be
+        found; `captions` with a table that is not a folder of pictures.
     """
     try:
         codecs.lookup(encoding or "utf-8")
@@ -196,18 +210,23 @@ def _file_type_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable:
-    """Returns the table that a folder is: img2dataset's output, Parquet files, or pictures.
-
-    `encoding`: of the texts next to pictures; "": it is found for each.
-    """
-    downloads = []
+    """Returns the table in a folder: img2dataset's output, Parquet files, or pictures; see `open_table`."""
+    shards = []
     if is_download(folder):
-        downloads = find_shards(folder)
-    if downloads and downloads[0].suffix != ".parquet":
-        return OwnTable(downloads, DOWNLOADS, folder)
-    tables = downloads or sorted(folder.glob("*.parquet"))
-    if tables:
-        return OwnTable(tables, PARQUET, folder)
+        shards = find_shards(folder)
+    if shards and shards[0].suffix != ".parquet":
+        return OwnTable(shards, DOWNLOADS, folder)
+    parquet_files = shards or sorted(folder.glob("*.parquet"))
+    if parquet_files:
+        return OwnTable(parquet_files, PARQUET, folder)
+    return _open_pictures(folder, captions, encoding)
+
+
+def _open_pictures(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable:
+    """Returns the table of the pictures in a folder, with the texts next to them; see `open_table`.
+
+    Raises `UserError` for a folder without pictures.
+    """
     files, others = picture_files(folder, [ending[1:] for ending in _OF_TEXT])
     pictures = [path for path in files if path.suffix.lower() not in _OF_TEXT]
     if not pictures:
@@ -216,13 +235,13 @@ def _open_folder(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable
     # In a store each picture would be fetched, also where nothing is new.
     is_read_by_default = captions != "texts" and isinstance(folder, pathlib.Path)
     if captions == "inside" or is_read_by_default:
-        candidates = itertools.chain.from_iterable(others.values())
-        inside = WordsInside(pictures, [path for path in candidates if _is_file_below(folder, path)])
+        other_files = itertools.chain.from_iterable(others.values())
+        inside = WordsInside(pictures, [path for path in other_files if _is_file_below(folder, path)])
         unread = {}
         for reason, paths in others.items():
-            no_sidecars = [path for path in paths if path not in inside.sidecars]
-            if no_sidecars:
-                unread[reason] = no_sidecars
+            unread_paths = [path for path in paths if path not in inside.sidecars]
+            if unread_paths:
+                unread[reason] = unread_paths
         others = unread
     names = captions == "names"
     return OwnTable(files, PICTURES, folder, Form(encoding), names=names, others=others, inside=inside)
@@ -234,15 +253,18 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_OTHERS = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # encodings that a message names
+_SUGGESTED = ("shift_jis", "euc_kr", "big5", "gb18030", "cp1251", "cp1253", "cp1256")  # encodings that a message names
 
 
 def _ignore(reason: str, location: str) -> None:
-    """Takes a problem that is reported where the whole file is read."""
+    """Does nothing, as the `on_problem` of a first look at a file: problems are reported when all of it is read."""
 
 
 def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
-    """Returns a file, unpacked, up to the first damage."""
+    """Returns the content of a file, unpacked, up to the first damage, which is reported.
+
+    Raises `UserError` for a file of more than `LARGEST` bytes.
+    """
     data = bytearray()
     with open_binary(path) as (content, _):
         read_block = getattr(content, "read1", content.read)  # returns everything before the damage
@@ -260,34 +282,45 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
 
 
 def _find_encoding(data: bytes, path: pathlib.Path) -> str:
-    """Returns the likeliest encoding of text, which may have a few bytes that are damaged.
+    """Returns the likeliest encoding of text, in which a few bytes may be damaged.
 
-    Raises `UserError` for text that is neither Unicode nor Windows-1252.
+    A byte order mark decides; without a mark the text is UTF-16, UTF-8, or else Windows-1252. Raises `UserError` for
+    text in another encoding; `path` is for its message.
     """
     begin = data[: 1 << 12]
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    # Without a mark UTF-16 shows by the digits, signs and Latin letters of a table, of which every second byte is 0.
+    if _unmarked_utf_16(begin):
+        return _unmarked_utf_16(begin)
+    lines = [line for line in data.split(b"\n") if not line.isascii()]
+    broken_lines = [line for line in lines if not is_text(line.decode("utf-8", "surrogateescape"))]
+    if 2 * len(broken_lines) <= len(lines):  # damage is in few lines, another encoding in all
+        return "utf-8"
+    # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
+    runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
+    long_runs = [run for run in runs if len(run) > 2]
+    if 2 * sum(map(len, long_runs)) <= sum(map(len, runs)):
+        return "cp1252"
+    encodings = [name for name in _SUGGESTED if _decodes(data, name)] or ["shift_jis"]  # as an example
+    raise UserError(
+        f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
+        f"{' or '.join(f'--encoding={name}' for name in encodings[:3])}, or save the file as UTF-8."
+    )
+
+
+def _unmarked_utf_16(begin: bytes) -> str:
+    """Returns "utf-16-le" or "utf-16-be" for the beginning of such a text without a byte order mark; otherwise "".
+
+    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0.
+    """
     even_zeros = begin[::2].count(0)
     odd_zeros = begin[1::2].count(0)
     if 4 * odd_zeros > len(begin) and not even_zeros:
         return "utf-16-le"
     if 4 * even_zeros > len(begin) and not odd_zeros:
         return "utf-16-be"
-    lines = [line for line in data.split(b"\n") if not line.isascii()]
-    broken = sum(not is_text(line.decode("utf-8", "surrogateescape")) for line in lines)
-    if 2 * broken <= len(lines):  # damage is in few lines, another encoding in all
-        return "utf-8"
-    # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
-    runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
-    if 2 * sum(len(run) for run in runs if len(run) > 2) <= sum(map(len, runs)):
-        return "cp1252"
-    fitting = [name for name in _OTHERS if _decodes(data, name)] or ["shift_jis"]  # an example
-    raise UserError(
-        f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
-        f"{' or '.join(f'--encoding={name}' for name in fitting[:3])}, or save the file as UTF-8."
-    )
+    return ""
 
 
 def _decodes(data: bytes, encoding: str) -> bool:
@@ -300,7 +333,7 @@ def _decodes(data: bytes, encoding: str) -> bool:
 
 
 def _text(data: bytes, encoding: str) -> str:
-    """Returns text; bytes that are not text of their encoding become lone surrogates, which `is_text` finds."""
+    """Returns the text that bytes encode; damaged bytes become lone surrogates, which `is_text` finds, or U+FFFD."""
     if not encoding.lower().startswith(("utf-16", "utf-32")):
         with contextlib.suppress(UnicodeDecodeError):  # some encodings of two bytes only know "replace"
             return data.decode(encoding, "surrogateescape")
@@ -308,21 +341,24 @@ def _text(data: bytes, encoding: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Returns the lines of a text with their ends."""
-    return list(io.StringIO(text, newline=""))  # ends of lines are kept, and a sentence may hold U+2028
+    """Returns the lines of a text with their ends; unlike `splitlines`, it does not divide at U+2028."""
+    return list(io.StringIO(text, newline=""))
 
 
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE = 1 << 18  # characters in which the delimiter is looked for
-_PLAIN = ()
-_WAYS = (  # how quotes are written, the usual one first
-    _PLAIN, (("skipinitialspace", True),), (("escapechar", "\\"),),
+_USUAL = ()
+_QUOTINGS = (  # how quotes may be written, as arguments of `csv.reader`; the usual way comes first
+    _USUAL, (("skipinitialspace", True),), (("escapechar", "\\"),),
     (("escapechar", "\\"), ("skipinitialspace", True)), (("quoting", csv.QUOTE_NONE),),
 )  # fmt: skip
 
 
 def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
-    """Returns the form whose rows agree most in their number of columns."""
+    """Returns the form of CSV, in `form.encoding`, in which most rows of a file have the same number of columns.
+
+    Raises `UserError` for a file without text, or with one column in every form; `path` is for its message.
+    """
     text = _text(data[: 4 * _SAMPLE], form.encoding)
     lines = _lines(text[:_SAMPLE])
     if not text.strip():
@@ -330,48 +366,46 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
     separator_line = re.fullmatch(r"sep=([,;|\t])\s*", lines[0])  # Excel writes and reads this line
     if separator_line:
         return dataclasses.replace(form, delimiter=separator_line[1])
-    best = form
-    most = 0.0
-    for most_titles, way, delimiter in itertools.product((0, FIRST_ROWS), _WAYS, _DELIMITERS):
-        candidate = Form(form.encoding, delimiter, way)
-        # Another way than the usual one, or titles above the table, must be better, not as good.
+    best_form = form
+    best_share = 0.0
+    for most_titles, quoting, delimiter in itertools.product((0, FIRST_ROWS), _QUOTINGS, _DELIMITERS):
+        candidate = Form(form.encoding, delimiter, quoting)
         share = _agreement(lines, candidate, most_titles)
-        if way != _PLAIN:
+        # Unusual quotes, or titles above the table, must be better by these shares of the rows, not as good.
+        if quoting != _USUAL:
             share -= 0.05
         if most_titles:
             share -= 0.02
-        if share > most:
-            best = candidate
-            most = share
-    if not most:
+        if share > best_share:
+            best_form = candidate
+            best_share = share
+    if not best_share:
         raise UserError(
             f"{path} has one column only: expected columns for pictures and captions, separated "
             f"by one of {' '.join(map(repr, _DELIMITERS))}."
         )
-    return best
+    return best_form
 
 
 def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
-    """Returns the share of rows with the most frequent number of columns.
+    """Returns the share of rows, 0 to 1, that have the most frequent number of columns.
 
-    0 if that is one column, or if more rows than `most_titles` at the beginning have one column.
-
-    A decimal comma in every row does not separate columns: the row with their names has no comma.
+    Returns 0 if this number is 1, or if more rows than `most_titles` at the beginning have one column: a decimal comma
+    in every row does not separate columns, because the row with the columns' names has no comma.
     """
-    reader = form.reader(iter(lines))
-    lengths = list(_row_lengths(reader))
-    if len(lengths) > 1:
-        lengths.pop()  # the sample may end within its last row
-    lengths = [length for length in lengths if length]
-    if all(length == 1 for length in lengths[: most_titles + 1]):
+    column_counts = list(_column_counts(form.reader(iter(lines))))
+    if len(column_counts) > 1:
+        column_counts.pop()  # the sample may end within its last row
+    column_counts = [count for count in column_counts if count]
+    if all(count == 1 for count in column_counts[: most_titles + 1]):
         return 0.0
-    rows, usual = max((lengths.count(length), length) for length in set(lengths))
-    if usual == 1:
+    rows, columns = max((column_counts.count(count), count) for count in set(column_counts))
+    if columns == 1:
         return 0.0
-    return rows / len(lengths)
+    return rows / len(column_counts)
 
 
-def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
+def _column_counts(reader: Iterator[list[str]]) -> Iterator[int]:
     """Yields the number of columns of each row; 0 for a row that is not CSV, or has a quote that nothing closes."""
     while True:
         try:
@@ -381,10 +415,7 @@ def _row_lengths(reader: Iterator[list[str]]) -> Iterator[int]:
         except csv.Error:
             cells = []
         has_open_quote = any(len(cell) > _SAMPLE // 4 for cell in cells)  # its cell goes on to the end
-        if has_open_quote:
-            yield 0
-        else:
-            yield len(cells)
+        yield 0 if has_open_quote else len(cells)
 
 
 # Each form of table.
@@ -398,8 +429,8 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
         if len(line) > csv.field_size_limit() and any(begin in line for begin in ENCODED):
             csv.field_size_limit(len(line))  # a picture in a cell may have any size
     first_rows = list(itertools.islice(_rows_of_csv(path, lines, form, [], 0, _ignore), FIRST_ROWS))
-    numbers = [begin + 1 for begin, _, _ in first_rows]
-    start, header = table.heading.find_names([cells for _, _, cells in first_rows], numbers)
+    line_numbers = [begin + 1 for begin, _, _ in first_rows]
+    start, header = table.heading.find_names([cells for _, _, cells in first_rows], line_numbers)
     header_end = 0
     if start:
         _, header_end, _ = first_rows[start - 1]
@@ -408,35 +439,44 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
 
 
 def _rows_of_csv(
-    path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], end: int, on_problem: Problem
+    path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], start: int, on_problem: Problem
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields (first line, line behind it, cells) of each row behind the line `end` that is whole and not empty."""
+    """Yields (its first line, the line behind it, its cells) of each row that is whole and not empty.
+
+    Args:
+      path: the file, for the places of problems.
+      lines: the lines of the file, with their ends.
+      form: how the file is written.
+      header: the names of the columns; empty before they are known, and then every row of CSV is whole.
+      start: the line, from 0, with which the first row begins.
+      on_problem: takes rows that are not whole. The line behind their first line is a row again.
+    """
+    end = start
     while end < len(lines):
         begin = end
+        end = begin + 1
         try:
-            cells, end = _read_row(lines, begin, form)
+            cells, row_end = _read_row(lines, begin, form)
             problem = ""
             if header:
                 problem = _problem_with_cells(cells, header, form)
         except csv.Error as error:
-            cells = []
             problem = f"row that is no CSV ({error})"
-        if _is_empty(cells) and not problem:
-            continue
         if problem:
             on_problem(problem, f"{path}:{begin + 1}")
-            end = begin + 1  # after a quote that nothing closes the next line is a row again
-        else:
+            continue
+        end = row_end
+        if not _is_empty(cells):
             yield begin, end, cells
 
 
 def _is_empty(cells: Sequence[str]) -> bool:
-    """Whether a row has no text, or Excel's line with the separator."""
+    """Whether a row has no text, or is Excel's line with the separator, "sep=;"."""
     return not any(map(str.strip, cells)) or bool(re.fullmatch(r"sep=.?", "".join(cells)))
 
 
 def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], int]:
-    """Returns (cells, line behind the row) of the row that begins at a line; raises `csv.Error`."""
+    """Returns (cells, line behind the row) of the row that begins with the line `begin`; raises `csv.Error`."""
     # Each row has a new reader, because a reader cannot go back. A quote that nothing closes, as in `1.jpg,"a cat`,
     # makes a cell of the whole rest of the file; so only this line is lost, and the next line begins a row.
     rest = map(lines.__getitem__, range(begin, len(lines)))  # not a slice, which would copy the rest for each row
@@ -446,7 +486,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
-    """Returns why the cells of a row do not fit this table, or ""."""
+    """Returns why a row of CSV cannot be a row below these names of columns, "" if it can."""
     if any(map(str.strip, cells[len(header) :])):
         return 'row with more columns than the first, perhaps by a quote within quotes, to be written ""'
     cells_of_lines = [cell for cell in cells if "\n" in cell or "\r" in cell]
@@ -457,7 +497,7 @@ def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form)
 
 
 def _holds_rows(cell: str, form: Form, columns: int) -> bool:
-    """Whether a cell holds a whole row of the table: a line with all columns and a picture.
+    """Whether a cell holds a whole row of the table: a line with all columns and the name of a picture.
 
     A line with fewer columns may belong to a cell: a list of pictures, or a description with commas and an address.
     """
@@ -469,7 +509,7 @@ def _holds_rows(cell: str, form: Form, columns: int) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a list of objects, or of lines with an object each, for any file name."""
+    """Yields the rows of a JSON document, or of lines with an object each; the file may have the ending of either."""
     text = _text(_content(path, on_problem), table.form.encoding).lstrip("\ufeff")
     is_json_file = ".json" in path.suffixes
     try:
@@ -477,51 +517,56 @@ def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iter
     except (ValueError, RecursionError) as error:
         if is_json_file and not _begins_with_object(text):
             raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
-        has_lines = True
-    else:
-        # A .jsonl file of one line is a valid document, too. So is `null`, which is reported as a line without a row.
-        is_document = is_json_file or isinstance(content, list)
-        has_lines = content is None or not is_document
-    if has_lines:
-        yield from _rows_of_lines(text, path, on_problem)
-    else:
+        content = None  # an object in each line
+    # A .jsonl file of one line is a valid document, too. So is `null`, which is reported as a line without a row.
+    is_document = content is not None and (is_json_file or isinstance(content, list))
+    if is_document:
         yield from _rows_of_document(content, path, on_problem)
+    else:
+        yield from _rows_of_lines(text, path, on_problem)
 
 
 def _begins_with_object(text: str) -> bool:
-    """Whether the first line with content is an object: such a file has lines, also with another ending."""
-    lines = (line for line in io.StringIO(text) if line.strip() not in ("", "["))
-    return _object_of(next(lines, "")) is not None
+    """Whether the first line with content is a whole object, so that each line of the file is an object."""
+    for line in io.StringIO(text):
+        if line.strip() not in ("", "["):
+            return _object_of(line) is not None
+    return False
 
 
 def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Yields the row of each line; the brackets of a list may have lines of their own."""
+    """Yields the row of each line with an object; the brackets of a list may have lines of their own."""
     for number, line in enumerate(io.StringIO(text), start=1):
         if line.strip() not in ("", "[", "]"):
             yield from _row_of_object(_object_of(line), f"{path}:{number}", "line", on_problem)
 
 
 def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    """Yields the rows of a list of objects, or of an object, see `_objects_within`; raises `UserError` for others."""
-    if isinstance(content, dict):
+    """Yields the rows of a JSON document: a list of objects, a list of lists, or an object, see `_objects_within`.
+
+    Raises `UserError` for a document that is a text or a number.
+    """
+    if _is_object(content):
         content = _objects_within(content, path)
     if not isinstance(content, list):
         raise UserError(f"{path} holds a {type(content).__name__}: expected a list of objects, a row each.")
-    if content and all(isinstance(values, list) for values in content):  # rows without names of columns
+    if content and all(isinstance(cells, list) for cells in content):  # the first list may be the names of columns
         first_rows = []
-        for values in content[:FIRST_ROWS]:
-            first_rows.append([str(value_of(value)) for value in values])
+        for cells in content[:FIRST_ROWS]:
+            first_rows.append([str(value_of(cell)) for cell in cells])
         start, names = find_names(first_rows)
-        content = [dict(zip(names, values)) for values in content[start:]]
+        content = [dict(zip(names, cells)) for cells in content[start:]]
     for number, values in enumerate(content, start=1):
         yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
 
 
 def _objects_within(document: dict, path: pathlib.Path) -> list:
-    """Returns the rows of an object, in any form of pandas' `to_json` or of Hugging Face's `to_dict`.
+    """Returns the rows in an object, which may have any form of pandas' `to_json` or of Hugging Face's `to_dict`.
 
-    That is the columns, or a list of objects in it, or the object itself where it holds neither. Raises `UserError` for
-    columns that differ in length.
+    An object of another form is a single row, unless it holds a list of objects: then these are the rows.
+
+    Raises:
+      UserError: columns differ in length, or have names or cells of another form.
     """
     values = list(document.values())
     if isinstance(document.get("columns"), list) and isinstance(document.get("data"), list):  # orient="split", "tight"
@@ -534,7 +579,8 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
         if len(lengths) > 1:
             raise UserError(f"{path} has columns of different lengths, {lengths}: expected a value for each row.")
         return [dict(zip(document, row)) for row in zip(*values)]
-    if len(values) > 1 and all(map(_is_object, values)) and len({frozenset(value) for value in values}) == 1:
+    are_objects = len(values) > 1 and all(map(_is_object, values))
+    if are_objects and all(value.keys() == values[0].keys() for value in values):
         return _rows_of_objects(document)
     # Exports wrap their rows, for example {"version": 1, "products": [{"image": "1.jpg"}, {"image": "2.jpg"}]}.
     for value in values:
@@ -544,7 +590,10 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
 
 
 def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
-    """Returns the rows of {"columns": names, "data": lists of cells}; raises `UserError` for other names or cells."""
+    """Returns the rows of {"columns": [name, …], "data": [[cell, …], …]}; raises `UserError` for other names or cells.
+
+    "index", a list of labels, is optional, see `_labelled`.
+    """
     has_names = all(isinstance(name, (str, int)) for name in document["columns"])
     if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
         raise UserError(
@@ -556,7 +605,7 @@ def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
 
 
 def _rows_by_picture(document: dict) -> list[dict]:
-    """Returns the rows of {"1.jpg": "a hat"} or of {"1.jpg": {"caption": "a hat"}}."""
+    """Returns the rows [{"image": "1.jpg", "caption": "a hat"}] of {"1.jpg": "a hat"} or {"1.jpg": {"caption": …}}."""
     rows = []
     for name, value in document.items():
         columns = value if _is_object(value) else {"caption": value}
@@ -565,26 +614,30 @@ def _rows_by_picture(document: dict) -> list[dict]:
 
 
 def _rows_of_objects(document: dict[str, dict]) -> list[dict]:
-    """Returns the rows of objects with the same keys: orient="index" has an object per row, "columns" per column."""
-    labels = next(iter(document.values()))
-    are_columns = all(map(str.isdigit, labels))
+    """Returns the rows of an object of objects with the same keys, as pandas' `to_json` writes it.
+
+    With orient="index" it is {label: row}; with orient="columns" it is {name: {label: cell}}. These are told apart by
+    labels that are numbers, or else by a column of pictures.
+    """
+    first_object, *_ = document.values()
+    are_columns = all(map(str.isdigit, first_object))
     if not are_columns and not all(map(str.isdigit, document)):
         are_columns = any(map(_names_pictures, document.values()))
     if not are_columns:
         return _labelled(document.values(), document)
     rows = []
-    for label in labels:
+    for label in first_object:
         rows.append({name: column[label] for name, column in document.items()})
-    return _labelled(rows, labels)
+    return _labelled(rows, first_object)
 
 
 def _names_pictures(column: dict) -> bool:
-    """Whether all values of a column {label: value} name pictures."""
+    """Whether all cells of a column {label: cell} name pictures."""
     return all(map(names_picture, map(str, column.values())))
 
 
 def _labelled(rows: Iterable[dict], labels: Iterable) -> list[dict]:
-    """Returns rows with a column of their labels, if these are more than numbers: an index of "sku" in pandas."""
+    """Returns rows with their labels in a column "key", unless all labels are numbers: pandas' index may be a "sku"."""
     labels = list(map(str, labels))
     if all(map(str.isdigit, labels)):
         return list(rows)
@@ -592,7 +645,10 @@ def _labelled(rows: Iterable[dict], labels: Iterable) -> list[dict]:
 
 
 def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -> Iterator[Row]:
-    """Yields the row of an object; reports another value, which is a `part` ("line" or "entry") of the file."""
+    """Yields the row of an object, if `values` is an object, and otherwise reports the value.
+
+    `part` is the word for the value in the report, "line" or "entry".
+    """
     if _is_object(values):
         yield Row(location, flattened(values))
     else:
@@ -600,6 +656,7 @@ def _row_of_object(values: Any, location: str, part: str, on_problem: Problem) -
 
 
 def _is_object(value: Any) -> bool:
+    """Whether a value of JSON is an object."""
     return isinstance(value, dict)
 
 
@@ -607,7 +664,7 @@ def _object_of(line: str) -> dict | None:
     """Returns the object in a line, perhaps with a comma behind it; `None` for another line."""
     content = line.strip().rstrip(",")
     try:
-        return parse_object(content.encode("utf-8", "surrogateescape"))  # refuses other bytes
+        return parse_object(content.encode("utf-8", "surrogateescape"))  # refuses bytes that are not UTF-8
     except ValueError:
         return None
 
@@ -624,7 +681,7 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a workbook's sheet."""
+    """Yields the rows of a sheet of an Excel workbook, see `workbooks.read_rows`."""
     try:
         import openpyxl  # noqa: F401 - `workbooks` needs it
     except ImportError:
@@ -651,11 +708,11 @@ def _read_downloads(shard: pathlib.Path, on_problem: Problem, _: OwnTable) -> It
 
 
 def _problem_with(row: Row) -> str:
-    """Returns why no text of a row can be used, or ""."""
-    together = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
-    if "\0" in together:
+    """Returns why a row cannot be used, by its names of columns and its texts; "" if it can."""
+    all_text = "".join(itertools.chain(row.values, *map(texts_of, row.values.values())))
+    if "\0" in all_text:
         return "text with a null character"
-    if not is_text(together):
+    if not is_text(all_text):
         return "text that its encoding does not allow, see --encoding"
     return ""
 
@@ -674,28 +731,31 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
     table.inside.begin()
     text_files = _text_files_by_stem(table, set(map(_stem, pictures)), on_problem)
     for path in pictures:
-        captions: dict[str, tuple[str, ...]] = {}
+        captions = []  # (column, caption)
         for language, text_file in text_files.get(_stem(path), ()):
-            captions_in_file = _captions_of(text_file, language, table.form.encoding, on_problem)
-            for column, captions_of_file in captions_in_file.items():
-                captions[column] = (*captions.get(column, ()), *captions_of_file)
+            captions += _captions_of(text_file, language, table.form.encoding, on_problem)
         captions_inside, fields = table.inside.read(path)
-        for caption in captions_inside:
-            column = _caption_column(known_language(caption.language))
-            captions[column] = (*captions.get(column, ()), caption.text)
-        if table.names and not captions:
-            words = _words_of_name(path.stem)
-            if words:
-                captions["caption"] = (words,)
-        yield Row(str(path), {"image": str(path.relative_to(table.folder)), **captions, **fields})
+        captions += [(_caption_column(known_language(caption.language)), caption.text) for caption in captions_inside]
+        words_of_name = _words_of_name(path.stem)
+        if table.names and words_of_name and not captions:
+            captions.append(("caption", words_of_name))
+        columns: dict[str, tuple[str, ...]] = collections.defaultdict(tuple)
+        for column, caption in captions:
+            columns[column] += (caption,)
+        yield Row(str(path), {"image": str(path.relative_to(table.folder)), **columns, **fields})
 
 
 def _text_files_by_stem(
     table: OwnTable, stems: Collection[str], on_problem: Problem
 ) -> dict[str, list[tuple[str, pathlib.Path]]]:
-    """Returns {stem of a picture: [(language or "", its text file)]}; reports text files that belong to no picture.
+    """Returns {stem: [(language or "", text file)]} of pictures; reports text files that belong to no picture.
 
-    `stems`: the pictures' stems. The captions of "hat.jpg" lie in "hat.txt", or in "hat.de.txt" for a language.
+    The captions of "hat.jpg" lie in "hat.txt", or in "hat.de.txt" for a language.
+
+    Args:
+      table: a folder of pictures.
+      stems: the stems of all pictures, see `_stem`.
+      on_problem: takes the reports.
     """
     text_files: dict[str, list[tuple[str, pathlib.Path]]] = {}
     for path in table.files:
@@ -717,7 +777,7 @@ def _text_files_by_stem(
 
 
 def _is_file_below(folder: pathlib.Path, path: pathlib.Path) -> bool:
-    """Whether a path in a folder is a file whose links lead nowhere else: its words will be shown to others."""
+    """Whether a path in a folder is a file, but not a link to a file elsewhere: its words will be shown to others."""
     try:
         return path_below(folder, str(path.relative_to(folder))).is_file()
     except BadImage:
@@ -725,7 +785,7 @@ def _is_file_below(folder: pathlib.Path, path: pathlib.Path) -> bool:
 
 
 def _stem(path: pathlib.Path) -> str:
-    """Returns the path of a file without its ending."""
+    """Returns the path of a file without its ending: "hats/hat.de" for "hats/hat.de.txt"."""
     return str(path)[: -len(path.suffix)]
 
 
@@ -761,10 +821,16 @@ def language_of(code: str) -> str:
     return tag if len(code) == 2 else ""
 
 
-def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Returns {column: captions} of a file: one caption per line, or lines `de=…`, which one caption may precede.
+def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: Problem) -> list[tuple[str, str]]:
+    """Returns (column, caption) of each caption in a text file: one caption per line, or lines `de=…`.
 
-    `encoding`: "": it is found.
+    A caption without a language may precede the lines `de=…`.
+
+    Args:
+      path: the text file.
+      language: the language in the file's name, "" if it names none.
+      encoding: the file's encoding; "": it is found.
+      on_problem: takes a file that cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -772,22 +838,21 @@ def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: P
         text = _text(data, encoding or _find_encoding(data, path)).lstrip("\ufeff")
     except OSError:
         on_problem("text that cannot be read", str(path))
-        return {}
+        return []
     except UserError:  # neither Unicode nor Western
         on_problem("text next to a picture in an unknown encoding, see --encoding", str(path))
-        return {}
+        return []
     stripped = map(str.strip, text.splitlines())
     lines = list(filter(None, stripped))
-    have_names = all(map(_named_caption, lines[1:]))
-    captions: dict[str, tuple[str, ...]] = {}
+    have_names = all(map(_named_caption, lines[1:]))  # the first line may be a caption without a language
+    captions = []
     for line in lines:
         tag = language
         caption = line
         if have_names:
             tag, caption = _named_caption(line) or (language, line)
-        column = _caption_column(tag)
         if caption:
-            captions[column] = (*captions.get(column, ()), caption)
+            captions.append((_caption_column(tag), caption))
     return captions
 
 
@@ -796,11 +861,11 @@ def _named_caption(line: str) -> tuple[str, str] | None:
     match = _NAMED_LINE.fullmatch(line)
     if not match:
         return None
-    code, variant, encoded, caption = match.groups()
-    if variant and variant.lower() in _SCRIPTS:
-        code += f"-{_SCRIPTS[variant.lower()]}"
-    # No sentence begins with `ace.utf8=`, but many words are codes of languages.
-    if encoded:
+    code, script, encoding, caption = match.groups()
+    if script and script.lower() in _SCRIPTS:
+        code += f"-{_SCRIPTS[script.lower()]}"
+    # With an encoding any code counts: no sentence begins with `ace.utf8=`, but many words are codes of languages.
+    if encoding:
         tag = known_language(code.replace("_", "-"))
     else:
         tag = language_of(code)

@@ -54,17 +54,17 @@ class TableRequest:
     """A table, and the user's instructions for reading it.
 
     Attributes:
-      table: a file, several files of one form (a pattern) or a folder.
-      captions: where a folder of pictures has its captions, "inside", "names" or "texts", see `open_table`.
-      images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
-      columns: the roles of columns, see `table_columns.parse_choices`.
-      language: the language of captions that do not say theirs; "": it is guessed.
+      table: the path of a file or folder, or a pattern of files, see `own_tables.open_table`.
+      images: the folder of the pictures, or of img2dataset's downloads; "": the table's own folder.
+      columns: the user's choice of columns, ["image=foto", …], see `table_columns.parse_choices`.
+      language: a code or an English name of the language of captions that do not say theirs; "": it is guessed.
       encoding: the text's encoding; "": it is found.
-      where: {column: conditions} that the column's text, "" in a row that lacks it, must meet; they also take the
-        column's marks of thousands, see `items.group_marks`.
+      captions: where a folder of pictures has its captions: "inside", "names" or "texts", see `open_table`.
+      where: {column: conditions} that each row must meet. A condition is called with the column's text, "" in a row
+        that lacks it, and with the column's marks of thousands, see `items.group_marks`.
       all_rows: whether rows that are not for sale are used, too.
-      guesses: file of guessed languages, so that equal captions are guessed once; "": they are not kept.
-      max_skipped_fraction: share of the rows that may be skipped; above it reading stops.
+      guesses: the file that keeps guessed languages, so that equal captions are guessed once; "": they are not kept.
+      max_skipped_fraction: the share of the rows, 0 to 1, that may be skipped; above it reading stops.
     """
 
     table: str
@@ -88,11 +88,11 @@ class RowContent(NamedTuple):
     Attributes:
       place: where the row is, for messages.
       pictures: names, addresses or bytes of pictures, as `Pictures.file` takes them.
-      captions: (language, text, whether the language is guessed) of each caption; of a language that is guessed its
-        column, until `ProductTable.with_languages` has seen all rows.
+      captions: (language, text, whether the language is guessed) of each caption. Where the language is guessed, the
+        caption's column is in its place until `ProductTable.with_languages` has seen all rows.
       product: the id of the product, "" in a row that names no product.
       names: the names by which other rows may call this row's product: "id:10" for its id, "W0" for its article number;
-        the first is the name of the column with the product's id.
+        first the name in the column with the product's id.
       parent: the name by which the row calls the product that it is a variation of, or "".
       fields: {name: values}.
     """
@@ -125,11 +125,15 @@ class ProductTable:
     """A table with the roles of its columns and the place of its pictures.
 
     Attributes:
-      guesses: {column of captions: its languages}, where they are guessed.
-      fields: names of further columns of the first rows.
+      request: the user's instructions.
+      table: the opened table.
+      columns: the roles of the columns.
+      pictures: the table's pictures.
+      fields: names of the columns of the first rows that have no role.
+      guesses: {column of captions: its guessed languages}.
       presence: how many of the first pictures exist, in words.
       notes: further remarks on the first rows, in words.
-      group_marks: {column: its marks of thousands}, for columns with conditions, see `items.group_marks`.
+      group_marks: {column: its marks of thousands} of columns with conditions, see `items.group_marks`.
     """
 
     request: TableRequest
@@ -143,7 +147,7 @@ class ProductTable:
     group_marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
-        """Returns plain lines on the table and its columns."""
+        """Returns lines that tell the user how the table is read: its form, and the roles of its columns."""
         columns = self.columns
         images = ", ".join(columns.images)
         if self.table.file_type != DOWNLOADS:
@@ -166,7 +170,7 @@ class ProductTable:
         return "\n".join(lines)
 
     def _language_in_words(self, name: str) -> str:
-        """Returns the language of a column of captions, or how it is found."""
+        """Returns the language of a column of captions, or how it is found, in words."""
         if self.columns.captions[name]:
             return self.columns.captions[name]
         ways = []
@@ -179,7 +183,7 @@ class ProductTable:
         return self.guesses[name].describe() if name in self.guesses else "no language"
 
     def _without_captions(self) -> str:
-        """Returns the words for a table without captions, and how it may get them."""
+        """Returns words that say that the table has no captions, and how it may get them."""
         if self.table.file_type != PICTURES:
             return "none, pictures are found by their contents; --columns=caption=NAME names a column of captions"
         hint = "none, pictures are found by their contents; --captions=names takes the names of the files"
@@ -189,7 +193,7 @@ class ProductTable:
         return hint
 
     def content_of(self, row: Row) -> RowContent:
-        """Returns the content of a row; raises `Unusable`."""
+        """Returns the content of a row; raises `Unusable` for a caption whose language is missing or unknown."""
         columns = self.columns
         values = row.values
         pictures: list[str | bytes] = []
@@ -226,9 +230,13 @@ class ProductTable:
         return names
 
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
-        """Returns the captions of a row, see `RowContent`; raises `Unusable`."""
+        """Returns the captions of a row, see `RowContent.captions`.
+
+        A caption's language is its column's, the row's, the user's for all captions, or guessed. Raises `Unusable` for
+        a caption without any of these, or a language of the row that is unknown.
+        """
         captions = []
-        row_language = _text_in(values, self.columns.language)
+        row_language = _text_in(values, self.columns.language) or self.request.language
         for name, value in values.items():
             column_language = self.columns.caption_language(name)
             if column_language is None:
@@ -236,8 +244,8 @@ class ProductTable:
             for text in filter(None, map(plain_text, texts_of(value))):
                 if column_language:
                     captions.append((column_language, text, False))
-                elif row_language or self.request.language:
-                    captions.append((_tag(row_language or self.request.language), text, False))
+                elif row_language:
+                    captions.append((_tag(row_language), text, False))
                 elif self.guesses or self.table.file_type == PICTURES:
                     captions.append((name, text, True))
                 else:
@@ -245,19 +253,15 @@ class ProductTable:
         return captions
 
     def with_languages(self, contents: Sequence[RowContent], has_further_rows: bool) -> list[RowContent]:
-        """Returns the contents of all rows with the languages that are guessed.
+        """Returns the contents of all rows with guessed languages in the place of columns, see `RowContent.captions`.
 
-        `has_further_rows`: whether there are more rows than the first, by which languages were estimated. Then they are
-        estimated again by captions of all rows: the end of a table may have another language than its beginning.
+        Args:
+          contents: the content of each wanted row.
+          has_further_rows: whether the table has more rows than the first rows, by which languages were estimated. Then
+            they are estimated again: the end of a table may have another language than its beginning.
         """
         if has_further_rows and self.guesses:
-            texts: dict[str, list[str]] = collections.defaultdict(list)
-            for content in contents:
-                for column, text, is_guessed in content.captions:
-                    if is_guessed:
-                        texts[column].append(text)
-            earlier = _earlier_guesses(self.request.guesses)
-            self.guesses = {name: Guess(captions, earlier) for name, captions in texts.items()}
+            self._estimate_languages(contents)
         with_languages = []
         for content in contents:
             captions = []
@@ -268,19 +272,26 @@ class ProductTable:
             with_languages.append(content._replace(captions=captions))
         return with_languages
 
+    def _estimate_languages(self, contents: Sequence[RowContent]) -> None:
+        """Sets `guesses` by the captions of all rows."""
+        texts: dict[str, list[str]] = collections.defaultdict(list)  # {column: captions whose languages are guessed}
+        for content in contents:
+            for column, text, is_guessed in content.captions:
+                if is_guessed:
+                    texts[column].append(text)
+        earlier = _earlier_guesses(self.request.guesses)
+        self.guesses = {name: Guess(captions, earlier) for name, captions in texts.items()}
+
     def _guessed_language(self, column: str, text: str) -> str:
-        """Returns the BCP 47 tag that is guessed for a caption in a column; "und" if there is no guess at all."""
-        guess_language = self.guesses.get(column)
-        if (
-            guess_language is None and self.guesses
-        ):  # only later rows have this column: the first column's guess is used
-            guess_language = next(iter(self.guesses.values()))
-        if guess_language is None:  # no caption was there when languages were estimated: pictures without words inside
+        """Returns the BCP 47 tag that is guessed for a caption in a column; "und" if no column has a guess."""
+        if not self.guesses:  # no caption was there when languages were estimated: pictures without words inside
             return "und"
+        first_guess, *_ = self.guesses.values()  # for a column that only later rows have
+        guess_language = self.guesses.get(column, first_guess)
         return guess_language(text)
 
     def reason_against(self, values: Mapping[str, Value]) -> str:
-        """Returns why a row is left out; "" if it is kept."""
+        """Returns why a row, {column: value}, is left out; "" if it is kept."""
         where = self.request.where
         if not self.request.all_rows:
             for column in self.columns.sold:
@@ -304,7 +315,7 @@ NOT_FOR_SALE = set(
 
 @functools.lru_cache(maxsize=4096)
 def _tag(language: str) -> str:
-    """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
+    """Returns the BCP 47 tag of a language's code or English name; raises `Unusable` if it is unknown."""
     tag = known_language(language) or language_named(language)
     if not tag:
         raise Unusable("unknown language", language)
@@ -312,12 +323,12 @@ def _tag(language: str) -> str:
 
 
 def _texts_in(values: Mapping[str, Value], name: str) -> tuple[str, ...]:
-    """Returns the texts of a column, each in one line, () for a picture."""
+    """Returns the texts of a row's column, each in one line; () for a picture or a row without the column."""
     return tuple(filter(None, map(plain_text, texts_of(values.get(name, "")))))
 
 
 def _text_in(values: Mapping[str, Value], name: str) -> str:
-    """Returns the value of a column in one line, "" for a picture or without a column."""
+    """Returns the texts of a row's column in one line; "" for a picture, for a row without the column, or no name."""
     return ", ".join(_texts_in(values, name)) if name else ""
 
 
@@ -335,7 +346,7 @@ def has_html(text: str) -> bool:
 
 
 def plain_text(text: str) -> str:
-    """Returns a text in one line, and the text that a browser would show if it is HTML."""
+    """Returns a text in one line; if it is HTML, the text that a browser would show."""
     if has_html(text):
         text = _HIDDEN.sub(" ", _LINE_BREAK.sub(" ", text))
         text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", text)
@@ -344,7 +355,12 @@ def plain_text(text: str) -> str:
 
 
 def inspect_table(request: TableRequest) -> ProductTable:
-    """Returns a table by its first rows; raises `UserError` if these are not enough to find its columns."""
+    """Returns the table of a request with the roles of its columns, found by its first rows.
+
+    Raises:
+      UserError: the table cannot be opened, has no rows, or its columns cannot be found; a column, a language or a
+        folder of the request does not exist.
+    """
     if request.language and not language_named(request.language):
         canonical_language(request.language)  # raises for a code that no language has
     choices = parse_choices(request.columns)
@@ -352,9 +368,9 @@ def inspect_table(request: TableRequest) -> ProductTable:
     pictures = Pictures(own_table, request.images)
     own_table, rows = _first_rows(own_table, request.table)
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))  # in order, each once
-    empty = [name for name in own_table.heading.names if name not in names and not name.startswith("column ")]
-    if empty:
-        own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty)}")
+    empty_names = [name for name in own_table.heading.names if name not in names and not name.startswith("column ")]
+    if empty_names:
+        own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty_names)}")
     if own_table.file_type == PICTURES and not choices:
         columns = _columns_of_folder(names)
     else:
@@ -372,11 +388,11 @@ def inspect_table(request: TableRequest) -> ProductTable:
 
 
 def _first_rows(own_table: OwnTable, path: str) -> tuple[OwnTable, list[Row]]:
-    """Returns (the table with its columns of lists, its first rows that have values); raises `UserError` without rows.
+    """Returns (the table with its columns of lists, the first `SAMPLE` rows except empty rows).
 
-    `path`: the table as the user named it, for the message.
+    Raises `UserError` for a table without rows; `path` is the table as the user named it, for the message.
     """
-    problems: list[tuple] = []
+    problems: list[tuple] = []  # (reason, place, …) of rows that cannot be read; Parquet's reader adds a count of rows
     all_rows = own_table.rows(lambda *problem: problems.append(problem))
     rows = list(itertools.islice(all_rows, SAMPLE))
     own_table = dataclasses.replace(own_table, lists=columns_of_lists(rows))
@@ -385,12 +401,12 @@ def _first_rows(own_table: OwnTable, path: str) -> tuple[OwnTable, list[Row]]:
     if rows:
         return own_table, rows
     if problems:
-        reason, location, *_ = problems[0]  # Parquet's reader adds a count of rows
+        reason, location, *_ = problems[0]
         message = f"{path} holds no rows that can be read: {reason}, at {location}"
     else:
         message = f"{path} holds no rows that can be read, below its names of columns if it has any"
-    sentences = "; ".join([message, *own_table.heading.notes])
-    raise UserError(f"{sentences}.")
+    clauses = "; ".join([message, *own_table.heading.notes])
+    raise UserError(f"{clauses}.")
 
 
 def _columns_of_folder(names: Iterable[str]) -> Columns:
@@ -404,7 +420,7 @@ def _columns_of_folder(names: Iterable[str]) -> Columns:
 
 
 def _earlier_guesses(path: str) -> Collection[Mapping]:
-    """Returns the guesses in a file; () for a missing file, or a file that is damaged or has another form."""
+    """Returns the guesses in a file, each as `Guess.to_json` returns it; () for a missing or damaged file."""
     if not path or not as_path(path).is_file():
         return ()
     try:
@@ -420,7 +436,7 @@ def _earlier_guesses(path: str) -> Collection[Mapping]:
 
 
 def keep_guesses(table: ProductTable) -> None:
-    """Writes the guessed languages of a table into the file that its request names."""
+    """Writes the guessed languages of a table into the file that its request names, if it has any."""
     guesses = {name: guess.to_json() for name, guess in table.guesses.items()}
     if not guesses:
         return
@@ -428,32 +444,38 @@ def keep_guesses(table: ProductTable) -> None:
 
 
 def _first_values(rows: Sequence[Row], name: str) -> list[Value]:
-    """Returns the values of a column in the first rows that are checked for pictures."""
+    """Returns the values of a column in the first rows, whose pictures are looked for."""
     return [row.values[name] for row in rows[:CHECKED] if name in row.values]
 
 
 def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
-    """Returns in words how many pictures exist, and where others can be found, as far as the values tell."""
+    """Returns in words how many pictures of a column exist, and how others can be found.
+
+    For example "2 of the first 50 are there, with --images=photos 50 are". `values` are from `_first_values`.
+    """
     count = sum(map(pictures.is_there, values))
-    present = f"{count} of the first {len(values)} are there"
-    names = []
+    presence = f"{count} of the first {len(values)} are there"
+    names = []  # of the first picture of each value
     for value in values:
-        first_picture = next(iter(pictures_of(value)), None)
-        if isinstance(first_picture, str):
-            names.append(first_picture)
-    elsewhere = [os.path.dirname(name) for name in map(str.strip, names) if os.path.isfile(name)]
-    if len(elsewhere) > count:
+        first_pictures = pictures_of(value)[:1]
+        names += [picture.strip() for picture in first_pictures if isinstance(picture, str)]
+    other_folders = [os.path.dirname(name) for name in names if os.path.isfile(name)]
+    if len(other_folders) > count:
         folder = "."
-        if all(map(os.path.isabs, elsewhere)):
-            folder = os.path.commonpath(elsewhere)
-        return f"{present}, with --images={shlex.quote(folder)} {len(elsewhere)} are"
+        if all(map(os.path.isabs, other_folders)):
+            folder = os.path.commonpath(other_folders)
+        return f"{presence}, with --images={shlex.quote(folder)} {len(other_folders)} are"
     if 2 * count < len(values) and any("://" in name for name in names):
-        return f"{present}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
-    return present
+        return f"{presence}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
+    return presence
 
 
-def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
-    """Returns notes on other columns of pictures, rows that are left out, repeated ids and columns of one name."""
+def _notes(table: ProductTable, rows: Sequence[Row], names: Collection[str]) -> list[str]:
+    """Returns notes for the user on a table.
+
+    They are on parts that are not read, further columns of pictures, rows that are left out, repeated ids, and columns
+    of one name. `rows` are the first rows, and `names` the columns that have values there.
+    """
     notes = [*table.table.heading.notes]
     notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
     notes += table.table.inside.describe()
@@ -461,25 +483,28 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Iterable[str]) -> li
         values = _first_values(rows, name)
         if 2 * sum(map(names_picture, values)) > len(values):
             notes.append(f"{name} names pictures, too; {_presence(table.pictures, values)}: --columns=image={name}")
-    unwanted = collections.Counter(table.reason_against(row.values) for row in rows)
-    for reason, count in unwanted.items():
+    reason_counts = collections.Counter(table.reason_against(row.values) for row in rows)
+    for reason, count in reason_counts.items():
         if reason:
             notes.append(f"left out of the first {len(rows)} rows: {count} x {reason}")
-    ids = [_text_in(row.values, table.columns.identity) for row in rows]
-    repetitions = sum(map(bool, ids)) - len(set(filter(None, ids)))
+    ids = list(filter(None, [_text_in(row.values, table.columns.identity) for row in rows]))
+    repetitions = len(ids) - len(set(ids))
     if repetitions:
         notes.append(f"{repetitions} of the first {len(rows)} rows repeat an id: rows with one id are one product")
-    repeated = [name for name in names if re.fullmatch(r".+ \(\d+\)", name) and name.rpartition(" (")[0] in names]
-    repeated = [name for name in repeated if name not in table.columns.images]
-    if repeated:
-        notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated)}")
+    repeated_names = []  # "price (5)" next to "price"
+    for name in names:
+        is_numbered = re.fullmatch(r".+ \(\d+\)", name) is not None
+        if is_numbered and name.rpartition(" (")[0] in names and name not in table.columns.images:
+            repeated_names.append(name)
+    if repeated_names:
+        notes.append(f"columns with the name of an earlier one, and their numbers: {', '.join(repeated_names)}")
     return notes
 
 
 def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]) -> dict[str, Guess]:
-    """Returns {column: guess} for the columns of captions in rows without a language.
+    """Returns {column: guess} of the columns of captions whose language neither the column nor the row says.
 
-    Guesses `earlier` are taken over where they know all captions, see `Guess`.
+    `rows` are the first rows; `earlier` guesses, see `_earlier_guesses`, are taken over if they know all captions.
     """
     texts: dict[str, list[str]] = collections.defaultdict(list)
     for row in rows:

@@ -26,13 +26,13 @@ from mural_search.tables.table_rows import Row
 
 
 class RowTally(Tally):
-    """The tally of rows; `written` counts the rows that were used."""
+    """The tally of a table's rows; `written` counts the rows that are used."""
 
     THINGS: ClassVar[str] = "rows"
     FLAG: ClassVar[str] = ""
 
     def leave_out(self, problem: str, location: str, count: int = 1) -> None:
-        """Counts an unwanted row, and keeps its place as a skipped row's."""
+        """Counts an unwanted row, and keeps its problem and place, as `skip` does for an unusable row."""
         super().leave_out(problem, location, count)
         self.places.append((problem, " ".join(location.split())))
 
@@ -50,7 +50,7 @@ class Entry:
       product: the product's id, "" for a picture without a product.
       name: a name that no other entry has.
       file: the picture's file; `None` for a product without a picture.
-      captions: {(language, text): (number of its row, whether the language is guessed)}.
+      captions: {(language, text): (number of its row, from 0, whether the language is guessed)}.
       fields: {name: values}.
     """
 
@@ -61,7 +61,7 @@ class Entry:
     fields: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def add(self, number: int, content: RowContent) -> bool:
-        """Adds the content of a row; returns whether any of it was new."""
+        """Adds the content of the row `number`; returns whether the entry lacked any of it."""
         size_before = self._size()
         for language, text, is_guessed in content.captions:
             self.captions.setdefault((language, text), (number, is_guessed))
@@ -70,17 +70,21 @@ class Entry:
         return self._size() > size_before
 
     def _size(self) -> int:
+        """Returns the number of captions and of values of fields."""
         return len(self.captions) + sum(map(len, self.fields.values()))
 
     def digest(self) -> str:
-        """Returns a hash of the entry's content, which changes with its rows in the table."""
+        """Returns a hash of the entry's content, 24 hexadecimal digits, which changes with its rows in the table."""
         values = [self.product, self.file and self.file.name, list(self.captions), self.fields]
         content = json.dumps(values).encode()
         return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 def _without_lists(values: Sequence[str]) -> list[str]:
-    """Returns the values of a field without a list "36, 37" of other values: a product's, next to its sizes' rows."""
+    """Returns the values of a field without the values that list other values: ["36", "37"] for ["36, 37", "36", "37"].
+
+    A product's row lists its sizes, and the rows of its variations have a size each.
+    """
     others = []
     for value in values:
         parts = value.split(SEVERAL)
@@ -91,21 +95,22 @@ def _without_lists(values: Sequence[str]) -> list[str]:
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:
-    """Returns the entries of a table, in the order of its rows, and counts its rows.
+    """Returns the entries of a table, in the order of its rows.
 
     Args:
-      tally: counts the rows.
-      keep: folder for pictures that lie in no file of their own; it is made with the first picture.
-      bar: a bar of progress, whose `update` is called for each row.
+      table: the table.
+      tally: counts each row as used, unwanted or unusable.
+      keep: the folder for pictures that lie in no file of their own; it is made with the first picture.
+      bar: a bar of progress, whose `update` is called for each row; None for no bar.
 
     Raises:
-      UserError: no row can be used, or too many are unusable.
+      UserError: no row can be used, or more rows are unusable than the request allows.
     """
     for reason, paths in table.table.others.items():
         for path in paths:
             tally.leave_out(reason, str(path))
     rows = list(_wanted_rows(table, tally, keep, bar))
-    has_further_rows = len(rows) + tally.read > SAMPLE  # `tally` has the rows that are not wanted
+    has_further_rows = len(rows) + tally.read > SAMPLE  # so far `tally` has counted only the other rows
     contents = table.with_languages([content for content, _ in rows], has_further_rows)
     tally.places += table.table.inside.problems
     entries = _entries_of(contents, [files for _, files in rows], table.columns, tally)
@@ -124,13 +129,13 @@ def _entries_of(
     columns: Columns,
     tally: RowTally,
 ) -> _Entries:
-    """Returns the entries of rows, and counts each row as used or not.
+    """Returns the entries of wanted rows, and counts each row as used, unusable or repeated.
 
     Args:
-      contents: of each row.
-      files_of_rows: {picture's file: its name} of each row.
-      columns: the table's columns.
-      tally: counts rows.
+      contents: the content of each row.
+      files_of_rows: for each row {file of a picture: the picture's name}.
+      columns: the roles of the table's columns.
+      tally: counts the rows.
     """
     products = _products_of(contents, columns)
     entries = _Entries()
@@ -151,16 +156,30 @@ def _entries_of(
 
 
 class _Entries:
-    """Entries by product, file, and name of an entry without a file."""
+    """The entries of a table, in the order in which they are made.
+
+    Attributes:
+      by_key: {(product, file, "") or (product, None, name): entry}.
+      by_product: {product: its entries}, with "" for entries without a product.
+    """
 
     def __init__(self):
         self.by_key: dict[tuple, Entry] = {}
         self.by_product: dict[str, list[Entry]] = collections.defaultdict(list)
-        self._counts: collections.Counter = collections.Counter()
-        self._names: set[str] = set()
+        self._counts: collections.Counter = collections.Counter()  # how often each name was wanted
+        self._names: set[str] = set()  # the names of all entries
 
     def add(self, number: int, content: RowContent, product: str, files: Mapping[pathlib.Path, str]) -> bool:
-        """Adds a row to the entries of its pictures or its product; returns whether any of it was new."""
+        """Adds a row to the entries of its pictures; returns whether these lacked any of it.
+
+        A row without pictures is added to all entries of its product, or gets an entry of its own.
+
+        Args:
+          number: the number of the row, from 0.
+          content: the content of the row.
+          product: the id of the row's product, "" without a product.
+          files: {file of a picture: the picture's name} of the row.
+        """
         count_before = len(self.by_key)
         if files:
             entries = [self._entry(product, file, product or name) for file, name in files.items()]
@@ -175,15 +194,18 @@ class _Entries:
         return any(are_new) or len(self.by_key) > count_before
 
     def _entry(self, product: str, file: pathlib.Path | None, name: str) -> Entry:
-        """Returns the entry of a product's picture, or of a name without a picture; makes it if it is new."""
-        key = product, file, "" if file else name
+        """Returns the entry of a product's picture, or of a name without a picture; makes it if it is not there.
+
+        The name of a new entry is `name`, or `name` with a number.
+        """
+        key = (product, file, "") if file else (product, None, name)
         if key not in self.by_key:
             self.by_key[key] = Entry(product, self._new_name(name), file)
             self.by_product[product].append(self.by_key[key])
         return self.by_key[key]
 
     def _new_name(self, name: str) -> str:
-        """Returns a name that no entry has: "A", then "A#2", unless a product of the table is called so."""
+        """Returns a name that no entry has: `name` itself, "A", or the first free name among "A#2", "A#3", …"""
         while True:
             self._counts[name] += 1
             count = self._counts[name]
@@ -196,9 +218,12 @@ class _Entries:
 def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
-    """Yields the content of each wanted row, and {file: name to show} of its pictures."""
+    """Yields (content, {file of a picture: the picture's name}) of each wanted row.
+
+    `keep` and `bar` are as in `read`; `tally` counts the other rows.
+    """
     finder = _FileFinder(table.pictures, keep)
-    reasons: dict[str, str] = {}  # name of a product -> why it is not wanted, or ""
+    selection = _Selection(table)
     for row in table.table.rows(tally.skip):
         if bar is not None:
             bar.update()
@@ -207,18 +232,18 @@ def _wanted_rows(
         except Unusable as error:
             tally.skip(error.problem, _place(row, error.value))
             continue
-        reason = _reason_against(table, row, content, reasons)
+        reason = selection.reason_against(row, content)
         if reason:
             tally.leave_out(reason, row.place)
             continue
         names, problems = finder.find(content.pictures)
         if problems and not names:
-            first_name = next((value for value in content.pictures if isinstance(value, str)), "")
-            tally.skip(problems[0], _place(row, first_name))
+            problem, picture_name = problems[0]
+            tally.skip(problem, _place(row, picture_name))
             continue
-        for problem in problems:
+        for problem, _ in problems:
             tally.places.append((f"picture of a row that is used with others: {problem}", row.place))
-        yield content._replace(pictures=()), names
+        yield content._replace(pictures=()), names  # without bytes of pictures, which would fill the memory
 
 
 class _FileFinder:
@@ -228,46 +253,58 @@ class _FileFinder:
         self._find = functools.partial(_file_of, pictures, keep)
         self._find_by_name = functools.cache(self._find)  # each name is looked for once; bytes would fill the memory
 
-    def find(self, values: Sequence[str | bytes]) -> tuple[dict[pathlib.Path, str], list[str]]:
-        """Returns ({file: name to show} of pictures as `Pictures.file` takes them, reasons why others are missing)."""
+    def find(self, row_pictures: Sequence[str | bytes]) -> tuple[dict[pathlib.Path, str], list[tuple[str, str]]]:
+        """Returns ({file: the picture's name} of a row's pictures, (problem, name) of pictures without a file).
+
+        `row_pictures`: the names, addresses or bytes of the pictures, as `Pictures.file` takes them.
+        """
         names: dict[pathlib.Path, str] = {}
         problems = []
-        for value in values:
-            if isinstance(value, str):
-                file, problem = self._find_by_name(value)
-                name = value
-            else:
-                file, problem = self._find(value)
-                name = file.name if file else ""
+        for picture in row_pictures:
+            if isinstance(picture, bytes):  # always has a file, which is written now
+                file, _ = self._find(picture)
+                names.setdefault(file, file.name)
+                continue
+            file, problem = self._find_by_name(picture)
             if file is None:
-                problems.append(problem)
+                problems.append((problem, picture))
             else:
-                names.setdefault(file, name)
+                names.setdefault(file, picture)
         return names, problems
 
 
 def _place(row: Row, value: str) -> str:
-    """Returns the place of a row, and the wrong value if it is not empty."""
+    """Returns the place of a row for a message: "hats.csv:3", or "hats.csv:3 (hat.jpg)" with a wrong value."""
     if not value:
         return row.place
     return f"{row.place} ({value[:LONGEST_NAME]})"
 
 
-def _reason_against(table: ProductTable, row: Row, content: RowContent, reasons: dict[str, str]) -> str:
-    """Returns why a row is not wanted, or ""; notes in `reasons` the products that a row names."""
-    reason = table.reason_against(row.values)
-    if not reason:  # a further row of a product goes with the product
-        reason = _first_of(reasons, content.names[:1])
-    if not reason:  # and so does a variation
-        reason = _first_of(reasons, _names_of_parent(content, table.columns))
-    if not content.parent:
-        for name in content.names:
-            reasons[name] = reasons.get(name) or reason
-    return reason
+class _Selection:
+    """Says which rows of a table are wanted: further rows and variations of an unwanted product are unwanted, too."""
+
+    def __init__(self, table: ProductTable):
+        self._table = table
+        self._reasons = {}  # {name of a product: why its rows are not wanted, or ""}
+
+    def reason_against(self, row: Row, content: RowContent) -> str:
+        """Returns why a row is not wanted, "" if it is; to be asked for each row in the order of the table."""
+        reason = self._table.reason_against(row.values)
+        if not reason:  # perhaps an earlier row of the product is not wanted
+            reason = _first_of(self._reasons, content.names[:1])
+        if not reason:
+            reason = _first_of(self._reasons, _names_of_parent(content, self._table.columns))
+        if not content.parent:
+            for name in content.names:
+                self._reasons[name] = self._reasons.get(name) or reason
+        return reason
 
 
 def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
-    """Returns the names that a row may mean by its parent: "id:10" is an id, "10" an article number before an id."""
+    """Returns the names that a row may mean by its parent, the likeliest first.
+
+    For example, "id:10" is an id, and "10" is an article number or else an id, unless the column is called "parent id".
+    """
     parent = content.parent
     if not parent or parent.startswith(ID):
         return (parent,)
@@ -277,44 +314,58 @@ def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
 
 
 def _first_of(values: Mapping[str, str], names: Sequence[str]) -> str:
-    """Returns the value of the first name that has a value, or ""."""
-    return next((values[name] for name in names if name in values), "")
+    """Returns the value of the first name that is a key of `values`, "" if no name is."""
+    for name in names:
+        if name in values:
+            return values[name]
+    return ""
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-    """Returns (file of a picture, or None, the reason if there is no file)."""
+    """Returns (file, "") of a picture, or (`None`, why it has no file); takes the arguments of `Pictures.file`."""
     try:
-        return pictures.file(value, keep), "picture that is not there"
+        file = pictures.file(value, keep)
     except BadImage as error:
         return None, str(error)
+    if file is None:
+        return None, "picture that is not there"
+    return file, ""
 
 
 def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
-    """Returns the id of each row's product; a variation has its parent's product."""
-    product_of: dict[str, str] = {}  # by each name of a product
-    for content in reversed(contents):
+    """Returns the id of each row's product, "" without a product; a variation has its parent's product."""
+    product_of: dict[str, str] = {}  # {each name of a product: its id}
+    for content in reversed(contents):  # the first row with a name wins
         product_of.update(dict.fromkeys(content.names, content.product))
-    has_groups = plain(columns.parent) in GROUPS
+    has_groups = plain(columns.parent) in GROUPS  # whose parents need no row of their own
     products = []
     for content in contents:
-        parent = content.parent.removeprefix(ID)
-        product = _first_of(product_of, _names_of_parent(content, columns))
-        if not product:
-            product = parent if has_groups and parent else content.product
-        products.append(product)
+        group = content.parent.removeprefix(ID) if has_groups else ""
+        parent_product = _first_of(product_of, _names_of_parent(content, columns))
+        products.append(parent_product or group or content.product)
     return products
 
 
 def _of_product(content: RowContent, product: str, entries: Sequence[Entry], columns: Columns) -> RowContent:
-    """Returns the content of a variation beyond its product: no name that only adds a size, no id of its own."""
+    """Returns the content of a row as a part of its product, which is another content for a variation.
+
+    Captions of a variation that begin with a caption of the product are dropped: they only add a size. The variation's
+    id goes into the field `VARIATIONS`.
+
+    Args:
+      content: the content of the row.
+      product: the id of the row's product.
+      entries: the entries of this product so far.
+      columns: the roles of the table's columns.
+    """
     if content.product == product:
         return content
-    names: tuple[str, ...] = ()
+    product_captions: tuple[str, ...] = ()
     for entry in entries:
-        names += tuple(text for _, text in entry.captions)
+        product_captions += tuple(text for _, text in entry.captions)
     captions = []
     for language, text, is_guessed in content.captions:
-        if not text.startswith(names):
+        if not text.startswith(product_captions):
             captions.append((language, text, is_guessed))
     fields = dict(content.fields)
     if content.product:
@@ -324,9 +375,12 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
 
 
 def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives each picture of a product the fields that it lacks, and, if it lacks captions, all the product's captions.
+    """Gives each entry the fields that only other entries of its product have, and, if it has no captions, theirs.
 
     Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
+
+    Args:
+      by_product: {product: its entries}; the entries are changed.
     """
     for product, entries in by_product.items():
         if not product or len(entries) < 2:
@@ -345,7 +399,7 @@ def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
 
 
 class LanguageCounts(NamedTuple):
-    """A language's captions, its captions whose language is guessed, and its captioned pictures."""
+    """Counts of a language: its captions, the captions among them whose language is guessed, and captioned entries."""
 
     captions: int
     guessed: int
@@ -358,6 +412,7 @@ def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
     for entry in entries:
         for (language, _), (_, is_guessed) in entry.captions.items():
             captions[language] += 1
-            guesses[language] += is_guessed
+            if is_guessed:
+                guesses[language] += 1
         pictures.update({language for language, _ in entry.captions})
     return {tag: LanguageCounts(count, guesses[tag], pictures[tag]) for tag, count in captions.most_common()}

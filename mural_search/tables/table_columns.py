@@ -31,7 +31,7 @@ from mural_search.tables.own_tables import language_of
 from mural_search.tables.table_rows import Row, Value, names_picture, texts_of
 
 Values = Mapping[str, Sequence[Value]]  # {column: values of the first rows}
-SAMPLE = 1000  # rows that are looked at
+SAMPLE = 1000  # first rows by which the roles are found
 MOST = 2**14  # columns: as many as a spreadsheet has
 
 # Usual names of columns, only letters and digits, the likeliest first.
@@ -86,15 +86,17 @@ class Columns:
     """The roles of a table's columns.
 
     Attributes:
-      images: the columns of the pictures, the main one first.
-      captions: {column: language of its captions}, "" where rows name the language, or nothing does.
-      bases: names before the language in columns such as "title_de", for columns that only later rows have.
+      images: the columns of the pictures, the main column first.
+      captions: {column: BCP 47 tag of its captions' language}; "" where rows name the language, or nothing does.
+      bases: plain names before the language, "title" of "title_de", by which columns of captions that only later rows
+        have are known.
       others: columns of the first rows that hold no captions.
-      language_of_others: returns the language of a column of captions with an unlisted name; `None` for other columns.
       language: the column with the language of a row's captions, or "".
       identity: the column of the product's number or name, or "".
       parent: the column that names the product of a variation, or "".
       sold: the columns that say whether a product is for sale.
+      language_of_others: a function that returns the language of a column that is not in `captions`, "" if the column
+        does not say it, and `None` if it holds no captions; `None` for no such function.
     """
 
     images: Sequence[str]
@@ -108,11 +110,7 @@ class Columns:
     language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
-        """Returns the language of a column of captions, "" if the column does not say it; None for any other column.
-
-        A listed column comes first, then `language_of_others`, which the user's own choice of columns sets, then the
-        language in its name.
-        """
+        """Returns the BCP 47 tag of a column of captions, "" if the column does not say it; `None` for any other."""
         if name in self.captions:
             return self.captions[name]
         if self.language_of_others is not None:
@@ -129,15 +127,16 @@ class Columns:
 
 @functools.lru_cache(maxsize=MOST)
 def plain(name: str) -> str:
-    """Returns the letters, digits and points of a name, in lower case."""
+    """Returns the letters, digits and points of a name, in lower case: "imageurl" for "Image_URL"."""
     return re.sub(r"[^\w.]|_", "", name.casefold())
 
 
 @functools.lru_cache(maxsize=MOST)
 def split_language(name: str) -> tuple[str, str]:
-    """Returns (plain name without the language, BCP 47 tag) of "title_de", "caption.pt-BR", "Titel (EN)" or "de".
+    """Returns (plain name without the language, BCP 47 tag) of a column's name that ends in a language.
 
-    The tag is "" where a name ends in no language.
+    For example ("title", "de") for "title_de", ("titel", "en") for "Titel (EN)", and ("", "de") for "de". The tag is ""
+    for a name that does not end in a language.
     """
     if re.fullmatch(r"[A-Za-z]{2}[-_][A-Za-z]{2}", name) and language_of(name):
         return "", language_of(name)
@@ -154,10 +153,15 @@ _ROLE = re.compile(r"\s*(image|caption|language|id|caption\.[^=]+)=(.+)", re.S)
 
 
 def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {role: names of columns} of the flag --columns, whose value was divided at its commas.
+    """Returns the columns that a user chose for roles, {role: names of columns}.
 
-    For example ["image=foto", "caption=title+text", "caption.de=titel"]. A column's name may hold a comma itself, so an
-    entry without a role is the rest of the name before it. Raises `UserError` for an entry that is neither.
+    For example {"image": ["foto"], "caption": ["title", "text"], "caption.de": ["titel"]}.
+
+    Args:
+      entries: the value of the flag --columns, divided at its commas: ["image=foto", "caption=title+text", …].
+
+    Raises:
+      UserError: an entry has no role that is known.
     """
     choices: dict[str, list[str]] = {}
     role = ""
@@ -168,7 +172,7 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
             if code:
                 role = f"caption.{canonical_language(code)}"
             choices[role] = match[2].split("+")
-        elif role and "=" not in entry:
+        elif role and "=" not in entry:  # a name with a comma was divided: this is its rest
             choices[role][-1] += f", {entry}"
         else:
             raise UserError(
@@ -184,23 +188,23 @@ def find_columns(
     is_there: Callable[[Value], bool],
     notes: Iterable[str] = (),
 ) -> Columns:
-    """Returns the roles of a table's columns.
+    """Returns the roles of a table's columns: the user's choices, and for other roles the likeliest columns.
 
     Args:
       rows: the first rows, at least one.
       choices: the user's choices, from `parse_choices`.
-      is_there: whether a value leads to a picture.
+      is_there: whether the value of a cell leads to a picture.
       notes: notes on the table, for a message.
 
     Raises:
-      UserError: no column of pictures is found, or a named column is not there, or there are too many columns.
+      UserError: no column of pictures is found, a chosen column is not there, or there are too many columns.
     """
     values = _values_by_column(rows)
     chosen: dict[str, list[str]] = {}
     for role, names in choices.items():
         chosen[role] = [_column(role, name, values) for name in names]
-    no_captions = [name for name in values if split_language(name)[0] not in _CAPTION]  # "name_id" may be Indonesian
-    identity = chosen.get("id", [""])[0] or _named(no_captions, IDENTITIES)
+    not_captions = [name for name in values if split_language(name)[0] not in _CAPTION]  # "name_id" may be Indonesian
+    identity = chosen.get("id", [""])[0] or _first_named(not_captions, IDENTITIES)
     images = chosen.get("image") or _find_images(values, is_there, identity, notes)
     language = chosen.get("language", [""])[0] or _find_language(values, images)
     taken = {*images, language, identity}
@@ -208,10 +212,10 @@ def find_columns(
     captions, bases = _find_captions(free, chosen)
     free = {name: column for name, column in free.items() if name not in captions}
     identity = identity or _find_identity(free, len(rows))
-    parent = _named([name for name in free if name != identity], [*GROUPS, *_PARENT])
+    parent = _first_named([name for name in free if name != identity], [*GROUPS, *_PARENT])
     sold = tuple(name for name in free if plain(name) in _SOLD)
     others = frozenset(name for name in values if name not in captions)
-    if language in captions:
+    if language in captions:  # the user chose the column for captions
         language = ""
     return Columns(
         images=images,
@@ -226,7 +230,7 @@ def find_columns(
 
 
 def _values_by_column(rows: Sequence[Row]) -> dict[str, list[Value]]:
-    """Returns {column: its values, in the rows that have it}; raises `UserError` for too many columns."""
+    """Returns {column: its values in the rows that have it}; raises `UserError` for too many columns."""
     values: dict[str, list[Value]] = collections.defaultdict(list)
     for row in rows:
         for name, value in row.values.items():
@@ -237,7 +241,11 @@ def _values_by_column(rows: Sequence[Row]) -> dict[str, list[Value]]:
 
 
 def _column(role: str, name: str, values: Values) -> str:
-    """Returns the column that a user means by a name, ignoring spaces and signs; raises `UserError` without one."""
+    """Returns the column that a user means by a name for a role, also if they differ in spaces, signs and capitals.
+
+    For captions a name may be the base of columns with languages: "title" for "title_de" and "title_en". Raises
+    `UserError` if there is no such column.
+    """
     alike = [column for column in values if plain(column) == plain(name)]
     is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
     if name not in values and len(alike) == 1:
@@ -249,54 +257,70 @@ def _column(role: str, name: str, values: Values) -> str:
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
-def _named(columns: Sequence[str], names: Sequence[str]) -> str:
-    """Returns the column that has the earliest of several plain names, or ""."""
+def _first_named(columns: Sequence[str], plain_names: Sequence[str]) -> str:
+    """Returns the column whose plain name comes first among `plain_names`, "" if no column has any of these."""
     by_plain_name = {plain(column): column for column in reversed(columns)}  # the first of columns with equal names
-    for name in names:
-        if name in by_plain_name:
-            return by_plain_name[name]
+    for plain_name in plain_names:
+        if plain_name in by_plain_name:
+            return by_plain_name[plain_name]
     return ""
 
 
 def _find_images(values: Values, is_there: Callable[[Value], bool], identity: str, notes: Iterable[str]) -> list[str]:
-    """Returns the column of pictures, and further columns of pictures: image_2, additional_image_link."""
+    """Returns the columns of pictures: the likeliest first, then further columns such as "image_2".
 
-    def share(name: str, is_picture: Callable[[Value], bool]) -> float:
-        """Returns the share of a column's first values that are pictures."""
+    Args:
+      values: {column: values of the first rows}.
+      is_there: whether the value of a cell leads to a picture.
+      identity: the column of ids, which holds the pictures only if no other column may.
+      notes: notes on the table, for the message.
+
+    Raises:
+      UserError: no column is likely to hold pictures.
+    """
+
+    def picture_share(name: str, is_picture: Callable[[Value], bool]) -> float:
+        """Returns the share, 0 to 1, of a column's first values that are pictures by a test."""
         first_values = values[name][:50]
         return sum(map(is_picture, first_values)) / len(first_values)
 
-    def quality(name: str) -> tuple:
-        """Returns (share of pictures that exist, share of names of pictures, …); the largest is the column."""
-        # In tenths, because the column's name decides between columns that are nearly as good.
-        existing_share = round(share(name, is_there), 1)
-        named_share = round(share(name, names_picture), 1)
-        is_large = not _SHOWS_LESS.search(plain(name))
-        likelihood = 0
-        if plain(name) in _IMAGE:
-            likelihood = len(_IMAGE) - _IMAGE.index(plain(name))
-        return existing_share, named_share, is_large, likelihood, name != identity
+    def likelihood(name: str) -> tuple:
+        """Returns a column's rank among the columns, the largest of which most likely holds the pictures.
 
-    best = max(values, key=quality)
-    existing_share, named_share, *_ = quality(best)
+        The shares of existing pictures and of names of pictures decide; between equal columns, their names.
+        """
+        # In tenths, because the column's name decides between columns that are nearly as good.
+        existing_share = round(picture_share(name, is_there), 1)
+        named_share = round(picture_share(name, names_picture), 1)
+        is_large = not _SHOWS_LESS.search(plain(name))
+        usualness = 0
+        if plain(name) in _IMAGE:
+            usualness = len(_IMAGE) - _IMAGE.index(plain(name))
+        return existing_share, named_share, is_large, usualness, name != identity
+
+    best = max(values, key=likelihood)
+    existing_share, named_share, *_ = likelihood(best)
     if max(existing_share, named_share) < 0.5 and plain(best) not in _IMAGE:
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
             f"names of files, addresses of downloaded pictures, or the pictures themselves.{hint}"
         )
-    shows = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
+    candidates = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if existing_share >= 0.5 else names_picture
-    further = [name for name in shows if name != best and share(name, is_picture) >= 0.5]
+    further = [name for name in candidates if name != best and picture_share(name, is_picture) >= 0.5]
     return [best, *further]
 
 
 def _find_language(values: Values, taken: Sequence[str]) -> str:
-    """Returns the column that says each row's language, by its name or by its codes ("en", "pt_BR"); "" without one."""
+    """Returns the column with each row's language, known by its name or its codes ("en", "pt_BR"); "" without one.
+
+    Columns that are `taken` are not considered.
+    """
     free = [name for name in values if name not in taken]
-    named = _named(free, _LANGUAGE)
-    if named:
-        return named
+    language_column = _first_named(free, _LANGUAGE)
+    if language_column:
+        return language_column
     for name in free:
         if plain(name) in _NO_LANGUAGE or split_language(name)[1]:
             continue
@@ -306,7 +330,7 @@ def _find_language(values: Values, taken: Sequence[str]) -> str:
     return ""
 
 
-TOO_MANY_LANGUAGES = 100  # different texts of a column
+TOO_MANY_LANGUAGES = 100  # different texts of a column: more than the languages of any shop
 _LANGUAGE_CODE = re.compile(r"[a-z]{2,3}([-_]\w{2,4})?")
 
 
@@ -316,7 +340,7 @@ def _are_language_codes(texts: set[str]) -> bool:
     Most pairs of letters are the code of a language: the words "si" and "no", the units "kg" and "ml", and the
     countries "it" and "de". So at least one text must be the code of a language but not of a country: "en" or "ja".
     """
-    # A column with a single value may be a word, for example a color "or"; a shop has not a hundred languages.
+    # The only value of a column may be a word, for example the color "or".
     if len(texts) < 2 or len(texts) >= TOO_MANY_LANGUAGES:
         return False
     for text in texts:
@@ -327,16 +351,21 @@ def _are_language_codes(texts: set[str]) -> bool:
 
 
 def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Returns ({column: language}, bases of columns with a language in their names) of the captions, see `Columns`."""
+    """Returns the columns of captions, as the attributes (captions, bases) of `Columns`.
+
+    Args:
+      values: the columns that have no other role.
+      choices: {role: columns} that the user chose.
+    """
     texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
     with_language = _with_language(texts)
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = {}  # {column: language}
     for role, names in choices.items():
         if role.startswith("caption."):
             chosen |= dict.fromkeys(names, role.removeprefix("caption."))
     if chosen or "caption" in choices:
         names = choices.get("caption", ())
-        bases = tuple(map(plain, names))
+        bases = tuple(map(plain, names))  # a chosen name may be the base of columns with languages
         chosen |= {name: "" for name in names if name in values}
         return {**_of_bases(with_language, bases), **chosen}, bases
     base = _caption_base(texts, with_language)
@@ -351,16 +380,18 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
 
 
 def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -> str | None:
-    """Returns the plain name of the columns of captions, without a language: a usual name, or one with languages."""
+    """Returns the plain name, without a language, of the columns of captions; `None` if no name is likely.
+
+    It is the usual name of captions that comes first in `_CAPTION`, or else the name with the most languages, at least
+    two. `with_language` is from `_with_language`.
+    """
     counts = collections.Counter(base for base, _ in with_language.values())
     names = {*map(plain, texts), *counts}
     for usual_name in _CAPTION:
         if usual_name in names:
             return usual_name
-    for base, count in counts.most_common(1):
-        if count > 1:
-            return base
-    return None
+    bases = [base for base, count in counts.most_common() if count > 1]
+    return bases[0] if bases else None
 
 
 def _with_language(values: Values) -> dict[str, tuple[str, str]]:
@@ -382,7 +413,7 @@ def _of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]
 
 
 def _holds_words(values: Sequence[Value]) -> bool:
-    """Whether at least half of some values have two letters in a row, or a letter that is not Latin: not numbers."""
+    """Whether at least half of a column's texts hold a word: two letters in a row, or a letter that is not Latin."""
     texts = _all_texts(values)
     with_words = [text for text in texts if re.search(r"[^\W\d_]{2}|[^\W\d_a-zA-Z]", text)]
     return 2 * len(with_words) >= len(texts) > 0
@@ -394,15 +425,19 @@ def _all_texts(values: Sequence[Value]) -> list[str]:
 
 
 def _wordiness(values: Sequence[Value]) -> float:
-    """Returns how much a column looks like captions: letters, words, and no two alike; 0 if not at all."""
+    """Returns how much a column looks like captions, 0 to 20.
+
+    It is the mean length of its texts times the share of different texts; 0 if fewer than half of the texts consist
+    mostly of letters.
+    """
     texts = _all_texts(values)
-    written = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
-    if 2 * len(written) < len(texts) or not texts:
+    worded = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]
+    if 2 * len(worded) < len(texts) or not texts:
         return 0.0
-    distinct_share = len(set(written)) / len(written)
-    mean_length = sum(map(len, written)) / len(written)
+    different_share = len(set(worded)) / len(worded)
+    mean_length = sum(map(len, worded)) / len(worded)
     # From 20 characters on a text is as long as the name of a product, and a description shall not count as better.
-    return distinct_share * min(20.0, mean_length)
+    return different_share * min(20.0, mean_length)
 
 
 def _is_of_words(character: str) -> bool:
@@ -411,7 +446,10 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Values, rows: int) -> str:
-    """Returns the first column in which (nearly) each row has a code of its own, or ""; no price or amount."""
+    """Returns the first column in which nearly each of the `rows` has a different code, such as "A-12"; or "".
+
+    A code has a digit. Columns of prices, other amounts and dates do not count.
+    """
     for name, column in values.items():
         if OF_PRICES.search(name) or _AMOUNTS.search(plain(name)):
             continue
@@ -427,20 +465,20 @@ def _find_identity(values: Values, rows: int) -> str:
 
 GUESSED_FROM = 300  # captions from which the languages of a column are estimated
 ROUNDS = 30
-LIKELY = 8  # languages that are looked at closely
+LIKELY = 8  # languages that are compared by the large models
 # And these, which the small models pass over in short captions: for them "a red shirt" is Danish or Albanian.
 WIDESPREAD = ("en", "de", "es", "fr")
-SURE = 0.8  # mean probability of the captions' languages; below it these are languages that cannot be told apart
-LEAST = 0.05  # share of a column's captions: languages with less are taken for mistakes
+SURE = 0.8  # a mean probability of the captions' languages; below it these are languages that cannot be told apart
+LEAST = 0.05  # a share of a column's captions: languages with less are taken for mistakes
 
 
 class Guess:
-    """The languages of a column.
+    """The guessed languages of a column of captions; a call returns the language of a caption.
 
     Attributes:
-      shares: {BCP 47 tag: estimated share of the captions}, the largest first.
+      shares: {BCP 47 tag: estimated share of the captions, 0 to 1}, the largest first.
       certainty: the mean probability, among these languages, of the language that a caption is assigned to.
-      languages: {text: its language}, the captions whose languages were asked for.
+      languages: {caption: BCP 47 tag} of the captions whose languages are guessed so far.
     """
 
     certainty = 1.0
@@ -458,17 +496,17 @@ class Guess:
         """
         sample = texts[:: max(1, len(texts) // GUESSED_FROM)]
         self.languages: dict[str, str] = {}
-        before = next((guess for guess in earlier if set(sample) <= guess["languages"].keys()), None)
-        if before is None:
-            announce("Guessing the languages of captions …")
-            self._estimate(sample)
-            for text in sample:
-                self(text)
-        else:
-            self.shares = before["shares"]
-            self.certainty = before["certainty"]
-            self._scripts = set(before["scripts"])
-            self.languages.update(before["languages"])
+        for guess in earlier:
+            if set(sample) <= guess["languages"].keys():
+                self.shares = guess["shares"]
+                self.certainty = guess["certainty"]
+                self._scripts = set(guess["scripts"])
+                self.languages.update(guess["languages"])
+                return
+        announce("Guessing the languages of captions …")
+        self._estimate(sample)
+        for text in sample:
+            self(text)  # which keeps the language
 
     def to_json(self) -> dict[str, object]:
         """Returns the guess as JSON values: {"shares", "certainty", "scripts", "languages"}."""
@@ -480,51 +518,53 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        """Sets the languages' shares, scripts and certainty, by texts."""
-        guesses = _probabilities(_detector(()), sample)
-        ranked = list(_shares(guesses, least=0.0))
+        """Sets the shares, the scripts and the certainty of the languages, by a sample of captions."""
+        rough_probabilities = _probabilities(_detector(()), sample)
+        ranked = list(_shares(rough_probabilities, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
-        probabilities: list[dict[str, float]] = []
-        if len(likely) > 1:
-            probabilities = _probabilities(_detector(likely), sample)
-            self.shares = _shares(probabilities)
-        joint = [[share * guess.get(tag, 0.0) for tag, share in self.shares.items()] for guess in probabilities]
-        self._scripts = {_script(text) for text, values in zip(sample, joint) if any(values)}
-        certainties = [max(values) / sum(values) for values in joint if any(values)]
+        self._scripts = set()
+        if len(likely) < 2:
+            return
+        probabilities = _probabilities(_detector(likely), sample)
+        self.shares = _shares(probabilities)
+        certainties = []
+        for text, probability_of in zip(sample, probabilities):
+            joint = [share * probability_of.get(tag, 0.0) for tag, share in self.shares.items()]
+            if any(joint):  # the caption is in a language of the column
+                self._scripts.add(_script(text))
+                certainties.append(max(joint) / sum(joint))
         if certainties:
             self.certainty = sum(certainties) / len(certainties)
 
     def __call__(self, text: str) -> str:
-        """Returns the BCP 47 tag of a text's likeliest language.
-
-        Another language than the column's is possible for a text in a script that no language of the column has.
-        """
+        """Returns the BCP 47 tag of the likeliest language of a caption, "und" if the column has no language."""
         if text not in self.languages:
             self.languages[text] = self._likeliest(text)
         return self.languages[text]
 
     @functools.cached_property
-    def _few(self):
-        """lingua's detector of the column's languages; `None` for a single language."""
-        if len(self.shares) < 2:
-            return None
+    def _own_detector(self):
+        """lingua's detector of the column's languages."""
         return _detector(tuple(self.shares))
 
     def _likeliest(self, text: str) -> str:
-        """Returns what a call returns, for a new text."""
+        """Returns the likeliest language of a caption among the column's languages.
+
+        For a caption in a script that no language of the column has, it is the likeliest of all languages.
+        """
         script = _script(text)
         if script and self._scripts and script not in self._scripts:
             (probabilities,) = _probabilities(_detector(()), [text])
             return max(probabilities, key=probabilities.get)
-        if self._few is None:
-            return next(iter(self.shares), "und")
-        (probabilities,) = _probabilities(self._few, [text])
+        if len(self.shares) < 2:
+            return max(self.shares, default="und")  # the only language
+        (probabilities,) = _probabilities(self._own_detector, [text])
         joint = {tag: probabilities.get(tag, 0.0) * share for tag, share in self.shares.items()}
         return max(joint, key=joint.get)
 
     def describe(self) -> str:
-        """Returns the languages in words."""
+        """Returns the languages and their shares in words: "guessed: de 60%, en 40%"."""
         shares = ", ".join(f"{tag} {share:.0%}" for tag, share in self.shares.items())
         if self.certainty < SURE:
             return f"guessed: {shares}, not sure: --language=de says it"
@@ -532,7 +572,7 @@ class Guess:
 
 
 def _script(text: str) -> str:
-    """Returns the script of most letters of a text, such as "LATIN" or "KATAKANA", "" without letters."""
+    """Returns the script that most letters of a text have, such as "LATIN" or "KATAKANA"; "" without letters."""
     if text.isascii():
         return "LATIN" if any(map(str.isalpha, text)) else ""
     scripts = []
@@ -543,7 +583,7 @@ def _script(text: str) -> str:
 
 
 def language_named(name: str) -> str:
-    """Returns the BCP 47 tag of a language by its English name, "" if lingua is not there or does not know it."""
+    """Returns the BCP 47 tag of a language by its English name; "" if lingua is not installed or does not know it."""
     try:
         import lingua
     except ImportError:
@@ -555,7 +595,10 @@ def language_named(name: str) -> str:
 
 
 def _detector(tags: Sequence[str]):
-    """Returns lingua's detector of the languages of BCP 47 tags, or a small detector of all languages for no tags."""
+    """Returns lingua's detector of some languages, or, without tags, a small detector of all languages.
+
+    `tags` are BCP 47. Raises `UserError` if lingua is not installed.
+    """
     try:
         import lingua
     except ImportError:
@@ -575,25 +618,30 @@ def _tag(language) -> str:
 
 
 def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
-    """Returns {tag: probability} for each text, with a uniform prior over languages."""
-    by_language = []
+    """Returns {BCP 47 tag: probability of the language} for each text, with a uniform prior over the languages."""
+    probabilities = []
     for text in texts:
-        values = detector.compute_language_confidence_values(text)
-        by_language.append({_tag(guess.language): guess.value for guess in values})
-    return by_language
+        confidences = detector.compute_language_confidence_values(text)
+        probabilities.append({_tag(confidence.language): confidence.value for confidence in confidences})
+    return probabilities
 
 
 def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
-    """Returns {tag: share of the texts}, by expectation maximisation; languages below `least` are left out."""
+    """Returns {BCP 47 tag: share of the texts in the language, 0 to 1}, the largest first, by expectation maximisation.
+
+    Args:
+      probabilities: {tag: probability} for each text, as `_probabilities` returns them.
+      least: languages with a smaller share, or with the share 0, are left out.
+    """
     tags = sorted(set(itertools.chain.from_iterable(probabilities)))
     if not tags:
         return {}
-    rows = [[guess.get(tag, 0.0) for tag in tags] for guess in probabilities]
+    rows = [[probability_of.get(tag, 0.0) for tag in tags] for probability_of in probabilities]
     likelihoods = np.array(rows)  # [T, L], texts and languages
     shares = np.full(len(tags), 1.0)  # [L]
     for _ in range(ROUNDS):
         joint = likelihoods * shares  # [T, L]
         posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
         shares = np.mean(posterior, axis=0)
-    share_of = {tag: float(share) for tag, share in zip(tags, shares) if share and share >= least}  # never 0
+    share_of = {tag: float(share) for tag, share in zip(tags, shares) if share > 0 and share >= least}
     return {tag: share_of[tag] for tag in sorted(share_of, key=share_of.get, reverse=True)}

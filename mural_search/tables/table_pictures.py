@@ -24,16 +24,19 @@ from mural_search.tables.table_rows import Value, is_encoded, names_picture, sev
 
 
 def pictures_of(value: Value) -> Sequence[str | bytes]:
-    """Returns the pictures of a value; a text may name several, "a.jpg|b.jpg", or be one, in base64."""
+    """Returns the pictures of a cell, each as its bytes, its name or its address.
+
+    A text may name several pictures, "a.jpg|b.jpg", or be a picture in base64.
+    """
     pictures: list[str | bytes] = []
-    for item in several(value):
-        content = item
-        if isinstance(item, str):
-            content = _decoded(item)
+    for part in several(value):
+        content = part
+        if isinstance(part, str):
+            content = _decoded(part)
         if content is not None:
             pictures.append(content)
         else:
-            pictures += map(without_suffix, _divided(item))
+            pictures += map(without_suffix, _divided(part))
     return tuple(filter(None, pictures))
 
 
@@ -41,7 +44,7 @@ _TO_STANDARD = bytes.maketrans(b"-_", b"+/")  # from the base64 of addresses
 
 
 def _decoded(text: str) -> bytes | None:
-    """Returns the picture that a data URL or a text in base64 holds, `None` for another text."""
+    """Returns the bytes of the picture in a data URL or a text in base64; `None` for another text."""
     text = text.strip()
     if not is_encoded(text):
         return None
@@ -54,9 +57,9 @@ def _decoded(text: str) -> bytes | None:
 
 
 def _from_base64(text: str) -> bytes | None:
-    """Returns what a text in base64 encodes, `None` if it is damaged."""
+    """Returns the bytes that a text in base64 encodes; `None` for a damaged text."""
     characters = unquote_to_bytes(text).translate(_TO_STANDARD)
-    # Programs often leave out the "=" at the end. `b64decode` fails without them, and ignores more than it needs.
+    # Programs often leave out the "=" at the end. `b64decode` fails if they are too few, and ignores further "=".
     padded = characters.rstrip(b"=") + b"=="
     try:
         return base64.b64decode(padded)
@@ -65,7 +68,7 @@ def _from_base64(text: str) -> bytes | None:
 
 
 def _divided(text: str) -> Sequence[str]:
-    """Returns the names of pictures in a text, which is a single name unless all of its parts are names of pictures."""
+    """Returns the names of pictures in a text: its parts, if several and all name pictures, or the whole text."""
     parts = [part for part in map(str.strip, re.split(r"[|;,\n]", text)) if part]
     if len(parts) > 1 and all(map(names_picture, parts)):
         return parts
@@ -73,40 +76,49 @@ def _divided(text: str) -> Sequence[str]:
 
 
 class Pictures:
-    """The pictures of a table, each of which is a file.
+    """The pictures that a table names or holds.
 
     Args:
-      table: the table that names the pictures.
-      images: folder of files, or of img2dataset's downloads; "": the table's folder.
+      table: the table.
+      images: the folder of the pictures' files, or of img2dataset's downloads; "": the table's folder.
 
-    Raises `UserError` if there is no such folder.
+    Attributes:
+      folder: the folder of the pictures.
+
+    Raises:
+      UserError: there is no such folder.
     """
 
     def __init__(self, table: OwnTable, images: str):
         self.folder = as_path(images) if images else table.folder
         if not self.folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
-        self._are_listed = table.file_type == PICTURES and not images  # found in the user's folder, perhaps as links
+        # Whether the names are of files that were found in the user's folder, and so may be links to files elsewhere.
+        self._are_listed = table.file_type == PICTURES and not images
         self._downloads = None
         if table.file_type != DOWNLOADS and is_download(self.folder):  # a download's own pictures come with its rows
             self._downloads = DownloadedImages(self.folder)
 
     def is_there(self, value: Value) -> bool:
-        """Whether a value leads to a picture."""
+        """Whether a value of a cell holds or names a picture that is there and may be read."""
         try:
-            return any(self._content(picture) or self.find(picture) is not None for picture in pictures_of(value))
+            return any(self._content(picture) or self._find(picture) is not None for picture in pictures_of(value))
         except BadImage:
             return False
 
     def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
-        """Returns the file that a value names, `None` if it is not there; writes a picture without a file into `keep`.
+        """Returns the file of a picture; `None` if it is not there.
+
+        Args:
+          value: the picture as `pictures_of` returns it: its name, its address or its bytes.
+          keep: the folder into which a picture without a file of its own is written; it is made if it is not there.
 
         Raises:
-          BadImage: it may not be read.
+          BadImage: the file may not be read, because it is outside of the folder.
         """
         content = self._content(value)
         if content is None:
-            return self.find(value)
+            return self._find(value)
         path = keep / hashlib.blake2b(content, digest_size=16).hexdigest()
         if not path.is_file():
             keep.mkdir(parents=True, exist_ok=True)
@@ -115,16 +127,20 @@ class Pictures:
         return path
 
     def _content(self, value: str | bytes) -> bytes | None:
-        """Returns the bytes of a picture that is in no file of its own, `None` for another picture."""
+        """Returns the bytes of a picture that has no file of its own, in the table or downloaded; otherwise `None`."""
         if isinstance(value, bytes):
             return value
         if self._downloads is None:
             return None
         return self._downloads.get(value, self)
 
-    def find(self, value: str | bytes) -> pathlib.Path | None:
-        """Returns the file that a value names, `None` if it is not there; raises `BadImage` if it may not be read."""
-        if isinstance(value, bytes) or self._downloads is not None:
+    def _find(self, value: str) -> pathlib.Path | None:
+        """Returns the file that a name or address means; `None` if it is not there, or was to be downloaded.
+
+        A file of another ending is taken if no other file has its stem: "hat.png" for "Hat.jpg". Raises `BadImage` for
+        a file outside of the folder.
+        """
+        if self._downloads is not None:
             return None
         names = list(_names(value, self.folder))
         path, refusal = self._find_by_name(names)
@@ -139,7 +155,7 @@ class Pictures:
         return None
 
     def _find_by_name(self, names: Sequence[str]) -> tuple[pathlib.Path | None, BadImage | None]:
-        """Returns (the first of several names that is a file, or `None`, the first refusal of a name, or `None`).
+        """Returns (the file of the first name that has a file, the first refusal), either of which may be `None`.
 
         After a refused name, such as "/home/me/hat.jpg", the search goes on: the next name, "hat.jpg", may be the file.
         """
@@ -157,7 +173,10 @@ class Pictures:
         return None, refusal
 
     def _find_by_stem(self, value: str, names: Sequence[str]) -> pathlib.Path | None:
-        """Returns the only file, relative to the folder, whose stem is a name's, "hat.png" for "Hat.jpg", or `None`."""
+        """Returns the only file, relative to the folder, that has the stem of one of the names; otherwise `None`.
+
+        `value` is the picture's name in the table, whose folder the file must fit.
+        """
         stems = [_plain_stem(name) for name in names]
         for stem in (*stems, *map(_of_size, stems)):
             file = self._by_stem.get(stem)
@@ -166,7 +185,7 @@ class Pictures:
         return None
 
     def location(self, address: str) -> tuple[int, int, int] | None:
-        """Returns (shard, offset, size) of a downloaded picture, `None` for an address that was not downloaded."""
+        """Returns (number of its shard, offset and size in bytes) of a picture; `None` if it was not downloaded."""
         return self._locations.get(text_hash(address))
 
     @functools.cached_property
@@ -180,7 +199,7 @@ class Pictures:
 
     @functools.cached_property
     def _by_stem(self) -> Mapping[str, pathlib.Path | None]:
-        """{stem, as `_plain_stem` makes it: file}; None for a stem of several files."""
+        """{stem, as `_plain_stem` makes it: file, relative to the folder}; `None` for a stem of several files."""
         files: dict[str, pathlib.Path | None] = {}
         paths, _ = picture_files(self.folder)
         for path in paths:
@@ -190,7 +209,7 @@ class Pictures:
 
 
 def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
-    """Yields the names that a picture may have in its folder, the likeliest first."""
+    """Yields the paths, relative to `folder`, that a picture's name or address may mean, the likeliest first."""
     if "://" in value:
         with contextlib.suppress(ValueError):
             path = unquote(urlsplit(value).path).strip("/")
@@ -206,18 +225,20 @@ def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
 
 
 def _allows_folder(value: str, folder: str) -> bool:
-    """Whether a picture's name may mean a file of its stem in a folder below the table's, "" for the table's own.
+    """Whether a picture's name may mean a file of its stem in a sub-folder: "shoes/1.png" may not mean "hats/1.jpg".
 
-    "shoes/1.png" is not "hats/1.jpg"; an address has the folders of its server.
+    Args:
+      value: the picture's name, or its address, which has the folders of its server and may mean a file anywhere.
+      folder: the sub-folder, relative to the pictures' folder; "" for this folder itself.
     """
-    named = os.path.dirname(os.path.normpath(value.replace("\\", "/")))
-    if "://" in value or not named or not folder:
+    named_folder = os.path.dirname(os.path.normpath(value.replace("\\", "/")))
+    if "://" in value or not named_folder or not folder:
         return True
-    return _plain_stem(named) == _plain_stem(folder)
+    return _plain_stem(named_folder) == _plain_stem(folder)
 
 
 def _plain_stem(value: str) -> str:
-    """Returns a picture's name without its folder and ending, in lower case."""
+    """Returns a picture's name without its folder and ending, in lower case: "hat" for "shop/Hat.jpg"."""
     name = os.path.basename(value)
     stem, ending = os.path.splitext(name)
     if ending.lower()[1:] in ENDINGS:
@@ -226,8 +247,8 @@ def _plain_stem(value: str) -> str:
 
 
 def _of_size(stem: str) -> str:
-    """Returns the stem of the original of WordPress' "hat-scaled" or "hat-300x200".
+    """Returns the stem of the original of a stem with a size, "hat" for WordPress' "hat-scaled" or "hat-300x200".
 
-    Also of "1000.0", which pandas writes for a file with a number as its name.
+    Also "1000" for "1000.0", which pandas writes for a file with a number as its name.
     """
     return re.sub(r"(-(scaled|\d+x\d+)|\.0)$", "", stem)

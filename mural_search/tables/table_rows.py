@@ -18,21 +18,26 @@ DEEPEST = 4  # levels of objects that become columns; deeper levels stay JSON
 
 
 class Row(NamedTuple):
-    """A row: {column: value} without empty columns; `place` is "file:line" or the like."""
+    """A row of a table.
+
+    Attributes:
+      place: where the row is, for messages: "hats.csv:3".
+      values: {column: value} of the columns that are not empty.
+    """
 
     place: str
     values: dict[str, Value]
 
 
 def several(value: Value) -> tuple:
-    """Returns the parts of a value; a single text or picture is its only part."""
+    """Returns the parts of a value: a tuple's items, or the only text or picture."""
     if isinstance(value, tuple):
         return value
     return (value,)
 
 
 def texts_of(value: Value) -> tuple[str, ...]:
-    """Returns the texts of a value, without pictures."""
+    """Returns the texts of a value, without its pictures."""
     if isinstance(value, str):
         return (value,)
     return tuple(text for text in several(value) if isinstance(text, str))
@@ -54,16 +59,18 @@ ENCODED = ("data:image/", "/9j/", "_9j_", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUk
 
 
 def is_encoded(text: str) -> bool:
-    """Whether a text is a picture; names of files may begin alike, but are shorter."""
+    """Whether a text is a picture in base64 or a data URL; names of files may begin alike, but are shorter."""
     return text.startswith(ENCODED) and len(text) >= 60
 
 
 def names_picture(value: Value) -> bool:
-    """Whether a value is a picture, or the name or address of one by its ending."""
-    first = next(iter(several(value)), "")
-    if isinstance(first, bytes):
+    """Whether the first part of a value is a picture, or a name or an address that ends as a picture's, "hat.jpg"."""
+    parts = several(value)
+    if not parts:
+        return False
+    if isinstance(parts[0], bytes):
         return True
-    name = without_suffix(first.strip())
+    name = without_suffix(parts[0].strip())
     if is_encoded(name):
         return True
     if "://" in name:
@@ -78,53 +85,57 @@ FIRST_ROWS = 30  # rows in which the names of the columns are looked for
 
 
 def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
-    """Returns (number of rows up to the names of the columns, a name of its own for each column).
+    """Returns (number of rows up to the row with the names of the columns, a different name for each column).
 
     The rows may begin with a title or with instructions. Names are in the last row above the first picture that is as
     full as any row there, has no text twice, and is unlike the row of the picture. Where the first row names a picture,
-    no row has names, and columns have their numbers: "1", "2".
+    no row has names, and the columns' names are their numbers: "1", "2".
 
     Args:
-      rows: the first rows that are not empty.
+      rows: the cells of the first rows that are not empty.
     """
-    cell_counts = [sum(bool(cell.strip()) for cell in cells) for cells in rows]
-    # The number of the first row with a picture; without one only the first row that is at least half as full as any
-    # may have the names.
-    pictured = next((number for number, cells in enumerate(rows) if any(map(names_picture, cells))), None)
+    cell_counts = [sum(map(bool, map(str.strip, cells))) for cells in rows]  # cells that are not empty
+    pictured = None  # the number of the first row with a picture
+    for number, cells in enumerate(rows):
+        if any(map(names_picture, cells)):
+            pictured = number
+            break
     candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]
-    if pictured is None:
+    if pictured is None:  # only the first row that is at least half as full as any may have the names
         candidates = [number for number in candidates if 2 * cell_counts[number] >= max(cell_counts)][:1]
     if not candidates:
         columns = max(map(len, rows), default=0)
         return pictured or 0, [str(number) for number in range(1, columns + 1)]
-    fullest = max(cell_counts[number] for number in candidates)
-    name_row, *_ = candidates  # if none is better
+    fullest_count = max(cell_counts[number] for number in candidates)
+    name_row = candidates[0]  # if no other row qualifies
     for number in candidates:
-        if cell_counts[number] == fullest and _may_name(rows, number, pictured):
+        if cell_counts[number] == fullest_count and _may_name(rows, number, pictured):
             name_row = number
     return name_row + 1, _unique_names(rows[name_row])
 
 
 @dataclasses.dataclass
 class Heading:
-    """Findings on a table while its rows are read.
+    """The names of a table's columns, and notes for the user, which come up while rows are read.
 
     Attributes:
-      names: the names of the columns, where they are not in the rows themselves.
-      notes: lines on what was chosen, or is not read; a dictionary keeps their order, each once.
+      names: the names of the columns of CSV or Excel; rows of other forms name their columns themselves.
+      notes: {note: None} in their order, each once: which sheet was chosen, or which parts are not read.
     """
 
     names: list[str] = dataclasses.field(default_factory=list)
     notes: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def say(self, line: str) -> None:
-        """Adds a note, once."""
+        """Adds a note, unless it is there."""
         self.notes.setdefault(line)
 
     def find_names(self, rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[int, list[str]]:
-        """Returns what `find_names` returns for the first rows, and notes the names and where they are.
+        """Returns the result of the function `find_names`, and keeps the names and a note on their place.
 
-        `numbers` are the rows' numbers in the file, for the note.
+        Args:
+          rows: the cells of the first rows that are not empty.
+          numbers: the number of each of these rows in the file, for the note.
         """
         start, names = find_names(rows)
         self.names = list(dict.fromkeys([*self.names, *names]))
@@ -134,7 +145,11 @@ class Heading:
 
 
 def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) -> bool:
-    """Whether a row has no text twice, and no text of the row of the first picture, such as a brand or "A-1", "A-2"."""
+    """Whether the row `number` may hold the names of the columns.
+
+    It may not have a text twice, nor a cell that equals, except for digits, the cell below in the row of the first
+    picture, `pictured`: a brand, or "A-1" above "A-2".
+    """
     texts = [cell.strip() for cell in rows[number] if cell.strip()]
     if len(set(texts)) < len(texts):
         return False
@@ -147,37 +162,44 @@ def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) 
 
 
 def _shape(cell: str) -> str:
-    """Returns a cell's text with a 0 for each number."""
+    """Returns a cell's text with a 0 for each number: "A-0" for "A-12"."""
     return re.sub(r"\d+", "0", cell)
 
 
 def _unique_names(cells: Sequence[str]) -> list[str]:
-    """Returns a name for each cell, its text if that is not taken or empty."""
-    names: dict[str, None] = {}  # in order
+    """Returns a different name for each cell: "price", then "price (5)" for column 5; "column 3" for an empty cell."""
+    names: list[str] = []
+    taken_names: set[str] = set()
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        while name in names:
+        while name in taken_names:
             name = f"{name} ({number})"
-        names[name] = None
-    return list(names)
+        names.append(name)
+        taken_names.add(name)
+    return names
 
 
 # Lists and objects.
 
 
 def columns_of_lists(rows: Iterable[Row]) -> frozenset[str]:
-    """Returns the columns in which most texts are lists or objects, as JSON or as Python writes them."""
-    counts: collections.Counter = collections.Counter()
+    """Returns the columns in which more than half of the texts are lists or objects, as JSON or Python writes them."""
+    text_counts: collections.Counter = collections.Counter()
+    list_counts: collections.Counter = collections.Counter()
     for row in rows:
         for name, value in row.values.items():
             if isinstance(value, str):
-                is_list = _parsed(value) is not None
-                counts[name] += 1 if is_list else -1  # above 0 in the end: most are lists
-    return frozenset(name for name, count in counts.items() if count > 0)
+                text_counts[name] += 1
+                if _parsed(value) is not None:
+                    list_counts[name] += 1
+    return frozenset(name for name, count in list_counts.items() if 2 * count > text_counts[name])
 
 
 def with_lists(row: Row, names: Collection[str]) -> Row:
-    """Returns a row whose texts in the columns `names` have become the lists and objects that they write."""
+    """Returns a row whose texts in the columns `names` are replaced by the lists and objects that they write.
+
+    An object becomes columns of its own, see `flattened`; a text that writes neither stays as it is.
+    """
     values: dict[str, Value] = {}
     for name, value in row.values.items():
         parsed = None
@@ -202,7 +224,10 @@ def _with_comma(match: re.Match) -> str:
 
 
 def _parsed(text: str) -> list | dict | None:
-    """Returns the list or object that a text writes, such as `["a", "b"]`, `['a', nan]` or `['a' 'b']`; else `None`."""
+    """Returns the list or object that a text writes as JSON, Python or NumPy does; `None` for another text.
+
+    For example `["a", "b"]`, `{'a': 'b'}`, `['a', nan]` or `['a' 'b']`.
+    """
     text = text.strip()
     if text[:1] + text[-1:] not in ("[]", "{}"):
         return None
@@ -213,7 +238,7 @@ def _parsed(text: str) -> list | dict | None:
     try:
         tree = ast.parse(_STRING.sub(_with_comma, text), mode="eval").body
         if isinstance(tree, ast.List):
-            tree.elts = [part for part in tree.elts if ast.unparse(part) != "nan"]
+            tree.elts = [item for item in tree.elts if ast.unparse(item) != "nan"]
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
@@ -223,9 +248,15 @@ def _parsed(text: str) -> list | dict | None:
 
 
 def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> dict[str, Value]:
-    """Returns {column: value} for a row of JSON or Parquet; objects become columns "name.key".
+    """Returns {column: value} for a row of JSON or Parquet, in which objects become columns of their own.
 
-    `before`: what the names of columns begin with; `depth`: the level of these values, 1 for the row itself.
+    For example {"size": "36", "brand.name": "acme"} for {"size": 36, "brand": {"name": "acme"}}. In a list of objects,
+    a column holds the values of all objects. Empty columns are left out.
+
+    Args:
+      values: the row, or an object within a row.
+      before: the beginning of the columns' names, "brand." for the object "brand".
+      depth: the level of the object, 1 for the row itself; objects below the level `DEEPEST` stay JSON.
     """
     columns: dict[str, Value] = {}
     if before and values.get("bytes"):  # an image of Hugging Face's `datasets`: {"bytes", "path"}, both of one picture
@@ -233,34 +264,37 @@ def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> di
     for key, value in values.items():
         name = f"{before}{key}"
         if _is_map(value):
-            value = {str(part): text for part, text in value}
+            value = {str(map_key): map_value for map_key, map_value in value}
         objects = value if isinstance(value, list) else [value]
-        if value and all(isinstance(part, dict) for part in objects) and depth < DEEPEST:
-            for part in objects:  # of a list of objects, each column holds the values of all objects
-                for column, text in flattened(part, f"{name}.", depth + 1).items():
+        if value and all(isinstance(item, dict) for item in objects) and depth < DEEPEST:
+            for item in objects:
+                for column, item_value in flattened(item, f"{name}.", depth + 1).items():
                     if column in columns:
-                        text = (*several(columns[column]), *several(text))
-                    columns[column] = text
+                        item_value = (*several(columns[column]), *several(item_value))
+                    columns[column] = item_value
             continue
         value = value_of(value)
-        if any(item.strip() for item in several(value)):
+        if any(part.strip() for part in several(value)):
             columns[name] = value
     return columns
 
 
 def _is_map(value: Any) -> bool:
-    """Whether a value is a map of Parquet: a list of pairs."""
+    """Whether a value is a map of Parquet: a list of (key, value)."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(item, tuple) and len(item) == 2 for item in value)
 
 
 def value_of(value: Any) -> Value:
-    """Returns a value of JSON, Parquet or Excel as a value of a row; an empty cell is ""."""
+    """Returns a value of JSON, Parquet or Excel as a value of a row.
+
+    An empty cell is "", a list is a tuple of the values in it, a whole number has no point, and an object is JSON.
+    """
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(part for part in map(value_of, _parts_of(value)) if part.strip())
+        return tuple(item for item in map(value_of, _items_of(value)) if item.strip())
     if value is None or value != value:  # NaN, which tables of numbers have in empty cells
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -270,21 +304,21 @@ def value_of(value: Any) -> Value:
     return str(value)
 
 
-def _parts_of(values: Sequence) -> list:
-    """Returns the parts of a list and of the lists in it, however deep: [[1, 2], [3]] -> [1, 2, 3]."""
-    parts = []
-    rest = [values]
+def _items_of(values: Sequence) -> list:
+    """Returns the items of a list and of the lists in it, however deep: [1, 2, 3] for [[1, 2], [3]]."""
+    items = []
+    rest = [values]  # the last is next; no recursion, for which a list may be too deep
     while rest:
         value = rest.pop()
         if isinstance(value, (list, tuple)):
             rest += reversed(value)
         else:
-            parts.append(value)
-    return parts
+            items.append(value)
+    return items
 
 
 def _deep_json(value: dict) -> str:
-    """Returns an object as JSON, "" where it cannot be written so, for example because it is nested too deeply."""
+    """Returns an object as JSON; "" if JSON cannot write it, for example because it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (RecursionError, ValueError, TypeError):

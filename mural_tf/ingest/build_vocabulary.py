@@ -35,7 +35,13 @@ FACTORS = {"language": "string", "factor": "double"}
 
 
 class CountUnit:
-    """Counts the words of a unit's texts; made once in every worker, which needs TensorFlow, as the tokenizer does."""
+    """Counts the words of a unit's texts; made once in every worker, which needs TensorFlow, as the tokenizer does.
+
+    Args:
+      sources: all sources.
+      lower_case, strip_accents: as for the tokenizer.
+      folder: the folder of the counts.
+    """
 
     def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool, folder: pathlib.Path):
         from mural_lite.quiet import quiet_imports
@@ -48,32 +54,33 @@ class CountUnit:
         self.splitter = WordSplitter(lower_case, strip_accents)
 
     def __call__(self, job: tuple[int, int, Unit]) -> None:
-        """Writes rows of counts and, last, the tally.
+        """Counts the words of a unit, and writes the counts and, last, the tally.
 
         Args:
-          job: its number, the source's number, and the unit.
+          job: (number of the job, number of the source, unit).
         """
         from mural_tf.text.words import count_by_language
 
-        number, index, unit = job
+        number, source_number, unit = job
         reading = Reading()
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        distinct = 0
-        texts = self._texts(self.sources[index], unit, reading)
+        distinct_words = 0
+        texts = self._texts(self.sources[source_number], unit, reading)
         with rows.write(self.folder, "counts", number, COUNTS) as add:
             for language, words in count_by_language(texts, self.splitter):
-                distinct -= len(counts[language])
+                distinct_words -= len(counts[language])
                 counts[language].update(words)
-                distinct += len(counts[language])
-                if distinct > WORDS_AT_A_TIME:
-                    _add_all(counts, add)
-                    distinct = 0
-            _add_all(counts, add)
+                distinct_words += len(counts[language])
+                if distinct_words > WORDS_AT_A_TIME:  # a word may have several rows, which are added up later
+                    _write_counts(counts, add)
+                    counts.clear()
+                    distinct_words = 0
+            _write_counts(counts, add)
         reading.tally.places.clear()
         write_whole(self.folder / f"tally-{number:06d}.json", json.dumps(dataclasses.asdict(reading.tally)))
 
     def _texts(self, source: Source, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yields (language, text) of a unit."""
+        """Yields (language, text) of each text of a unit, and counts it."""
         for item in source.read(unit, reading):
             if source.ITEM == PAIR:
                 for pair in source.records(item, reading):
@@ -86,19 +93,21 @@ class CountUnit:
                     yield text.language, text.text
 
 
-def _add_all(counts: dict[str, collections.Counter], add: Callable) -> None:
-    """Adds counts as rows, and clears them."""
+def _write_counts(counts: dict[str, collections.Counter], add: Callable) -> None:
+    """Writes {language: {word: count}} as rows, each by a call of `add`."""
     for language, words in counts.items():
         for word, count in words.items():
             add((language, word, count))
-    counts.clear()
 
 
 class WordCounts:
     """The exact counts of a corpus, in files.
 
+    Args:
+      folder: the folder in which `CountUnit` has written the counts.
+
     Attributes:
-      totals: words of each language.
+      totals: {language: number of words}.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -109,7 +118,7 @@ class WordCounts:
         self.totals: collections.Counter[str] = collections.Counter(totals)
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
-        """Returns the counts of the most frequent words over all languages, and the number of the other words.
+        """Returns ({word: count} of the most frequent words over all languages, number of the other distinct words).
 
         With temperature T a language with the share p of all words gets a share in proportion to p^(1/T) (Devlin et
         al.'s multilingual BERT takes p^0.7, that is T = 1.43): its counts are multiplied so, and rounded. The largest
@@ -117,7 +126,7 @@ class WordCounts:
 
         Args:
           temperature: at least 1; 1 leaves the counts as they are, infinity gives every language the same share.
-          most: the most words that are returned; equal counts are decided by the alphabet.
+          most: the most words that are returned; words with equal counts come in the order of the alphabet.
         """
         with rows.write(self._folder, "factors", 0, FACTORS) as add:
             for factor in temperature_factors(self.totals, temperature).items():
@@ -125,19 +134,24 @@ class WordCounts:
         sums = f"SELECT language, word, sum(count)::DOUBLE AS count FROM {self._counts} GROUP BY ALL"
         words = f"""SELECT word, sum(round_even(count * factor, 0))::BIGINT AS count FROM ({sums})
             JOIN {rows.files(self._folder, "factors")} USING (language) GROUP BY word"""
-        ((distinct,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
+        ((distinct_words,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
         answer = rows.ask(self._folder, f"{words} ORDER BY count DESC, word LIMIT {most}")
-        frequent: collections.Counter[str] = collections.Counter()
+        frequent = collections.Counter()
         while block := answer.fetchmany(100_000):
             frequent.update(dict(block))
-        return frequent, distinct - len(frequent)
+        return frequent, distinct_words - len(frequent)
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
-    """Returns {language: factor of its counts}; see `WordCounts.combined`."""
-    most = max(totals.values(), default=0)
+    """Returns {language: factor of its counts}: (largest total / its total)^(1 - 1/T), see `WordCounts.combined`.
+
+    Args:
+      totals: {language: number of words}.
+      temperature: T, at least 1.
+    """
+    largest_total = max(totals.values(), default=0)
     exponent = 1.0 - 1.0 / temperature
-    return {language: (most / max(1, total)) ** exponent for language, total in totals.items()}
+    return {language: (largest_total / max(1, total)) ** exponent for language, total in totals.items()}
 
 
 def count_sources(
@@ -153,7 +167,7 @@ def count_sources(
     Args:
       sources: the sources; they are not checked, and their images are not looked at.
       settings: `workers`, `beam`, `unit_bytes` and `max_skipped_fraction` are used.
-      folder: the folder of the counts, which all workers see.
+      folder: the folder for the counts, which all workers see.
       lower_case, strip_accents: as for the tokenizer.
       progress: whether to show a bar.
 
@@ -165,17 +179,17 @@ def count_sources(
     """
     sources = in_order(sources)
     jobs = []
-    for index, source in enumerate(sources):
+    for source_number, source in enumerate(sources):
         for unit in source.units(settings.unit_bytes):
-            jobs.append((len(jobs), index, unit))
+            jobs.append((len(jobs), source_number, unit))
     step = Step("Count words", CountUnit, (sources, lower_case, strip_accents, folder))
     with tqdm(desc="Counting words", unit=" units", total=len(jobs), disable=not progress) as bar:
 
-        def watch():
-            finished = len(list(folder.glob("tally-*")))
-            bar.update(finished - bar.n)
+        def update_bar() -> None:
+            finished_jobs = len(list(folder.glob("tally-*")))
+            bar.update(finished_jobs - bar.n)
 
-        settings.engine().map(step, jobs, folder, watch)
+        settings.engine().map(step, jobs, folder, update_bar)
     tally = Tally()
     for path in sorted(folder.glob("tally-*")):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -197,8 +211,9 @@ def build_vocabulary(
 
     Args:
       sources, settings, lower_case, strip_accents: as `count_sources` takes them.
+      output: the file of the vocabulary, a word piece on each line.
       size: the most word pieces, with the reserved pieces.
-      temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
+      temperature: at least 1, see `WordCounts.combined`; `math.inf` gives all languages one share.
 
     Raises:
       UserError: a missing source, too much that is unusable, or a `temperature` below 1.
@@ -216,13 +231,13 @@ def build_vocabulary(
     try:
         counts, tally = count_sources(sources, settings, folder, lower_case, strip_accents)
         print("\n".join(tally.lines()))
-        combined, rare = counts.combined(temperature, MOST_WORDS)
+        frequent, rare_words = counts.combined(temperature, MOST_WORDS)
     finally:
         remove_tree(folder)
     totals = counts.totals
-    print(f"{sum(totals.values())} words, {len(combined) + rare} of them distinct, in {len(totals)} languages")
-    if rare:
-        print(f"{rare} of the rarest are not learned from.")
-    pieces = learn_vocabulary(combined, size)
+    print(f"{sum(totals.values())} words, {len(frequent) + rare_words} of them distinct, in {len(totals)} languages")
+    if rare_words:
+        print(f"{rare_words} of the rarest are not learned from.")
+    pieces = learn_vocabulary(frequent, size)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

@@ -63,8 +63,17 @@ def convert(
     """Converts the sources into the data set folder `output`, which appears when it is complete.
 
     The same sources, in any order, and settings give the same bytes. Stopped in any way, the same call goes on after
-    the last finished shard; with `restart` it starts again. With workers, a script calls it below
-    `if __name__ == "__main__":`.
+    the last finished shard. With workers, a script calls it below `if __name__ == "__main__":`.
+
+    Args:
+      sources: the sources, at least one.
+      output: the folder of the data set.
+      settings: the settings of the conversion.
+      restart: whether to start again in place of going on with an unfinished conversion.
+      progress: whether to show bars.
+
+    Returns:
+      The folder of the data set.
 
     Raises:
       UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
@@ -94,7 +103,7 @@ def in_order(sources: Sequence[Source]) -> list[Source]:
 
 
 def _options(source: Source) -> dict:
-    """Returns {option: value}, as JSON has them."""
+    """Returns {option: value} of a source as JSON values: a tuple is a list."""
     options = {}
     for field in dataclasses.fields(source):
         value = getattr(source, field.name)
@@ -110,39 +119,45 @@ def work_folder(output: pathlib.Path) -> pathlib.Path:
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns a conversion's identity, JSON values: {"name", "format", "sources" (options and files), "settings"}.
+    """Returns a conversion's identity as JSON values: {"name", "format", "sources": [{option: value}], "settings"}.
 
-    Files that settings name are in it as a digest of their paths and sizes, because evaluation images are many. In a
-    store an evaluation image is in it without its size, because each size would be a request.
+    A source has its files with their sizes as the option "files". If settings name files, "files_of_settings" has a
+    digest of these, {setting: 16 hexadecimal digits}.
     """
     descriptions = []
     for source in sources:
         files = paths_and_sizes(source.input_files())
         descriptions.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": descriptions, "settings": settings.identity()}
-    files_of_settings = {
-        "exclude_texts": itertools.chain.from_iterable(map(find_files, settings.exclude_texts)),
-        "evaluation_images": image_files(settings.evaluation_images),
-        "translations": itertools.chain.from_iterable(map(translation_files, settings.translations)),
-    }
     digests = {}
-    for name, paths in files_of_settings.items():
-        if getattr(settings, name):
-            if name == "evaluation_images":
-                described = [
-                    paths_and_sizes([path])[0] if isinstance(path, pathlib.Path) else str(path) for path in paths
-                ]
-            else:
-                described = paths_and_sizes(paths)
-            content = json.dumps(described).encode()
-            digests[name] = f"{bytes_hash(content):016x}"
+    for name, files in _files_of_settings(settings).items():
+        digests[name] = f"{bytes_hash(json.dumps(files).encode()):016x}"
     if digests:
         identity["files_of_settings"] = digests
     return json.loads(json.dumps(identity))  # tuples become lists, as they are read from a file
 
 
+def _files_of_settings(settings: Settings) -> dict[str, list]:
+    """Returns {setting: its files, [path, size] each} of the settings that name files.
+
+    In a store an evaluation image is only its path: there are many, and each size would be a request.
+    """
+    evaluation_images = []
+    for path in image_files(settings.evaluation_images):
+        is_local = isinstance(path, pathlib.Path)
+        evaluation_images += paths_and_sizes([path]) if is_local else [str(path)]
+    excluded_texts = itertools.chain.from_iterable(map(find_files, settings.exclude_texts))
+    translations = itertools.chain.from_iterable(map(translation_files, settings.translations))
+    files = {
+        "exclude_texts": paths_and_sizes(excluded_texts),
+        "evaluation_images": evaluation_images,
+        "translations": paths_and_sizes(translations),
+    }
+    return {setting: descriptions for setting, descriptions in files.items() if descriptions}
+
+
 def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Prepares the hashes that all workers share, unless they are there already."""
+    """Writes the hashes of evaluation images and of excluded texts, which all workers share, unless they are there."""
     if settings.evaluation_images:
         hash_evaluation_images(settings.evaluation_images, folder / "decided", progress)
     if settings.exclude_texts:
@@ -157,9 +172,9 @@ class Plan:
     """The plan of a conversion.
 
     Attributes:
-      request: sources, units, settings and the folder of decisions.
-      shards: the numbers of each shard's units.
-      folder: the folder of the work.
+      request: the sources, their units, the settings and the folder of decisions.
+      shards: for each shard the numbers of its units.
+      folder: the folder of the unfinished conversion.
     """
 
     request: Request
@@ -168,7 +183,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Bytes that will be read."""
+        """The bytes that will be read."""
         return sum(unit.size for _, unit in self.request.units)
 
     def units_of(self, shard: int) -> list[Unit]:
@@ -185,24 +200,38 @@ class Plan:
 
 
 def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
-    """Cuts the sources' files into units and groups these into shards.
+    """Returns the plan of a conversion: the sources' files are cut into units, and these are grouped into shards.
 
     A shard holds text pairs or images. Its units are from all sources, in proportion to their sizes, as far as there
     are enough; with `settings.shuffle` a hash deals them out.
+
+    Args:
+      sources: the sources, in the order of `in_order`.
+      settings: the settings of the conversion.
+      folder: the folder of the unfinished conversion.
     """
     units = []
-    for index, source in enumerate(sources):
-        units += [(index, unit) for unit in source.units(settings.unit_bytes)]
+    for source_number, source in enumerate(sources):
+        units += [(source_number, unit) for unit in source.units(settings.unit_bytes)]
     request = Request(sources, units, settings, folder / "decided")
     groups: list[list[int]] = []
-    for item_type in dict.fromkeys(sources[index].ITEM for index, _ in units):
-        numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == item_type]
+    for item_type in dict.fromkeys(sources[source_number].ITEM for source_number, _ in units):  # each type once
+        numbers = [
+            number for number, (source_number, _) in enumerate(units) if sources[source_number].ITEM == item_type
+        ]
         groups += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
     return Plan(request, groups, folder)
 
 
 def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
-    """Returns the numbers of units in order of how far they are in their source, or of a hash of number and path."""
+    """Returns the numbers of units in the order in which shards take them.
+
+    Args:
+      numbers: the numbers of the units, which are indices of `units`.
+      units: (number of the source, unit).
+      shuffle: whether a hash of a unit's number and path decides the order. Otherwise it is the share of the source
+        that comes before the unit: first the beginnings of all sources, last their ends.
+    """
 
     def shuffle_key(number: int) -> int:
         _, unit = units[number]
@@ -210,21 +239,21 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
 
     if shuffle:
         return sorted(numbers, key=shuffle_key)
-    total: collections.Counter[int] = collections.Counter()  # weight by source
+    total_weights = collections.Counter()  # {number of a source: weight of all its units}
     for number in numbers:
-        index, unit = units[number]
-        total[index] += max(1, unit.weight)
-    before: collections.Counter[int] = collections.Counter()  # weight of a source's units so far
-    progress = {}
+        source_number, unit = units[number]
+        total_weights[source_number] += max(1, unit.weight)
+    weights_so_far = collections.Counter()
+    share_before = {}
     for number in numbers:
-        index, unit = units[number]
-        progress[number] = before[index] / total[index]
-        before[index] += max(1, unit.weight)
-    return sorted(numbers, key=lambda number: (progress[number], number))
+        source_number, unit = units[number]
+        share_before[number] = weights_so_far[source_number] / total_weights[source_number]
+        weights_so_far[source_number] += max(1, unit.weight)
+    return sorted(numbers, key=lambda number: (share_before[number], number))
 
 
 def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: int) -> list[list[int]]:
-    """Divides units, in order, into groups of at least `least` bytes; a small rest joins the last group."""
+    """Returns the numbers of units in groups of at least `least` bytes, in order; a small rest joins the last group."""
     groups: list[list[int]] = [[]]
     size = 0
     for number in numbers:
@@ -232,7 +261,8 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
             groups.append([])
             size = 0
         groups[-1].append(number)
-        size += units[number][1].weight
+        _, unit = units[number]
+        size += unit.weight
     if len(groups) > 1 and size < least // 2:
         rest = groups.pop()
         groups[-1] += rest
@@ -243,21 +273,30 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
-    """Takes the decisions that are missing, and writes all shards that are missing, with a bar."""
-    missing = shards.missing_shards(plan.folder, len(plan.shards))
-    if not missing:
+    """Takes the decisions that are missing, and writes all shards that are missing, with bars."""
+    missing_shards = shards.missing_shards(plan.folder, len(plan.shards))
+    if not missing_shards:
         return
-    engine = settings.engine()
     for stage in plan.request.stages():
-        jobs = plan.request.jobs(stage)
-        with tqdm(total=len(jobs), unit=" units", desc=f"Deciding {', '.join(stage)}", disable=not progress) as bar:
-            watch = lambda: bar.update(len(jobs) - len(plan.request.jobs(stage)) - bar.n)  # noqa: B023, E731
-            engine.map(Step("Look", Look, (plan.request, stage)), jobs, plan.folder, watch)
+        _look(plan, stage, progress)
         decide(plan.request, stage)
     sizes = [plan.size_of(shard) for shard in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
         watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
-        engine.map(Step("Write", WriteShard, (plan,)), missing, plan.folder, watch)
+        settings.engine().map(Step("Write", WriteShard, (plan,)), missing_shards, plan.folder, watch)
+
+
+def _look(plan: Plan, stage: Sequence[str], progress: bool) -> None:
+    """Writes the rows by which the decisions of a stage are taken, as far as they are missing, with a bar."""
+    request = plan.request
+    jobs = request.jobs(stage)
+    with tqdm(total=len(jobs), unit=" units", desc=f"Deciding {', '.join(stage)}", disable=not progress) as bar:
+
+        def update_bar() -> None:
+            finished_jobs = len(jobs) - len(request.jobs(stage))
+            bar.update(finished_jobs - bar.n)
+
+        request.settings.engine().map(Step("Look", Look, (request, stage)), jobs, plan.folder, update_bar)
 
 
 # Writing a shard.
@@ -274,40 +313,43 @@ class WriteShard:
         self.duplicate_kinds = plan.request.duplicates()
 
     def __call__(self, number: int) -> None:
-        """Writes the parts of a shard and, last, its manifest."""
+        """Writes the parts of the shard `number` and, last, its manifest."""
         tally = Tally()
-        parts: list[Part] = []
         writers: dict[tuple[str, str], PartWriter] = {}
         folder = self.plan.folder / "parts"
         with contextlib.ExitStack() as stack:
-            for record_type, split, record, texts, languages in self._records(number, tally):
+            for record_type, split, record, languages in self._records(number, tally):
                 if (record_type, split) not in writers:
-                    writer = PartWriter(folder, number, record_type, split, self.settings, parts)
+                    writer = PartWriter(folder, number, record_type, split, self.settings)
                     writers[record_type, split] = stack.enter_context(writer)
-                writers[record_type, split].add(record, texts, languages)
-                tally.written += texts
-        units = [list(unit[:4]) for unit in self.plan.units_of(number)]
+                writers[record_type, split].add(record, languages)
+                tally.written += sum(languages.values())
+        parts = itertools.chain.from_iterable(writer.parts for writer in writers.values())
+        units = [[unit.path, unit.number, unit.parts, unit.size] for unit in self.plan.units_of(number)]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), units)
         shards.write_manifest(self.plan.folder, number, manifest)
 
-    def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
-        """Yields (record_type, split, serialised record, texts, texts by language)."""
+    def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, dict[str, int]]]:
+        """Yields (type of the record, split, serialised record, {language: number of texts}) of a shard's records.
+
+        A text pair counts as one text in "de en". `tally` counts the texts that are skipped or left out.
+        """
         for source, item, reading in self._items(shard, tally):
             for parsed in source.records(item, reading):
                 if isinstance(parsed, Pair):
                     if self._accepts_pair(parsed, reading):
-                        *values, _, split = parsed
-                        languages = f"{parsed.language_a} {parsed.language_b}"
-                        yield TEXT_PAIRS, split, serialize(TextPair(*values)), 1, {languages: 1}
+                        text_a, language_a, text_b, language_b, group, _, split = parsed
+                        pair = TextPair(text_a, language_a, text_b, language_b, group)
+                        yield TEXT_PAIRS, split, serialize(pair), {f"{language_a} {language_b}": 1}
                     continue
                 accepted = self._accepted(parsed, reading)
                 if accepted is not None:
                     captions, languages, groups, _ = zip(*accepted.texts)
                     record = ImageTextRecord(accepted.image_id, accepted.image, captions, languages, groups)
-                    yield IMAGE_TEXT, accepted.split, serialize(record), len(captions), collections.Counter(languages)
+                    yield IMAGE_TEXT, accepted.split, serialize(record), collections.Counter(languages)
 
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an image for a record, with the captions that pass all filters, or `None`."""
+        """Returns an image for a record, with the captions that pass all filters; `None` if no caption passes."""
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
@@ -329,19 +371,22 @@ class WriteShard:
         return True
 
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
-        """Yields (source, item, the unit's reading) of all units, side by side in proportion to their sizes."""
+        """Yields (source, item, reading of the item's unit) of a shard's items.
+
+        All units are read side by side, `SIDE_BY_SIDE` items at a time, in proportion to their sizes.
+        """
         request = self.plan.request
-        queue: list[tuple[float, int]] = []  # (part of the unit that is read, its number)
+        queue: list[tuple[float, int]] = []  # a heap of (items read so far per byte of a unit, the unit's number)
         streams = {}
         for number in self.plan.shards[shard]:
-            index, unit = request.units[number]
+            source_number, unit = request.units[number]
             reading = Reading(tally, request.decided(number, self.names))
-            source = request.sources[index]
+            source = request.sources[source_number]
             streams[number] = (source, source.read(unit, reading), reading)
             heapq.heappush(queue, (0.0, number))
         while queue:
-            progress, number = heapq.heappop(queue)
-            source, items, reading = streams[number]
+            progress, number = heapq.heappop(queue)  # the unit of which the least is read
+            source, items, reading = streams[number]  # `items` go on where they were left
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
@@ -354,19 +399,20 @@ SIDE_BY_SIDE = 100  # items taken from a unit at a time
 
 
 class PartWriter:
-    """Writes records of one kind and split to files of about the size that shards should have."""
+    """Writes a shard's records of one type and split to files of about the size that shards should have.
 
-    def __init__(
-        self, folder: pathlib.Path, shard: int, record_type: str, split: str, settings: Settings, parts: list[Part]
-    ):
+    Attributes:
+      parts: the finished files.
+    """
+
+    def __init__(self, folder: pathlib.Path, shard: int, record_type: str, split: str, settings: Settings):
         self._name = f"{shard:06d}.{record_type}.{split}"
         self._folder = folder
         self._record_type = record_type
         self._split = split
         self._most_bytes = settings.shard_megabytes * 1_500_000  # half more than a shard should have
         self._shuffle = settings.shuffle
-        self._parts = parts  # finished files are added
-        self._index = 0  # of the next file
+        self.parts: list[Part] = []
         self._stack = contextlib.ExitStack()
         self._part: Part | None = None  # the file that is being written
 
@@ -378,8 +424,13 @@ class PartWriter:
             self._close()
         self._stack.__exit__(*failure)
 
-    def add(self, record: bytes, texts: int, languages: dict[str, int]) -> None:
-        """Writes one record, or keeps it until the file's records are put into the order of their hashes."""
+    def add(self, record: bytes, languages: dict[str, int]) -> None:
+        """Writes a record, or, where records are shuffled, keeps it until the file is closed.
+
+        Args:
+          record: the serialised record.
+          languages: {language: number of the record's texts}.
+        """
         if self._part is None:
             self._open()
         data = framed(record)
@@ -390,34 +441,36 @@ class PartWriter:
             self._write(data)
         part.bytes += len(data)
         part.records += 1
-        part.texts += texts
         for language, count in languages.items():
+            part.texts += count
             part.languages[language] = part.languages.get(language, 0) + count
         if self._most_bytes and part.bytes >= self._most_bytes:
             self._close()
 
     def _open(self) -> None:
         """Begins the next file."""
-        name = f"{self._name}.{self._index:04d}.tfrecord"
-        self._part = Part(self._record_type, self._split, name, 0, "", 0, 0, {})
-        self._index += 1
+        name = f"{self._name}.{len(self.parts):04d}.tfrecord"
+        self._part = Part(
+            kind=self._record_type, split=self._split, name=name, bytes=0, crc32c="", records=0, texts=0, languages={}
+        )
         partial = self._stack.enter_context(atomic_file(self._folder / name))
         self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
         self._checksum = google_crc32c.Checksum()
 
     def _write(self, data: bytes) -> None:
+        """Writes bytes to the file, and adds them to its checksum."""
         self._file.write(data)
         self._checksum.update(data)
 
     def _close(self) -> None:
-        """Writes the kept records in the order of their hashes, and adds the file to the finished parts."""
+        """Writes the kept records in the order of their hashes, and adds the file to the finished files."""
         for data in sorted(self._kept, key=bytes_hash):
             self._write(data)
         self._stack.close()
         self._part.crc32c = self._checksum.hexdigest().decode()
         self._part.languages = dict(sorted(self._part.languages.items()))
-        self._parts.append(self._part)
+        self.parts.append(self._part)
         self._part = None
 
 
@@ -425,10 +478,16 @@ class PartWriter:
 
 
 def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings) -> None:
-    """Turns the folder of finished shards into `output`; every step can be repeated after a kill.
+    """Turns the folder of finished shards into the data set `output`; every step can be repeated after a kill.
+
+    Args:
+      plan: the plan, all shards of which are finished.
+      output: the folder of the data set.
+      identity: the conversion's identity, see `describe_input`.
+      settings: the settings of the conversion.
 
     Raises:
-      UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
+      UserError: a part is not as its manifest says, too much was skipped, or there is nothing to write.
     """
     folder = plan.folder
     tally = Tally()
@@ -454,7 +513,14 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
-    """Returns a conversion's graph, sizes and flags; nothing is written."""
+    """Returns lines on the sizes, sources, steps and engine of a conversion, which is not run.
+
+    Args:
+      sources, output, settings: as `convert` takes them.
+
+    Raises:
+      UserError: a source is unusable.
+    """
     sources = in_order(sources)
     for source in sources:
         source.check()

@@ -8,6 +8,7 @@ Duplicates are decided last, among the captions that the other decisions leave.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import pathlib
@@ -35,14 +36,14 @@ SAME_TEXT = "duplicate text"
 SAME_PAIR = "duplicate pair"
 UNIT = "unit"  # a type of job, as LOCATIONS and TRANSLATIONS
 
-# Tables of rows, {column: type}; keys are hashes.
+# {table: {column: type}} of the rows; a key is a hash.
 KEY = "uint64"
 NUMBER = "uint32"
 TABLES = {
     "texts": {"text": KEY, "image": KEY},
-    "addresses": {"source": NUMBER, "key": KEY, "unit": NUMBER},  # that are looked for
-    "places": {"source": NUMBER, "key": KEY, "shard": NUMBER, "start": KEY, "size": KEY},  # of addresses
-    "captions": {"key": KEY, "unit": NUMBER},  # whose translations are looked for
+    "addresses": {"source": NUMBER, "key": KEY, "unit": NUMBER},  # addresses whose places are looked for
+    "places": {"source": NUMBER, "key": KEY, "shard": NUMBER, "start": KEY, "size": KEY},  # places of addresses
+    "captions": {"key": KEY, "unit": NUMBER},  # captions whose translations are looked for
     "sentences": {"key": KEY, "file": NUMBER, "line": KEY, "language": "string", "text": "string"},
     "divided": {"source": NUMBER, "language": "string", "image": KEY},  # images that may be held out
     "records": {"unit": NUMBER, "record": KEY, "image": KEY, "text": KEY, "pair": KEY},  # a row per caption or pair
@@ -71,7 +72,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass
 class Request:
-    """Everything that a conversion reads and decides; travels to workers.
+    """The input of a conversion and the place of its decisions; workers get a copy.
 
     Attributes:
       sources: the sources in their canonical order.
@@ -86,16 +87,16 @@ class Request:
     folder: pathlib.Path
 
     def stages(self) -> list[list[str]]:
-        """Returns the kinds of decisions; a stage depends on the decisions of the stages before."""
+        """Returns the kinds of decisions that are needed, in stages: the second depends on the first's decisions."""
         filters = self.settings.filters
-        reasons = {  # {kind of decision: a value that is true if it is needed}
-            TEXTS: filters.max_images_per_text,
-            IMAGES: filters.max_texts_per_image,
+        is_needed = {
+            TEXTS: filters.max_images_per_text > 0,
+            IMAGES: filters.max_texts_per_image > 0,
             LOCATIONS: any(source.downloads() for source in self.sources),
-            TRANSLATIONS: self.settings.translations,
+            TRANSLATIONS: bool(self.settings.translations),
             HELD_OUT: any(source.is_divided for source in self.sources),
         }
-        first_stage = [task for task, reason in reasons.items() if reason]
+        first_stage = [decision for decision in is_needed if is_needed[decision]]
         return [stage for stage in (first_stage, self.duplicates()) if stage]
 
     def duplicates(self) -> list[str]:
@@ -104,24 +105,24 @@ class Request:
         return kinds.get(self.settings.drop_duplicates, [])
 
     def tables(self, stage: Sequence[str], job: Job) -> list[str]:
-        """Returns the tables that a job of a stage writes."""
+        """Returns the names in `TABLES` of the tables that a job of a stage writes."""
         if job.kind == LOCATIONS:
             return ["places"]
         if job.kind == TRANSLATIONS:
             return ["sentences"]
-        return list(dict.fromkeys(WRITES.get(task, "records") for task in stage))
+        return list(dict.fromkeys(WRITES.get(decision, "records") for decision in stage))  # each once
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
         """Returns the jobs of a stage that are not done; [] if the stage is decided."""
         names = self.names()
         if self.marks(stage) <= names:
             return []
-        jobs = [Job(UNIT, source, number) for number, (source, _) in enumerate(self.units)]
+        jobs = [Job(UNIT, source_number, number) for number, (source_number, _) in enumerate(self.units)]
         if LOCATIONS in stage:
-            for index, source in enumerate(self.sources):
+            for source_number, source in enumerate(self.sources):
                 downloads = source.downloads()
                 if downloads:
-                    jobs += [Job(LOCATIONS, index, number) for number in range(len(downloads.shards))]
+                    jobs += [Job(LOCATIONS, source_number, number) for number in range(len(downloads.shards))]
         if TRANSLATIONS in stage:
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
         return [job for job in jobs if not self._is_done(job, stage, names)]
@@ -132,12 +133,12 @@ class Request:
         return all(path.name in names for path in paths)
 
     def marks(self, stage: Sequence[str]) -> set[str]:
-        """Returns the names of the files of a stage's decisions."""
-        names = {path_of(self.folder, task).name for task in stage if task != HELD_OUT}
+        """Returns the names of the files of a stage's decisions; they are all there if the stage is decided."""
+        names = {path_of(self.folder, decision).name for decision in stage if decision != HELD_OUT}
         if HELD_OUT in stage:
-            for index, source in enumerate(self.sources):
+            for source_number, source in enumerate(self.sources):
                 if source.is_divided:
-                    names.add(path_of(self.folder, HELD_OUT, index).name)
+                    names.add(path_of(self.folder, HELD_OUT, source_number).name)
         return names
 
     def translations(self) -> list[pathlib.Path]:
@@ -145,20 +146,20 @@ class Request:
         return list(itertools.chain.from_iterable(map(find, self.settings.translations)))
 
     def names(self) -> set[str]:
-        """Returns the names of the files of rows and decisions, by one request to a store."""
+        """Returns the names of all files of rows and decisions that are there, by one request to a store."""
         return {path.name for path in self.folder.glob("*")}
 
     def decided(self, number: int, names: Collection[str]) -> Decided:
-        """Returns the decisions about a unit, of the stages whose files are among `names`."""
-        source, _ = self.units[number]
-        return Decided(self.folder, number, source, names)
+        """Returns the decisions about the unit `number`, as far as their files are among `names`."""
+        source_number, _ = self.units[number]
+        return Decided(self.folder, number, source_number, names)
 
 
 # Looking.
 
 
 class Look:
-    """Looks through a job and writes rows; made once in every worker."""
+    """Looks through the units and files of jobs of a stage, and writes rows; made once in every worker."""
 
     def __init__(self, request: Request, stage: Sequence[str]):
         self.request = request
@@ -168,17 +169,17 @@ class Look:
 
     def __call__(self, job: Job) -> None:
         """Writes the job's rows."""
-        job = Job(*job)
+        job = Job(*job)  # an engine may have turned it into a plain tuple
         with ExitStack() as stack:
-            writers = {}
+            add_row = {}  # {table: function that adds a row}
             for table in self.request.tables(self.stage, job):
-                writer = rows.write(self.request.folder, table, job.name, TABLES[table])
-                writers[table] = stack.enter_context(writer)
-            for table, row in self._rows(job, writers):
-                writers[table](row)
+                table_writer = rows.write(self.request.folder, table, job.name, TABLES[table])
+                add_row[table] = stack.enter_context(table_writer)
+            for table, row in self._rows(job, add_row.keys()):
+                add_row[table](row)
 
     def _rows(self, job: Job, tables: Collection[str]) -> Iterator[tuple[str, tuple]]:
-        """Yields (table, row) of a job."""
+        """Yields (table, row) of a job, for the tables that it writes."""
         if job.kind == LOCATIONS:
             for address, start, size in self.request.sources[job.source].downloads().addresses(job.number):
                 yield "places", (job.source, text_hash(address), job.number, start, size)
@@ -197,7 +198,7 @@ class Look:
                 yield from self._captions(job, source, unit, reading, tables)
 
     def _captions(self, job: Job, source: Source, unit: Unit, reading: Reading, tables: Collection[str]) -> Iterator:
-        """Yields (table, row) of captions; their images are not read."""
+        """Yields (table, row) of a unit's captions, for the tables that the job writes; images are not read."""
         has_downloads = source.downloads() is not None
         for item in source.read(unit, reading):
             if "addresses" in tables and has_downloads:
@@ -212,9 +213,9 @@ class Look:
                     yield "divided", (job.source, text.language, source.image_hash(image))
 
     def _records(self, job: Job, source: Source, unit: Unit, reading: Reading) -> Iterator:
-        """Yields a row of "records" for each pair, and for each caption that passes the filters, as its image does.
+        """Yields ("records", row) of each pair, and of each caption that passes the filters together with its image.
 
-        An image that is left out must not be the first of its duplicates, which would be left out, too.
+        An image that is left out must not count as the first of its duplicates, which would be left out, too.
         """
         items = source.read(unit, reading)
         records = itertools.chain.from_iterable(source.records(item, reading) for item in items)
@@ -245,9 +246,12 @@ def key_of_pair(pair: Pair) -> int:
 
 
 def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
-    """Returns the keys that decide whether an image with captions is a duplicate.
+    """Returns the keys by which an image with captions, or each of its captions, is a duplicate.
 
-    For SAME_IMAGE it is one key, the image's; otherwise there is a key for each text, or each text with the image.
+    Args:
+      decision: SAME_IMAGE for the only key of the image; SAME_TEXT for a key of each text; SAME_PAIR for a key of each
+        text together with the image.
+      captioned: the image with its captions.
     """
     if decision == SAME_TEXT:
         return [key_of_text(text) for text in captioned.texts]
@@ -260,57 +264,72 @@ def keys_of_captioned(decision: str, captioned: Captioned) -> list[int]:
 # Deciding.
 
 
-def path_of(folder: pathlib.Path, task: str, source: int = -1) -> pathlib.Path:
-    """Returns the file of a kind of decisions; HELD_OUT has a file for each source."""
+def path_of(folder: pathlib.Path, decision: str, source: int = -1) -> pathlib.Path:
+    """Returns the file of a kind of decisions; HELD_OUT has a file for each source, by the source's number."""
     endings = {TEXTS: ".npy", IMAGES: ".npy", HELD_OUT: f"-{source:04d}.json"}
-    return folder / f"decided_{task.replace(' ', '_')}{endings.get(task, '.parquet')}"
+    return folder / f"decided_{decision.replace(' ', '_')}{endings.get(decision, '.parquet')}"
 
 
 def decide(request: Request, stage: Sequence[str]) -> None:
-    """Writes the decisions of a stage, whose rows are complete."""
+    """Writes the decisions of a stage, whose rows are complete, unless they are there.
+
+    Args:
+      request: the conversion's input and folder.
+      stage: the kinds of decisions, one of `Request.stages`.
+    """
     names = request.names()
     filters = request.settings.filters
-    for task in stage:
-        path = path_of(request.folder, task)
+    for decision in stage:
+        path = path_of(request.folder, decision)
         if path.name in names:
             continue
-        if task == TEXTS:
+        if decision == TEXTS:
             save_array(path, _frequent(request, "text", filters.max_images_per_text))
-        elif task == IMAGES:
+        elif decision == IMAGES:
             save_array(path, _frequent(request, "image", filters.max_texts_per_image))
-        elif task == HELD_OUT:
+        elif decision == HELD_OUT:
             _hold_out(request)
         else:
-            rows.save(path, _query(request, task))
+            rows.save(path, _query(request, decision))
 
 
 def _frequent(request: Request, key: str, bound: int) -> np.ndarray:
-    """Returns the sorted hashes of texts (or images) in more than `bound` pairs of a text and an image, uint64 [N]."""
+    """Returns the sorted hashes of texts on more than `bound` images, or images with more texts, uint64 [N].
+
+    `key` says which: "text" or "image".
+    """
     pairs = f"SELECT DISTINCT text, image FROM {rows.files(request.folder, 'texts')}"
     query = f"SELECT {key} FROM ({pairs}) GROUP BY {key} HAVING count(*) > {bound} ORDER BY {key}"
     return rows.ask(request.folder, query).fetchnumpy()[key].astype(np.uint64)
 
 
-def _query(request: Request, task: str) -> str:
-    """Returns the SQL query for rows (unit, key, …): rows that a unit looks up, or keys of duplicates that it drops."""
+def _query(request: Request, decision: str) -> str:
+    """Returns the SQL query for a decision's rows, (unit, key, …): a unit looks up its rows by their keys.
+
+    The other columns are the place of an image for LOCATIONS, and the language and text for TRANSLATIONS. Keys of
+    duplicates are keys that the unit drops.
+    """
     table = {name: rows.files(request.folder, name) for name in TABLES}
-    if task == LOCATIONS:  # the first place of each address
+    if decision == LOCATIONS:  # the first place of each address
         first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
         return f"""SELECT unit, key, place.shard AS shard, place.start AS start, place.size AS size
             FROM (SELECT DISTINCT * FROM {table["addresses"]})
             JOIN (SELECT source, key, {first_place} FROM {table["places"]} GROUP BY ALL) USING (source, key)
             ORDER BY unit, key"""
-    if task == TRANSLATIONS:
+    if decision == TRANSLATIONS:
         return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
             JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    return _duplicates_query(request, task, table["records"])
+    return _duplicates_query(request, decision, table["records"])
 
 
-def _duplicates_query(request: Request, task: str, records: str) -> str:
-    """Returns the query for (unit, key) of duplicates: the first unit with a key keeps it, the others drop it."""
-    column = {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[task]
+def _duplicates_query(request: Request, decision: str, records: str) -> str:
+    """Returns the SQL query for (unit, key) of duplicates: the first unit with a key keeps it, the others drop it.
+
+    `records` is the SQL name of the table "records".
+    """
+    column = {SAME_IMAGE: "image", SAME_TEXT: "text", SAME_PAIR: "pair"}[decision]
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
-    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and task == SAME_TEXT:  # only texts of the images that stay
+    if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and decision == SAME_TEXT:  # only texts of the images that stay
         first = f"SELECT unit, image, min(record) AS record FROM {records} WHERE image != 0 GROUP BY ALL"
         gone = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
         keys = f"""SELECT unit, text AS key FROM {records} WHERE image = 0 UNION
@@ -321,12 +340,12 @@ def _duplicates_query(request: Request, task: str, records: str) -> str:
 
 
 def _hold_out(request: Request) -> None:
-    """Writes the images that each divided source holds out."""
+    """Writes the images that each divided source holds out, a file for each source, unless they are there."""
     divided = rows.files(request.folder, "divided")
-    for index, source in enumerate(request.sources):
-        path = path_of(request.folder, HELD_OUT, index)
+    for source_number, source in enumerate(request.sources):
+        path = path_of(request.folder, HELD_OUT, source_number)
         if source.is_divided and not path.exists():
-            from_source = f"FROM {divided} WHERE source = {index}"
+            from_source = f"FROM {divided} WHERE source = {source_number}"
             languages = rows.ask(request.folder, f"SELECT DISTINCT language {from_source} ORDER BY language").fetchall()
             query = f"SELECT image {from_source} AND language = ?"
             hashes = {}
@@ -336,26 +355,32 @@ def _hold_out(request: Request) -> None:
 
 
 class Decided:
-    """The decisions about one unit, each read when it is first needed."""
+    """The decisions about one unit, each read when it is first needed.
+
+    Args:
+      folder: the folder of decisions.
+      number: the number of the unit.
+      source: the number of the unit's source.
+      names: the names of the files that are there, see `Request.names`; other decisions were not needed.
+    """
 
     def __init__(self, folder: pathlib.Path, number: int, source: int, names: Collection[str]):
         self._folder = folder
         self._number = number
         self._source = source
         self._names = names
-        self._read: dict[str, Any] = {}
+        self._read_decisions: dict[str, Any] = {}
+        self._seen_keys: dict[str, set[int]] = collections.defaultdict(set)  # {kind of duplicates: keys so far}
 
-    def _get(self, task: str, read: Callable[[pathlib.Path], Any], default: Any) -> Any:
+    def _get(self, decision: str, read: Callable[[pathlib.Path], Any], default: Any) -> Any:
         """Returns `read(file)` of a kind of decisions, or `default` if nothing had to be decided."""
-        if task not in self._read:
-            path = path_of(self._folder, task, self._source)
-            self._read[task] = default
-            if path.name in self._names:
-                self._read[task] = read(path)
-        return self._read[task]
+        if decision not in self._read_decisions:
+            path = path_of(self._folder, decision, self._source)
+            self._read_decisions[decision] = read(path) if path.name in self._names else default
+        return self._read_decisions[decision]
 
     def _rows_of_unit(self, path: pathlib.Path) -> dict[str, np.ndarray]:
-        """Returns {column: values} of the unit's rows of a file, [N] each."""
+        """Returns {column: values [N]} of the unit's rows of a file, in the order of their keys."""
         query = f"SELECT * FROM {rows.file(path)} WHERE unit = ?"
         return rows.ask(self._folder, query, [self._number]).fetchnumpy()
 
@@ -365,41 +390,41 @@ class Decided:
 
     @property
     def frequent_texts(self) -> np.ndarray:
-        """Sorted hashes of texts on too many images, uint64 [N]."""
+        """The sorted hashes of texts on too many images, uint64 [N]."""
         return self._get(TEXTS, read_array, np.empty(0, np.uint64))
 
     @property
     def frequent_images(self) -> np.ndarray:
-        """Sorted hashes of the ids of images with too many texts, uint64 [N]."""
+        """The sorted hashes of the ids of images with too many texts, uint64 [N]."""
         return self._get(IMAGES, read_array, np.empty(0, np.uint64))
 
     def location(self, address: str) -> tuple[int, int, int] | None:
-        """Returns (shard, offset, size) of a downloaded image, `None` if no shard has it."""
+        """Returns (number of the shard, offset and size in bytes) of a downloaded image; `None` if no shard has it."""
         locations = self._get(LOCATIONS, self._rows_of_unit, None)
-        if not locations:
+        if locations is None:
             return None
         keys = locations["key"]
-        value = np.uint64(text_hash(address))
-        index = int(np.searchsorted(keys, value))
-        if index == len(keys) or keys[index] != value:
+        key = np.uint64(text_hash(address))
+        index = int(np.searchsorted(keys, key))
+        if index == len(keys) or keys[index] != key:
             return None
         return int(locations["shard"][index]), int(locations["start"][index]), int(locations["size"][index])
 
     def translations(self, key: str) -> list[tuple[str, str]]:
-        """Returns (language, translation) of a caption's key."""
+        """Returns the (language, translation) of a caption, by one of its `keys_of`."""
         return self._get(TRANSLATIONS, self._translations, {}).get(text_hash(key), [])
 
     def _translations(self, path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
-        """Returns {hash of a caption's key: its (language, translation)}."""
-        by_key: dict[int, list[tuple[str, str]]] = {}
+        """Returns {hash of a caption's key: its (language, translation)} for the unit's rows of a file."""
+        translations: dict[int, list[tuple[str, str]]] = {}
         columns = self._rows_of_unit(path)
         for key, language, text in zip(columns["key"].tolist(), columns["language"], columns["text"]):
-            by_key.setdefault(key, []).append((language, text))
-        return by_key
+            translations.setdefault(key, []).append((language, text))
+        return translations
 
     def split(self, language: str, image_id: str) -> str:
-        """Returns the split of a caption of a divided data set; "" if another language holds its image out."""
-        from mural_tf.ingest.sources.wit import HeldOut  # the only family that divides
+        """Returns the split of a caption of a divided source; "" if another language holds its image out."""
+        from mural_tf.ingest.sources.wit import HeldOut  # the only family of sources that are divided
 
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
         if held_out is None:
@@ -407,7 +432,15 @@ class Decided:
         return held_out.split_of(language, image_id)
 
     def without_duplicates(self, captioned: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
-        """Returns the image without captions that earlier units, or earlier records of this unit, have."""
+        """Returns the image with the captions that are not duplicates; `None` if no caption is left.
+
+        A duplicate is in an earlier unit, or in an earlier record of this unit.
+
+        Args:
+          captioned: the image with its captions.
+          reading: its tally counts the duplicates.
+          kinds: the kinds of duplicates, see `Request.duplicates`.
+        """
         for decision in kinds:
             are_duplicates = [self._is_duplicate(decision, key) for key in keys_of_captioned(decision, captioned)]
             if decision == SAME_IMAGE:  # one key, which decides about all texts
@@ -428,10 +461,10 @@ class Decided:
         return self._is_duplicate(decision, key_of_pair(pair))
 
     def _is_duplicate(self, decision: str, key: int) -> bool:
-        """Whether an earlier unit, or an earlier call for this unit, has the key."""
-        in_earlier_units = self._get(decision, self._keys_of_unit, np.empty(0, np.uint64))
-        seen = self._read.setdefault(f"seen {decision}", set())
-        if contains(in_earlier_units, key) or key in seen:
+        """Whether an earlier unit, or an earlier call for this unit, has the key; keeps the key for later calls."""
+        keys_of_earlier_units = self._get(decision, self._keys_of_unit, np.empty(0, np.uint64))
+        seen_keys = self._seen_keys[decision]
+        if contains(keys_of_earlier_units, key) or key in seen_keys:
             return True
-        seen.add(key)
+        seen_keys.add(key)
         return False

@@ -13,9 +13,8 @@ and bounded. A split is read and written file by file.
 
 from __future__ import annotations
 
-import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from mural_lite import tfrecord
 from mural_lite.config import base_config
 from mural_lite.dataset_folder import DESCRIPTION
 from mural_lite.errors import UserError, first_line
-from mural_lite.files import as_path, copy_file, open_path
+from mural_lite.files import as_path, copy_file, open_path, read_json
 from mural_lite.hashes import bytes_hash
 from mural_lite.progress import tqdm
 from mural_lite.remote_folders import local_copy, model_place
@@ -35,6 +34,8 @@ RESIZE = 256
 IMAGE_SIZE = 224
 HASHED = ("variables/variables.index", "assets/settings.json")  # checksums of weights; how pictures are prepared
 KEPT = ("language_groups", "license", "packages")  # fields of the source's description that also hold for features
+
+Encode = Callable[[np.ndarray], np.ndarray]  # from images, uint8 [B, S, S, 3], to features, float32 [B, F]
 
 
 def cache_features(
@@ -49,30 +50,31 @@ def cache_features(
     """Writes the data set of features and returns its folder, which appears when it is complete.
 
     Args:
-      data_dir: folder of image-text records.
+      data_dir: the data set's folder, with image-text records.
       output: a folder that does not exist, or holds this very data set.
-      encoder: folder or handle of the SavedModel.
-      resize, image_size: sides in pixels: images are resized to a square, whose centre is taken, as in evaluation; 0:
-        as the encoder's folder says, as our exports do, or else 256 and 224. An export also says how it resizes.
-      batch_size: images encoded at a time.
-      max_skipped_fraction: share of images that may fail to decode.
+      encoder: the folder or the TF-Hub handle of the SavedModel.
+      resize: the side in pixels of the square to which images are resized, as in evaluation; 0: as the encoder's
+        folder says, as in our exports, or else 256. An export also says how it resizes.
+      image_size: the side in pixels of the square that is taken from the centre; 0: as the folder says, or else 224.
+      batch_size: the number of images that are encoded at a time.
+      max_skipped_fraction: the share of images, 0 to 1, that may fail to decode.
 
     Raises:
-      UserError: no records, an encoder of another interface, too many images that do not decode, or an
-        `output` that cannot be used.
+      UserError: there are no records, the encoder has another interface, too many images do not decode, or `output`
+        cannot be used.
     """
     check_fraction(max_skipped_fraction, "--max_skipped_fraction")
     source = as_path(data_dir)
     files = sorted((source / "image_text").glob("*.tfrecord"))
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
-    stored = {}
+    preparation = {}
     if not encoder.startswith("http"):
         from mural_tf.export.hub_modules import stored_preparation
 
-        stored = stored_preparation(model_place(encoder))
-    resize = resize or stored.get("resize", RESIZE)
-    image_size = image_size or stored.get("image_size", IMAGE_SIZE)
+        preparation = stored_preparation(model_place(encoder))
+    resize = resize or preparation.get("resize", RESIZE)
+    image_size = image_size or preparation.get("image_size", IMAGE_SIZE)
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
@@ -81,35 +83,16 @@ def cache_features(
     identity["encoder_files"] = _describe_encoder(encoder)
 
     def write(folder: pathlib.Path) -> dict:
+        """Writes the data set into a folder, and returns the fields of its description."""
         encode = _load_encoder(encoder, image_size)
         tower = base_config().image_tower
-        tower.update({**stored, "resize": resize, "image_size": image_size})
-        skipped = CountsByKind()
-        total_bytes = sum(file.stat().st_size for file in files)
-        bytes_read = 0
-        images = 0
-        feature_size = 0
-        for file in files:
-            with tqdm(desc=file.name, unit=" images") as bar:
-                size, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
-            feature_size = size or feature_size  # 0 for a file without readable images
-            images += count
-            bytes_read += file.stat().st_size
-            if skipped.are_too_many(images, max_skipped_fraction, bytes_read / max(total_bytes, 1)):
-                raise UserError(
-                    f"Too many of {images} records cannot be used: {'; '.join(skipped.lines())}; at most "
-                    f"--max_skipped_fraction={max_skipped_fraction} may. Repair the data or raise the bound."
-                )
+        tower.update({**preparation, "resize": resize, "image_size": image_size})
+        counts = _write_features(files, folder, encode, tower, batch_size, max_skipped_fraction)
         if (source / "text_pairs").is_dir():
             (folder / "text_pairs").mkdir()
             for path in sorted((source / "text_pairs").iterdir()):
                 copy_file(path, folder / "text_pairs" / path.name)
-        return {
-            "feature_size": feature_size,
-            "images": images,
-            "skipped": {problem: count for problem, (count, _) in skipped.items()},
-            **_kept_fields(source),
-        }
+        return {**counts, **_kept_fields(source)}
 
     return build_folder(output, identity, write)
 
@@ -122,64 +105,107 @@ def _describe_encoder(encoder: str) -> list[list]:
     if encoder.startswith("http"):
         return []
     folder = model_place(encoder)
-    described = []
+    descriptions = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name = str(path.relative_to(folder))
-            value = f"{bytes_hash(path.read_bytes()):016x}" if name in HASHED else path.stat().st_size
-            described.append([name, value])
-    return described
+            content = f"{bytes_hash(path.read_bytes()):016x}" if name in HASHED else path.stat().st_size
+            descriptions.append([name, content])
+    return descriptions
 
 
-def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) -> tuple[int, int]:
-    """Writes one file of records; returns the size of a feature, 0 without images, and how many images were read."""
+def _write_features(
+    files: Sequence[pathlib.Path], folder: pathlib.Path, encode: Encode, tower, batch_size: int, max_fraction: float
+) -> dict[str, object]:
+    """Writes all files of records with features in place of images.
+
+    Args:
+      files: the files of image-text records.
+      folder: the folder of the data set of features.
+      encode: returns the features of images.
+      tower: the part `image_tower` of a configuration, which says how images are prepared.
+      batch_size: the number of images that are encoded at a time.
+      max_fraction: the share of images that may fail to decode.
+
+    Returns:
+      {"feature_size": F, "images": number of records, "skipped": {problem: count}}.
+
+    Raises:
+      UserError: too many images do not decode.
+    """
     import tensorflow as tf
 
-    (folder / "image_text").mkdir(exist_ok=True)
-    size = 0
-    count = 0
-    with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
-        for batch, records_read in _decoded_batches(file, tower, batch_size, skipped):
-            count += records_read
-            bar.update(records_read)
-            if not batch:
-                continue
-            features = encode(np.stack([image for _, image in batch]))
-            size = features.shape[1]
-            for (example, _), feature in zip(batch, features):
-                example.features.feature["image"].bytes_list.value[0] = feature.astype("<f4").tobytes()
-                writer.write(example.SerializeToString(deterministic=True))
-    return size, count
+    (folder / "image_text").mkdir()
+    skipped = CountsByKind()
+    total_bytes = sum(file.stat().st_size for file in files)
+    bytes_read = 0
+    written = 0
+    feature_size = 0
+    for file in files:
+        path = folder / "image_text" / file.name
+        with tf.io.TFRecordWriter(str(path)) as writer, tqdm(desc=file.name, unit=" images") as bar:
+            for examples, images in _decoded_batches(file, tower, batch_size, skipped):
+                features = encode(images)
+                feature_size = features.shape[1]
+                for example, feature in zip(examples, features):
+                    writer.write(_with_feature(example, feature))
+                written += len(examples)
+                bar.update(len(examples))
+        records = written + skipped.total
+        bytes_read += file.stat().st_size
+        if skipped.are_too_many(records, max_fraction, bytes_read / max(total_bytes, 1)):
+            raise UserError(
+                f"Too many of {records} records cannot be used: {'; '.join(skipped.lines())}; at most "
+                f"--max_skipped_fraction={max_fraction} may. Repair the data or raise the bound."
+            )
+    counts = {problem: count for problem, (count, _) in skipped.items()}
+    return {"feature_size": feature_size, "images": records, "skipped": counts}
 
 
-def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, int]]:
-    """Yields (list of (example, uint8 [S, S, 3]) for images that decode, how many records were read for it)."""
+def _with_feature(example, feature: np.ndarray) -> bytes:
+    """Returns a serialised `tf.train.Example` with a feature, float32 [F], in place of its image."""
+    example.features.feature["image"].bytes_list.value[0] = feature.astype("<f4").tobytes()
+    return example.SerializeToString(deterministic=True)
+
+
+def _decoded_batches(
+    file: pathlib.Path, tower, batch_size: int, skipped: CountsByKind
+) -> Iterator[tuple[list, np.ndarray]]:
+    """Yields (B examples, `tf.train.Example`; their prepared images, uint8 [B, S, S, 3]) until a file of records ends.
+
+    `tower` says how images are prepared; `skipped` counts records that cannot be used. The last batch may be smaller.
+    """
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     from mural_tf.data.images import decode_image, evaluation_image
 
-    batch = []
-    skipped_before = skipped.total
+    examples = []
+    images = []
     for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
         location = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
             image = decode_image(example.features.feature["image"].bytes_list.value[0], tower.jpeg)
-            batch.append((example, evaluation_image(image, tower).numpy()))
+            images.append(evaluation_image(image, tower).numpy())
+            examples.append(example)
         except DecodeError:
             skipped.add(NOT_AN_EXAMPLE, location)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
             skipped.add(UNREADABLE_IMAGE, location)
-        if len(batch) == batch_size:
-            yield batch, len(batch) + skipped.total - skipped_before
-            batch = []
-            skipped_before = skipped.total
-    yield batch, len(batch) + skipped.total - skipped_before
+        if len(images) == batch_size:
+            yield examples, np.stack(images)
+            examples = []
+            images = []
+    if images:
+        yield examples, np.stack(images)
 
 
-def _load_encoder(encoder: str, image_size: int) -> Callable:
-    """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if it is missing."""
+def _load_encoder(encoder: str, image_size: int) -> Encode:
+    """Returns the function that computes features of images of `image_size` pixels.
+
+    Raises `UserError` for an encoder that cannot be loaded, or has another interface.
+    """
     import tensorflow as tf
 
     from mural_tf.backend import tensorflow_hub
@@ -194,7 +220,7 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
         example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))
     except UserError:
         raise
-    except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
+    except Exception as error:  # errors of the network, archives, protobuf and TensorFlow have no common base
         raise UserError(f"The encoder {encoder!r} cannot be used ({first_line(error)}); {interface}.") from error
     if example.shape.rank != 2:
         raise UserError(f"The encoder {encoder!r} returns {example.shape} for 2 images; {interface}.")
@@ -202,17 +228,17 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
 
 def _kept_fields(source: pathlib.Path) -> dict:
-    """Returns {name: value} of the fields in the source's description that also hold for its features."""
+    """Returns {field: value} of a data set's description, as far as its fields also hold for features of its images."""
     try:
-        description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        description = read_json(source / DESCRIPTION)
+    except UserError:
         return {}  # other people's records come without a description
-    return {key: description[key] for key in KEPT if key in description}
+    return {field: description[field] for field in KEPT if field in description}
 
 
 def describe_features(folder: pathlib.Path) -> str:
-    """Returns the counts of a data set of `cache_features`, and the flags to train on it."""
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    """Returns the counts of a data set of `cache_features` and the flags to train on it, in words."""
+    description = read_json(folder / DESCRIPTION)
     return (
         f"{description['images']:,} images in {folder}, left out: {sum(description['skipped'].values())}. Train with "
         f"--config.image_tower.name=features --config.image_tower.feature_size={description['feature_size']}."

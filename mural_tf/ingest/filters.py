@@ -46,25 +46,25 @@ _TAIL = 4096  # bytes at a file's end where its end mark is looked for: cameras 
 
 
 def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> bytes:
-    """Returns an image for a record: the file itself, undecoded, if it is JPEG or PNG, upright and small enough.
+    """Returns an image for a record: the file's content, undecoded, if it is an upright JPEG or PNG, small enough.
 
-    Every other image becomes an upright JPEG on white.
+    Every other image becomes an upright JPEG, with white in place of transparency.
 
     Args:
       image: the file's content.
-      opened: the same image by `open_image`.
-      image_size: pixels; an image whose shorter side is longer is shrunk to this side. 0 leaves the size.
+      opened: the same image as `open_image` returns it.
+      image_size: the longest shorter side in pixels; a larger image is shrunk to it. 0 leaves the size.
 
     Raises:
       BadImage: the file is cut off, or does not decode where decoding is needed.
     """
-    shrink = image_size and min(opened.size) > image_size
-    if opened.format in COPIED and is_plain(opened) and not shrink:
+    is_too_large = image_size > 0 and min(opened.size) > image_size
+    if opened.format in COPIED and is_plain(opened) and not is_too_large:
         if _END_MARKS[opened.format] not in image[-_TAIL:]:
             raise BadImage("image that is cut off")
-        if orientation(opened) == 1:
+        if orientation(opened) == 1:  # EXIF's number of an upright image
             return image
-    if not shrink:
+    if not is_too_large:
         return encode_jpeg(upright(opened))
     was_wide = opened.width > opened.height
     scale = image_size / min(opened.size)
@@ -72,7 +72,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
     opened.draft("RGB", size)  # JPEG: decode at an eighth, a quarter or half the size where that is enough
     decoded = upright(opened)
     is_wide = decoded.width > decoded.height
-    if is_wide != was_wide:
+    if is_wide != was_wide:  # turning it upright has exchanged its sides
         size = size[::-1]
     return encode_jpeg(decoded.resize(size, PIL.Image.Resampling.BICUBIC))
 
@@ -86,10 +86,11 @@ _COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns the 64 bits of an opened image, turned upright; raises `BadImage`.
+    """Returns the perceptual hash of an opened image, turned upright: 64 bits, as a number.
 
     With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit says whether one of the 8 x 8 lowest
-    frequencies C G Cᵀ is above their median. ImageHash's `phash` gives the same, with SciPy and PyWavelets.
+    frequencies C G Cᵀ is above their median. ImageHash's `phash` gives the same, with SciPy and PyWavelets. Raises
+    `BadImage` for an image that does not decode.
     """
     image.draft("L", (_ENOUGH, _ENOUGH))
     small = turned(image).convert("L").resize((_SIDE, _SIDE), PIL.Image.Resampling.LANCZOS)
@@ -99,11 +100,16 @@ def perceptual_hash(image: PIL.Image.Image) -> int:
 
 
 def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progress: bool = False) -> None:
-    """Writes the hashes of all evaluation images into `folder`, unless they are there.
+    """Writes the sorted perceptual hashes of all evaluation images to a file, uint64 [N], unless it is there.
+
+    Args:
+      patterns: files, folders and lists of evaluation images, see `image_files`.
+      folder: the folder of the file `HASHES`.
+      progress: whether to show a bar.
 
     Raises:
-      UserError: an evaluation image does not decode (its copies would stay in the training data), a pattern
-        fits no image.
+      UserError: an evaluation image does not decode (its copies would stay in the training data), or a pattern fits
+        no image.
     """
     path = folder / HASHES
     if path.exists():
@@ -118,10 +124,14 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
 
 
 def image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
-    """Yields image files: files themselves, all images of a folder, and the files that a list (.txt) names."""
+    """Yields the image files that patterns mean: image files, all images in folders, and the files that lists name.
+
+    A list is a file .txt with a path on each line, relative to its folder. Raises `UserError` for a pattern without
+    files.
+    """
     for pattern in patterns:
         for path in find_files(pattern):
-            if path.suffix == ".txt":  # a list of files, relative to its folder
+            if path.suffix == ".txt":
                 yield from (path.parent / line.strip() for _, line in read_lines(path) if line.strip())
             elif path.is_dir():
                 files = sorted(file for file in path.rglob("*") if file.suffix.lower()[1:] in ENDINGS)
@@ -132,13 +142,14 @@ def image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
                 yield path
 
 
-_ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8)
+_ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8)  # bits that are 1, by the number
 
 
 def is_near(hashes: np.ndarray, value: int, distance: int) -> bool:
-    """Whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
-    bits = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
-    return bool((bits.sum(axis=1) <= distance).any())
+    """Whether any of the hashes, uint64 [N], differs from the hash `value` in at most `distance` bits."""
+    differences = hashes ^ np.uint64(value)
+    different_bits = _ONES[differences.view(np.uint16)].reshape(-1, 4)  # [N, 4]: a hash is four numbers of 16 bits
+    return bool((different_bits.sum(axis=1) <= distance).any())
 
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -157,7 +168,12 @@ EXCLUDED = "text of the --exclude_texts files"
 
 
 class Screen:
-    """The filters of one conversion; `folder` holds the hashes that all workers share."""
+    """The filters of one conversion.
+
+    Args:
+      settings: the settings of the conversion, with its filters.
+      folder: the folder with the hashes that all workers share, see `hash_evaluation_images` and `hash_excluded`.
+    """
 
     def __init__(self, settings: Settings, folder: pathlib.Path):
         self.settings = settings
@@ -166,14 +182,17 @@ class Screen:
         self.evaluation_hashes = _load_hashes(folder / HASHES)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
-        """Whether a text pair is wanted; `tally` counts a pair that is not."""
+        """Whether a text pair is wanted; `tally` counts an unwanted pair."""
         is_excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
         if is_excluded:
             tally.leave_out(EXCLUDED, pair.place)
         return not is_excluded
 
     def accepted_texts(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns the image with its wanted captions, `None` if no caption is left; the image is not looked at."""
+        """Returns an image with its wanted captions, `None` if no caption is left; the image is not opened.
+
+        The tally of `reading` counts the unwanted captions.
+        """
         texts = []
         for text in captioned.texts:
             reason = self.reason_against(text.text, reading.decided)
@@ -186,10 +205,10 @@ class Screen:
         return captioned._replace(texts=texts)
 
     def accepts_image(self, captioned: Captioned, reading: Reading) -> bool:
-        """Whether an image can be opened and is wanted; the tally counts an image that is not.
+        """Whether an image can be opened and is wanted; the tally of `reading` counts any other image.
 
-        Where duplicates are dropped the whole image is checked, because a damaged one must not be the first of its
-        duplicates: they would be left out, and then the image itself.
+        Where duplicates are dropped the whole image is checked: if a damaged image counted as the first of its
+        duplicates, all of them would be left out.
         """
         try:
             reason = self._reason_against_image(captioned, reading.decided)
@@ -203,7 +222,10 @@ class Screen:
         return not reason
 
     def record_of(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an accepted image as a record holds it, with the captions' translations, `None` if it is damaged."""
+        """Returns an accepted image as a record holds it, with the captions' translations; `None` if it is damaged.
+
+        The tally of `reading` counts a damaged image.
+        """
         texts = captioned.texts
         try:
             image = usable_bytes(captioned.image, open_image(captioned.image), self.settings.image_size)
@@ -215,7 +237,10 @@ class Screen:
         return captioned._replace(image=image, texts=texts)
 
     def _reason_against_image(self, captioned: Captioned, decided) -> str:
-        """Returns the reason against an image, or ""; raises `BadImage`."""
+        """Returns why an image is not wanted, "" if it is; raises `BadImage` if it cannot be opened.
+
+        `decided` are the decisions about its unit, `Reading.decided`.
+        """
         filters = self.filters
         if contains_text(decided.frequent_images, captioned.image_id):
             return f"image with more than {filters.max_texts_per_image} texts"
@@ -225,13 +250,13 @@ class Screen:
         if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
             return f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
         if self.evaluation_hashes.size:
-            value = perceptual_hash(open_image(captioned.image))
-            if is_near(self.evaluation_hashes, value, self.settings.hash_distance):
+            image_hash = perceptual_hash(open_image(captioned.image))
+            if is_near(self.evaluation_hashes, image_hash, self.settings.hash_distance):
                 return "image that looks like an evaluation image"
         return ""
 
     def reason_against(self, text: str, decided) -> str:
-        """Returns the reason against a caption, or ""."""
+        """Returns why a caption is not wanted, "" if it is; `decided` are the decisions about its unit."""
         filters = self.filters
         if filters.max_characters and len(text) > filters.max_characters:
             return f"caption of more than {filters.max_characters} characters"
@@ -248,16 +273,21 @@ class Screen:
         return ""
 
     def _is_excluded(self, text: str) -> bool:
+        """Whether a text is in the files of excluded texts, in any case of its letters."""
         return contains_text(self.excluded, text.casefold())
 
 
 def _location(captioned: Captioned) -> str:
-    """Returns where an image with captions is, for the tally."""
+    """Returns where an image with captions is, for the tally: "captions.tsv:3 (its id)"."""
     return f"{captioned.texts[0].place} ({captioned.image_id})"
 
 
 def hash_excluded(patterns: tuple[str, ...], folder: pathlib.Path) -> None:
-    """Writes the sorted hashes of all lines of the files, and of the tab-separated fields of each, into `folder`."""
+    """Writes the sorted hashes of excluded texts to the file `EXCLUDED_TEXTS` in `folder`, unless it is there.
+
+    The texts are the tab-separated fields of all lines of the files that match the patterns. Raises `UserError` for a
+    pattern without files, and for lines that cannot be read.
+    """
     if (folder / EXCLUDED_TEXTS).exists():
         return
     hashes = set()
@@ -271,7 +301,7 @@ def hash_excluded(patterns: tuple[str, ...], folder: pathlib.Path) -> None:
 
 
 def _load_hashes(path: pathlib.Path) -> np.ndarray:
-    """Returns the hashes of a file, uint64 [N]; [0] without this file."""
+    """Returns the hashes in a file, uint64 [N]; no hashes if there is no such file."""
     if not path.exists():
         return np.empty(0, np.uint64)
     return read_array(path)

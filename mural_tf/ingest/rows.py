@@ -45,40 +45,56 @@ def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def write(folder: pathlib.Path, table: str, job: str | int, columns: dict[str, str]) -> Iterator[Callable]:
-    """Gives a function that adds a row, a tuple, to a table.
+    """Gives a function that adds a row, a tuple, to the file of a table that a job writes.
+
+    The file appears at the end of the `with` block, unless an exception ends it.
 
     Args:
-      columns: {name: type as pyarrow calls it}.
+      folder: the folder of the file, see `path_of`.
+      table: the name of the table.
+      job: the name or number of the job.
+      columns: {name: type as pyarrow calls it}, in the order of the values of a row.
     """
     _, pyarrow = _packages()
-    types = {name: pyarrow.type_for_alias(type_name) for name, type_name in columns.items()}
-    rows: list[tuple] = []
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(type_name)) for name, type_name in columns.items()])
     with atomic_file(path_of(folder, table, job)) as partial:
-        with pyarrow.parquet.ParquetWriter(partial, pyarrow.schema(types.items())) as file:
+        with pyarrow.parquet.ParquetWriter(partial, schema) as file:
+            writer = _RowWriter(file)
+            yield writer.add
+            writer.flush()
 
-            def flush() -> None:
-                columns_of_rows = zip(*rows)
-                arrays = [pyarrow.array(values, type_) for values, type_ in zip(columns_of_rows, types.values())]
-                file.write_table(pyarrow.table(arrays, list(types)))
-                rows.clear()
 
-            def add(row: tuple) -> None:
-                rows.append(row)
-                if len(rows) == AT_ONCE:
-                    flush()
+class _RowWriter:
+    """Writes rows to a `ParquetWriter`, `AT_ONCE` rows at a time."""
 
-            yield add
-            if rows:
-                flush()
+    def __init__(self, file):
+        self._file = file
+        self._rows: list[tuple] = []
+
+    def add(self, row: tuple) -> None:
+        """Adds a row."""
+        self._rows.append(row)
+        if len(self._rows) == AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the rows that are held."""
+        if not self._rows:
+            return
+        _, pyarrow = _packages()
+        schema = self._file.schema
+        columns = dict(zip(schema.names, zip(*self._rows)))
+        self._file.write_table(pyarrow.table(columns, schema))
+        self._rows.clear()
 
 
 def files(folder: pathlib.Path, table: str) -> str:
-    """Returns the SQL name of the rows of a table that all jobs have written."""
+    """Returns the SQL name of the rows of a table that all jobs have written, a pattern of files in quotation marks."""
     return f"'{_quoted(folder)}/{table}-*.parquet'"
 
 
 def file(path: pathlib.Path) -> str:
-    """Returns the SQL name of a file."""
+    """Returns the SQL name of the rows of a file, its path in quotation marks."""
     return f"'{_quoted(path)}'"
 
 
@@ -88,21 +104,28 @@ def _quoted(path: pathlib.Path) -> str:
 
 
 def ask(folder: pathlib.Path, query: str, parameters: Sequence[Any] = ()) -> Any:
-    """Returns DuckDB's answer to a query about files in `folder`, which is also where it spills."""
+    """Returns DuckDB's cursor with the answer to a query of SQL, whose rows its `fetch…` methods return.
+
+    Args:
+      folder: the folder of the files that the query names, where DuckDB also writes rows that are too many for memory.
+      query: the query, with "?" in the places of parameters.
+      parameters: the values of the parameters.
+    """
     database = _database(folder, os.getpid())
     return database.cursor().execute(query, parameters)
 
 
 @functools.lru_cache(maxsize=1)
 def _database(folder: pathlib.Path, process: int) -> Any:
-    """Returns DuckDB's connection of a process, because processes cannot share one."""
+    """Returns the connection to DuckDB of a process, because processes cannot share a connection.
+
+    Rows that are too many for memory go into `folder`, or, if it is in a store, into a temporary folder.
+    """
     duckdb, _ = _packages()
     is_remote = isinstance(folder, RemotePath)
-    local = folder
-    if is_remote:
-        local = tempfile.gettempdir()
-    spilled = os.path.join(local, f"spilled-{process}")
-    database = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY, "temp_directory": spilled})
+    local_folder = tempfile.gettempdir() if is_remote else folder
+    spill_folder = os.path.join(local_folder, f"spilled-{process}")
+    database = duckdb.connect(config={"threads": 1, "memory_limit": MEMORY, "temp_directory": spill_folder})
     if is_remote:
         scheme, _, _ = str(folder).partition("://")
         database.register_filesystem(fsspec.filesystem(scheme, use_listings_cache=False))
@@ -110,7 +133,7 @@ def _database(folder: pathlib.Path, process: int) -> Any:
 
 
 def save(path: pathlib.Path, query: str) -> None:
-    """Writes the rows of a query about files next to `path` to the Parquet file `path`."""
+    """Writes the rows of a query about files in the folder of `path` to the Parquet file `path`."""
     with atomic_file(path) as partial:
         name = str(partial).replace("'", "''")
         ask(path.parent, f"COPY ({query}) TO '{name}' (FORMAT parquet)")

@@ -26,7 +26,14 @@ FILE = "file"
 
 
 class Text(NamedTuple):
-    """A caption in a source; captions of one image with the same `group` say the same."""
+    """A caption in a source.
+
+    Attributes:
+      text: the caption.
+      language: its BCP 47 tag.
+      group: captions of one image with the same group say the same; "" for no group.
+      place: where it is, for messages: "captions.tsv:3".
+    """
 
     text: str
     language: str
@@ -35,7 +42,7 @@ class Text(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two texts that mean the same."""
+    """Two texts that mean the same; languages, `group` and `place` are as in `Text`, and `split` is the records'."""
 
     text_a: str
     language_a: str
@@ -47,7 +54,7 @@ class Pair(NamedTuple):
 
 
 class Captioned(NamedTuple):
-    """An image with its captions; `image` is the file's content, of any format that Pillow reads."""
+    """An image with its captions; `image` is the file's content, in any format that Pillow reads."""
 
     image_id: str
     image: bytes
@@ -61,11 +68,11 @@ class NoDecisions:
     frequent_texts = frequent_images = np.empty(0, np.uint64)
 
     def location(self, address: str) -> tuple[int, int, int] | None:
-        """Returns (shard, offset, size) of a downloaded image."""
+        """Returns `None`: no image has a place that was decided."""
         del address
 
     def split(self, language: str, image_id: str) -> str:
-        """Returns the split of a caption of a data set that is divided here."""
+        """Returns the split of a caption of a data set that is divided here: nothing is held out."""
         del language, image_id
         return "train"
 
@@ -85,18 +92,25 @@ class Reading:
 
 @dataclasses.dataclass
 class Source:
-    """Training data of one kind; the fields are its options on the command line.
+    """Training data of one kind; the fields are its options on the command line, `path` its files.
 
-    A family derives from it and overrides the methods below. Reading a unit again gives the same items, in the same
+    A family of sources derives from it and overrides methods. Reading a unit again gives the same items, in the same
     order.
+
+    Attributes:
+      KIND: the kind's name on the command line.
+      ITEM: the type of its items: `PAIR`, `IMAGE` or `FILE`.
+      GROWTH: bytes of records per byte of text.
+      MOST_UNITS: the most units of a file; None: as many as its ending allows.
+      is_divided: whether the conversion holds images out for dev and test, by the family's `image_hash` and `hold_out`.
     """
 
     path: str
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
-    GROWTH: ClassVar[float] = 2.0  # bytes of records per byte of text
-    MOST_UNITS: ClassVar[int | None] = None  # of a file; None: as many as its ending allows
-    is_divided = False  # whether the conversion holds images out, by the family's `image_hash` and `hold_out`
+    GROWTH: ClassVar[float] = 2.0
+    MOST_UNITS: ClassVar[int | None] = None
+    is_divided = False
 
     def check(self) -> None:
         """Raises `UserError` for impossible options, before anything is read."""
@@ -108,7 +122,7 @@ class Source:
                 canonical_language(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns units of about `unit_bytes` of records each."""
+        """Returns the files, cut into units of about `unit_bytes` bytes of records each."""
         units: list[Unit] = []
         for path in self.files():
             units += cut(path, self.weight(path), unit_bytes, self.MOST_UNITS)
@@ -119,11 +133,11 @@ class Source:
         return int(unpacked_size(path) * self.GROWTH)
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[Any]:
-        """Yields a unit's items, in bounded memory."""
+        """Yields a unit's items, in bounded memory; `reading.tally` counts unusable items."""
         raise NotImplementedError
 
     def records(self, item: Any, reading: Reading) -> Iterable[Pair | Captioned]:
-        """Turns an item into its records; reports unusable parts."""
+        """Yields the records of an item; `reading.tally` counts unusable parts."""
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
@@ -132,11 +146,11 @@ class Source:
         return ()
 
     def downloads(self) -> Any:
-        """Returns the store of images with addresses, `None` for other sources."""
+        """Returns the store of images that were downloaded by their addresses; `None` for other sources."""
         return None
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that match `path`, which may hold wildcards; raises if it is missing."""
+        """Returns the sorted files that match `path`, which may hold wildcards; raises `UserError` if none matches."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
@@ -145,26 +159,29 @@ class Source:
 
 
 class ShardSource(Source):
-    """Files that are one item each."""
+    """Base of sources whose files, or folders of files, are one item each."""
 
     ITEM: ClassVar[str] = FILE
     GROWTH: ClassVar[float] = 1.0
     MOST_UNITS: ClassVar[int] = 1
 
     def weight(self, path: pathlib.Path) -> int:
-        """Returns the bytes of a file or of the files in a folder: records are as large."""
+        """Returns the bytes of a file, or of the files in a folder: its records are about as large."""
         if path.is_file():
             return path.stat().st_size
         return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the file."""
+        """Yields the unit's file."""
         del reading
         yield as_path(unit.path)
 
 
 def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, str]]:
-    """Yields (line, place) for the readable lines of a unit of a text file, without its header."""
+    """Yields (line, place) of the readable lines of a unit of a text file; `reading.tally` counts the others.
+
+    `header`: whether the file's first line is a header, which is left out.
+    """
     path = as_path(unit.path)
     for number, line in read_lines(path, reading.tally.skip, unit.part(unpacked_size(path))):
         if line is not None and not (header and number == 1):
@@ -172,7 +189,7 @@ def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, 
 
 
 def column_of(option: str) -> str | None:
-    """Returns the column in "column 2" or "column lang", `None` for a language's code."""
+    """Returns the column that an option of a language names: "2" for "column 2"; `None` for a language's code."""
     word, _, column = option.partition(" ")
     if word != "column" or not column:
         return None
@@ -194,7 +211,11 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
 
 class Kinds(Mapping):
-    """{prefix: class of its sources}, imported on first use. It is made from {prefix: "file of sources/:class"}."""
+    """{prefix: class of its sources}; a class is imported on first use.
+
+    Args:
+      modules: {prefix: "MODULE:CLASS"}, a module in `mural_tf.ingest.sources` and a class in it.
+    """
 
     def __init__(self, modules: dict[str, str]):
         self._modules = modules
@@ -202,9 +223,6 @@ class Kinds(Mapping):
     def __getitem__(self, prefix: str) -> type[Source]:
         module, _, name = self._modules[prefix].partition(":")
         return getattr(importlib.import_module(f"mural_tf.ingest.sources.{module}"), name)
-
-    def __contains__(self, prefix: object) -> bool:
-        return prefix in self._modules
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -215,12 +233,20 @@ class Kinds(Mapping):
 
 def options_of(cls: type[Source]) -> dict[str, dataclasses.Field]:
     """Returns {name: field} of the options that a class of sources has on the command line."""
-    return {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
+    return {field.name: field for field in dataclasses.fields(cls) if field.name != "path"}
 
 
 def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
-    """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError`."""
-    prefix, colon, rest = text.partition(":")
+    """Returns the source that a text on the command line names, such as "coco:captions.json,images=train2014".
+
+    Args:
+      text: `KIND:PATH[,OPTION=VALUE…]`.
+      kinds: {KIND: class of its sources}.
+
+    Raises:
+      UserError: the kind, an option or its value is not known, or the path is missing.
+    """
+    prefix, colon, path_and_options = text.partition(":")
     if not colon or prefix not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
         folder = as_path(text.partition(",")[0])
@@ -228,7 +254,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
         if (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir():  # a data set
             hint = f" Did you mean records:{text}?"
         raise UserError(f"Unknown source {text!r}: expected {expected}.{hint}")
-    path, *options = rest.split(",")
+    path, *options = path_and_options.split(",")
     if not path:
         raise UserError(f"The source {text!r} names no file.")
     cls = kinds[prefix]
@@ -244,7 +270,7 @@ def parse_source(text: str, kinds: Mapping[str, type[Source]]) -> Source:
 
 
 def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
-    """Returns text: every kind of source with its options and its docstring."""
+    """Returns a text for `convert --list`: every kind of source with its options and its docstring."""
     parts = []
     for prefix, cls in kinds.items():
         options = []
@@ -258,14 +284,14 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Returns a question with the nearest of `names`, "" if no name is near."""
+    """Returns " Did you mean NAME?" with the name that is most similar to `name`; "" if no name is similar."""
     for nearest in difflib.get_close_matches(name, names, 1):
         return f" Did you mean {nearest}?"
     return ""
 
 
 def _to_bool(text: str) -> bool:
-    """Returns the value of "true", "1", "false" or "0"; raises `ValueError` for another text."""
+    """Returns the truth value of "true", "1", "false" or "0", in any case; raises `ValueError` for another text."""
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in values:
         raise ValueError
@@ -273,6 +299,7 @@ def _to_bool(text: str) -> bool:
 
 
 def _to_tuple(text: str) -> tuple[str, ...]:
+    """Returns the parts of a text that are joined by "+", without empty parts."""
     return tuple(part for part in text.split("+") if part)
 
 
@@ -285,13 +312,20 @@ _PARSERS: dict[str, Callable] = {
 }
 
 
-def _parse_option(prefix: str, name: str, value: str, type_name: str) -> Any:
-    """Returns the value of an option of a source's class; raises `UserError` if it is not of the field's type."""
+def _parse_option(prefix: str, name: str, text: str, type_name: str) -> Any:
+    """Returns the value of a source's option; raises `UserError` for a text that is not of the option's type.
+
+    Args:
+      prefix: the source's kind, for the message.
+      name: the option's name, for the message.
+      text: the value as it is written.
+      type_name: the option's type, a key of `_PARSERS`.
+    """
     parse = _PARSERS[type_name]
     try:
-        return parse(value)
+        return parse(text)
     except ValueError:
-        raise UserError(f"{prefix}: option {name}={value!r} is not of type {type_name}.") from None
+        raise UserError(f"{prefix}: option {name}={text!r} is not of type {type_name}.") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,12 +367,12 @@ class Settings:
     """One conversion. The fields of `identity` decide the bytes written; the others do not.
 
     Attributes:
-      filters: see `Filters`.
-      evaluation_images: files, folders or patterns; training images that look like one of these are left out.
-      hash_distance: bits (of 64) by which perceptual hashes of the same picture may differ.
+      filters: the filters of web data.
+      evaluation_images: files, folders or patterns; training images that look like any of these are left out.
+      hash_distance: the most bits, of 64, by which perceptual hashes of the same picture may differ, 0 to 16.
       exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
-      translations: files of translations of English captions, see translated_captions.py.
-      translation_languages: the languages that are used; empty for all.
+      translations: files of translations of captions, see `translated_captions.read_translations`.
+      translation_languages: the languages of translations that are used, BCP 47; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them unchanged.
       drop_duplicates: "text", "image", "both" (each by itself) or "pair" (both together) may occur only once, over all
         sources; "" keeps all.
@@ -379,11 +413,11 @@ class Settings:
             )
 
     def identity(self) -> dict:
-        """Returns {name: value} of the settings that decide the bytes."""
+        """Returns {setting: value} of the settings that decide the bytes of the data set."""
         values = dataclasses.asdict(self)
         del values["workers"], values["max_skipped_fraction"], values["beam"]
         return values
 
     def engine(self) -> Engine:
-        """Returns where the conversion runs."""
+        """Returns the engine that runs the conversion; raises `UserError` for flags of Beam that do not fit."""
         return Engine(self.workers, self.beam)

@@ -25,7 +25,7 @@ _DIGITS = re.compile(r"[0-9#]+")
 
 
 class Translation(NamedTuple):
-    """A caption and its translation by Google; `identity` tells which caption of which image it is."""
+    """A caption and its translation by Google; languages are BCP 47, and `identity` is the caption's id or row."""
 
     source: str
     source_language: str
@@ -35,21 +35,25 @@ class Translation(NamedTuple):
 
 
 def parse_google_line(line: str) -> Translation:
-    """Parses a line of Google's translations; raises `ValueError` with the mistake.
+    """Returns the translation in a line of Google's translations.
 
-    A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
-    from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
-    "#".
+    Args:
+      line: a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row, from
+        1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
+        "#".
+
+    Raises:
+      ValueError: the line is another; the message says what is wrong.
     """
     try:
-        entry = parse_object(line)
-        source = entry["caption_tokenized"]
-        target = entry["translation_tokenized"]
-        source_language = entry["src_lang"]
-        target_language = entry["trg_lang"]
+        fields = parse_object(line)
+        source = fields["caption_tokenized"]
+        target = fields["translation_tokenized"]
+        source_language = fields["src_lang"]
+        target_language = fields["trg_lang"]
     except (ValueError, KeyError):
         raise ValueError("line that is not a JSON object with a caption and its translation") from None
-    identity = entry.get("image_id", entry.get("rec_num", ""))
+    identity = fields.get("image_id", fields.get("rec_num", ""))
     if not is_text(source) or not is_text(target) or not (isinstance(identity, int) or is_text(identity)):
         raise ValueError("caption, translation or id that is not text")
     source = clean(source)
@@ -66,7 +70,8 @@ def parse_google_line(line: str) -> Translation:
 def translation_key(text: str) -> str:
     """Returns a key that a caption and its tokenised form share: its letters in lower case, and "#" for each number.
 
-    Google translated captions that were tokenised and lower-cased, with "#" for digits.
+    For example "a#yearolddog" for "A 3-year-old dog" and "a # - year - old dog": Google translated captions that were
+    tokenised and lower-cased, with "#" for digits.
     """
     return _NO_LETTER.sub("", _DIGITS.sub("#", text.casefold()))
 
@@ -77,16 +82,17 @@ def exact_key(text: str) -> str:
 
 
 def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Yields (key of a caption, language, translation) of a file or data folder.
+    """Yields (key of a caption, language, translation) of each translation in a file or in a data set.
 
     Args:
-      path: a `.jsonl`, also compressed, of Google's translations, or another file with lines of
-        `English caption<TAB>language<TAB>translation`. Both translate English captions, found by `translation_key`. Of
-        a folder, the text pairs of "train" translate both ways, between any languages, and are found word for word.
-      languages: target languages, BCP 47; empty for all.
+      path: a file `.jsonl`, also compressed, of Google's translations, or another file with lines of
+        `English caption<TAB>language<TAB>translation`: their keys are `translation_key`s of English captions. Or the
+        folder of a data set, whose text pairs of the split "train" translate both ways, between any languages: their
+        keys are `exact_key`s.
+      languages: the languages of the translations to yield, BCP 47; empty for all.
 
     Raises:
-      UserError: an unusable line; a translation that is lost would go unnoticed otherwise.
+      UserError: a line is unusable; otherwise nobody would notice that a translation is lost.
     """
     if path.is_dir():
         translations = _read_records(path)
@@ -100,7 +106,7 @@ def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[
 
 
 def translation_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the files that `read_translations` reads of the files and data folders that match a pattern."""
+    """Returns the files that `read_translations` reads for the files and data sets that match a pattern."""
     files = []
     for path in find_files(pattern):
         if path.is_dir():
@@ -111,12 +117,12 @@ def translation_files(pattern: str) -> list[pathlib.Path]:
 
 
 def _pair_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of a data folder's text pairs."""
+    """Returns the files of a data set's text pairs of the split "train"."""
     return [shard for shard in OwnRecords(str(folder)).files() if shard.parent.name == TEXT_PAIRS]
 
 
 def _read_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, language, translation) of the text pairs of a data folder, in both directions."""
+    """Yields (key, language, translation) of the text pairs of a data set, in both directions."""
     for shard in _pair_files(path):
         for number, (_, serialized) in enumerate(tfrecord.read_all(shard, _refuse, open_path)):
             pair = parse_record(serialized, str(shard), number)
@@ -127,12 +133,13 @@ def _read_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
 def _read_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
     """Yields (key, language, translation) of a file of Google's translations."""
     for number, line in read_lines(path, _refuse):
-        if line:
-            try:
-                translation = parse_google_line(line)
-            except ValueError as error:
-                _refuse(str(error), f"{path}:{number}")
-            yield translation_key(translation.source), translation.target_language, translation.target
+        if not line:
+            continue
+        try:
+            translation = parse_google_line(line)
+        except ValueError as error:
+            _refuse(str(error), f"{path}:{number}")
+        yield translation_key(translation.source), translation.target_language, translation.target
 
 
 def _read_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -146,13 +153,13 @@ def _read_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse(problem: str, location: str, count: int = 1) -> None:
-    """Raises `UserError` for a problem, as the `on_problem` of a reader."""
+    """Raises `UserError` for any problem; it is the `on_problem` of readers of files."""
     del count
     raise UserError(f"{location}: {problem}. Repair the file of translations or leave it out.")
 
 
 def keys_of(text: Text) -> Iterator[str]:
-    """Yields the keys by which translations of a caption are found."""
+    """Yields the keys by which translations of a caption are found: its exact key and, in English, its letters."""
     yield exact_key(text.text)
     if text.language == "en":
         yield translation_key(text.text)
@@ -167,12 +174,13 @@ def add_translations(
     repeated; if it has no group, it joins the caption's group.
 
     Args:
-      image_id: the image's id.
+      image_id: the image's id, with which new groups begin.
       texts: the image's captions.
-      translations: a function from a key of `keys_of` to its (language, translation), in the order of the files.
+      translations: a function that is called with a key of `keys_of` and returns the (language, translation) of the
+        captions with this key, in the order of the files.
     """
     group_of = {(text.language, text.text): text.group for text in texts}
-    added_to = []  # for each caption, the (language, translation) that are added
+    added_to_each = []  # for each caption, the (language, translation) that are added
     for index, text in enumerate(texts):
         caption = (text.language, text.text)
         candidates = itertools.chain.from_iterable(map(translations, keys_of(text)))
@@ -180,12 +188,12 @@ def add_translations(
         without_group = [pair for pair in different_candidates if pair != caption and not group_of.get(pair)]
         if without_group:
             group_of[caption] = text.group or group_of[caption] or f"{image_id}:{index}"
-        added_to.append([pair for pair in without_group if pair not in group_of])
+        added_to_each.append([pair for pair in without_group if pair not in group_of])
         for pair in without_group:
             group_of[pair] = group_of[caption]
     result: list[Text] = []
-    for text, pairs in zip(texts, added_to):
+    for text, added_pairs in zip(texts, added_to_each):
         group = text.group or group_of[text.language, text.text]
         result.append(text._replace(group=group))
-        result += [Text(translation, language, group, text.place) for language, translation in pairs]
+        result += [Text(translation, language, group, text.place) for language, translation in added_pairs]
     return result

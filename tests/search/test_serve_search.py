@@ -436,7 +436,7 @@ def test_wrong_questions_get_an_error(ask):
 
 def test_a_model_that_is_gone_is_said():
     for gone in ("", "/nowhere/gone"):
-        assert_refused(app._recorded, ["which is not there: give --export"], gone)
+        assert_refused(app._existing_model, ["which is not there: give --export"], gone)
 
 
 @pytest.mark.parametrize("export, small, loaded", [

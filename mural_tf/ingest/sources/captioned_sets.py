@@ -26,16 +26,22 @@ BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all cap
 
 
 class CaptionedSet(CaptionedImages):
-    """Base of sources that collect all captions of an image; a family implements `captions`. They fit into memory."""
+    """Base of sources that collect all captions of an image; a family implements `captions`. They fit into memory.
+
+    `NAME` is the name of the set of images, with which their ids begin.
+    """
 
     NAME: ClassVar[str] = ""
 
     def captions(self, reading: Reading) -> Iterable[tuple[Caption, str, str]]:
-        """Yields (caption, group, split) in any order; a caption with group "" shares its meaning with no other."""
+        """Yields (caption, group, split) of all captions, in any order; `reading.tally` counts unusable captions.
+
+        Captions of one group are translations of each other; a caption with the group "" shares its meaning with none.
+        """
         raise NotImplementedError
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns units that each read all captions and yield a share of the images."""
+        """Returns units of about `unit_bytes` of records, each of which reads all captions and yields some images."""
         files = self.input_files()
         size = sum(path.stat().st_size for path in files)
         weight = size * TYPICAL_IMAGE // BYTES_FOR_AN_IMAGE
@@ -43,7 +49,7 @@ class CaptionedSet(CaptionedImages):
         return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
-        """Yields an item for each image, in the order of first captions; the same text and language only once."""
+        """Yields an item for each image of the unit; images come in the order of their first captions."""
         items, tally = self._items_of_all_units
         if unit.number == 0:  # so that each problem is counted once
             reading.tally.add(tally)
@@ -53,7 +59,10 @@ class CaptionedSet(CaptionedImages):
 
     @functools.cached_property
     def _items_of_all_units(self) -> tuple[list[ImageItem], Tally]:
-        """The items of all units, and the tally of problems; kept, for reading takes longer than a unit's records."""
+        """The items of all units, and the tally of problems; they are kept, because reading them takes long.
+
+        An image has the same text in the same language only once.
+        """
         reading = Reading()
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
@@ -94,19 +103,26 @@ class Coco(CaptionedSet):
         return [path for _, path in self._captions_files()]
 
     def _captions_files(self) -> list[tuple[str, pathlib.Path]]:
-        """Returns (language, file) of all captions."""
+        """Returns (language, file) of each file of captions."""
         own_files = [(self.language, path) for path in self.files()]
         return own_files + further_files(self.also)
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields (caption, "", split) of one file after the other."""
+        """Yields (caption, "", split) of all captions, file by file."""
         for language, path in self._captions_files():
             for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 yield caption, "", self.split
 
 
 def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
-    """Returns (language, file) of texts like "ja@stair.json"; raises `UserError` for anything else."""
+    """Returns (language, file) of further files of captions.
+
+    Args:
+      also: an option's value, texts such as "ja@stair.json": a language and a file or a pattern of files.
+
+    Raises:
+      UserError: a text has another form, or its file is missing.
+    """
     files = []
     for text in also:
         language, at, pattern = text.partition("@")
@@ -142,8 +158,8 @@ class Karpathy(CaptionedSet):
         return self.files() + [path for _, path in further_files(self.also)]
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields (caption, "", split) of the splits, and then of further files on the same images."""
-        file_and_split: dict[str, tuple[str, str]] = {}  # by the image's id
+        """Yields (caption, "", split) of the splits' captions, and then of further files on the same images."""
+        file_and_split: dict[str, tuple[str, str]] = {}  # {image's id: (its file, its split)}
         for path in self.files():
             for split in self.splits:
                 record_split = RECORD_SPLITS.get(split, split)
@@ -175,7 +191,7 @@ class CocoCn(CaptionedSet):
         return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields (caption, "", split) of both splits."""
+        """Yields (caption, "", split) of the captions of both splits."""
         for split in ("train", "val"):
             for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.tally.skip):
                 yield caption, "", RECORD_SPLITS.get(split, split)
@@ -203,7 +219,7 @@ class Multi30k(CaptionedSet):
         return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.*")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
-        """Yields (caption, group, split) of task 1, then (caption, "", split) of task 2."""
+        """Yields for each split (caption, group, split) of task 1, and then (caption, "", split) of task 2."""
         for split in self.splits:
             record_split = RECORD_SPLITS.get(split, split)
             if split.startswith("test"):

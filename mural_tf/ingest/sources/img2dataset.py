@@ -55,11 +55,11 @@ class Img2dataset(ShardSource):
                 yield self._image_id(sample), text
 
     def _image_id(self, sample: Sample) -> str:
-        """Returns the address, which identifies the same image in another data set, or else folder and key."""
+        """Returns a sample's address, by which other data sets know the image, too, or else its folder and key."""
         return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
-        """Returns a sample's caption, or `None` if it is unusable, which is counted."""
+        """Returns a sample's caption; `None` if it is unusable, which `tally` counts."""
         location = f"{shard}, {sample.key}"
         if not is_text(sample.metadata.get("url") or ""):
             tally.skip("address that is not text", location)
@@ -87,14 +87,17 @@ TYPICAL_IMAGE = 32_000  # bytes of an image as img2dataset stores it, about
 
 
 class ImageFolder:
-    """Image files by name: below the folder as named, or directly in it."""
+    """Image files below a folder, found by their names."""
 
     def __init__(self, directory: pathlib.Path):
         self.directory = directory
 
     def get(self, name: str, decisions: Any = None) -> bytes | None:
-        """Returns the file's content, `None` if it is missing; raises `BadImage` if it is not an image."""
-        del decisions
+        """Returns the content of the file `name` in the folder, or of a file of this name directly in the folder.
+
+        Returns `None` if neither is there; raises `BadImage` if the file is not an image or is outside of the folder.
+        """
+        del decisions  # by which `DownloadedImages.get` finds an image
         for candidate in (name, os.path.basename(name)):
             try:
                 return read_file(path_below(self.directory, candidate.lstrip("/")))
@@ -107,7 +110,7 @@ class ImageFolder:
 
 
 class ImageItem(NamedTuple):
-    """An image to look for, with its captions."""
+    """An image to look for, by its file's name or its address, with its captions."""
 
     image_file: str
     image_id: str
@@ -117,13 +120,16 @@ class ImageItem(NamedTuple):
 
 @dataclasses.dataclass
 class CaptionedImages(Source):
-    """Base of sources whose captions name images that are elsewhere; a family implements `read`."""
+    """Base of sources whose captions name images that are elsewhere; a family implements `read`.
+
+    `images` is the folder of the images' files, or img2dataset's output.
+    """
 
     ITEM: ClassVar[str] = IMAGE
     images: str = ""
 
     def check(self) -> None:
-        """Finds the images: files of a folder, or img2dataset's output."""
+        """Raises `UserError` if the folder of images is not there or cannot be read, or for impossible options."""
         if not self.images or not as_path(self.images).is_dir():
             problem = f"; {self.images} is not a folder" if self.images else ""
             raise UserError(
@@ -134,7 +140,7 @@ class CaptionedImages(Source):
         self.store()  # raises for a download that cannot be read
 
     def store(self) -> ImageFolder | DownloadedImages:
-        """Returns where the images are."""
+        """Returns the images, which are opened once."""
         if getattr(self, "_store", None) is None:
             folder = as_path(self.images)
             if is_download(folder):
@@ -144,14 +150,14 @@ class CaptionedImages(Source):
         return self._store
 
     def downloads(self) -> DownloadedImages | None:
-        """Returns the images if they were downloaded by img2dataset."""
+        """Returns the images if they were downloaded by img2dataset; `None` for files of a folder."""
         store = self.store()
         if not isinstance(store, DownloadedImages):
             return None
         return store
 
     def weight(self, path: pathlib.Path) -> int:
-        """Returns bytes of records: a line has some 150 bytes, and names one image."""
+        """Returns about how many bytes the records of a file will have: a line has some 150 bytes, and one image."""
         return unpacked_size(path) * TYPICAL_IMAGE // 150
 
     def records(self, item: ImageItem, reading: Reading) -> Iterable[Captioned]:
@@ -168,6 +174,6 @@ class CaptionedImages(Source):
             yield Captioned(item.image_id, image, item.texts, item.split)
 
     def texts(self, item: ImageItem) -> Iterable[tuple[str, Text]]:
-        """Yields (image id, caption)."""
+        """Yields (image id, caption) of each caption of the image."""
         for text in item.texts:
             yield item.image_id, text

@@ -50,7 +50,7 @@ class OwnRecords(ShardSource):
         return shards
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shard; missing shards are counted with the first one."""
+        """Yields the shard; the tally of the first shard also counts missing shards."""
         names = [str(path) for path in self.files()]
         if unit.path == names[0]:
             for name in missing_shards(names):
@@ -58,7 +58,7 @@ class OwnRecords(ShardSource):
         yield from super().read(unit, reading)
 
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned | Pair]:
-        """Yields the records of a shard."""
+        """Yields the usable records of a shard; `reading.tally` counts the others."""
         tally = reading.tally
         split = item.name.split("-")[0]
         for record, location in _parsed(item, tally):
@@ -87,7 +87,7 @@ class OwnRecords(ShardSource):
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple[ImageTextRecord | TextPair, str]]:
-    """Yields (record, place) of a shard; unusable records are counted."""
+    """Yields (record, place) of the readable records of a shard; `tally` counts the others."""
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
         location = f"{path}, record {number}"
         try:
@@ -97,7 +97,7 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple[ImageTextRecord 
 
 
 def _usable_texts(record: ImageTextRecord, location: str, tally: Tally) -> list[Text]:
-    """Returns the captions that are not empty; the others are counted."""
+    """Returns the captions of a record that are not empty; `tally` counts the empty captions."""
     texts = []
     for caption, language, group in zip(record.captions, record.languages, record.caption_groups):
         if caption.strip():

@@ -43,7 +43,14 @@ PARQUET = ".parquet"
 
 
 class LinePair(NamedTuple):
-    """Line i of two aligned files, and of the file of scores if one is used, as bytes; `None` for a line too long."""
+    """The lines of one number of two aligned files.
+
+    Attributes:
+      lines: the line of each file, and of a file of scores if it is used; `None` for a line that is too long.
+      languages: BCP 47 tags of the two lines.
+      place: where the first line is, for messages.
+      split: the pair's split.
+    """
 
     lines: tuple[bytes | None, ...]
     languages: tuple[str, str]
@@ -52,7 +59,7 @@ class LinePair(NamedTuple):
 
 
 class AlignedFiles(NamedTuple):
-    """Two files whose lines belong together, with the languages' codes."""
+    """Two files whose lines of one number belong together, with the codes of their languages and the pairs' split."""
 
     path_a: pathlib.Path
     path_b: pathlib.Path
@@ -61,7 +68,10 @@ class AlignedFiles(NamedTuple):
 
 
 class AlignedSource(Source):
-    """Base of sources of two files, plain or compressed, whose lines i belong together; a family implements `pairs`."""
+    """Base of sources of two files, plain or compressed, whose lines of one number belong together.
+
+    A family implements `pairs`. `min_score` is the lowest score of a pair that is kept.
+    """
 
     min_score = 0.0
 
@@ -81,11 +91,11 @@ class AlignedSource(Source):
         return [path for path in paths if path.exists()]
 
     def weight(self, path: pathlib.Path) -> int:
-        """Returns about how many bytes the records of both files will have: the partner's lines are about as long."""
+        """Returns about how many bytes the records of a file and its partner, which is about as large, will have."""
         return 2 * super().weight(path)
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a pair of files, or of a part of it."""
+        """Yields the aligned lines of a pair of files, as far as they belong to the unit."""
         pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
         file_reading = _reading_of_file(unit, reading)
         languages = self.tags(pair.codes, str(pair.path_a), file_reading)
@@ -100,15 +110,18 @@ class AlignedSource(Source):
             yield from read_aligned_lines(files, languages, reading, pair.split, part)
 
     def tags(self, codes: tuple[str, str], location: str, reading: Reading) -> tuple[str, str] | None:
-        """Returns the pair's language tags, or `None` (reported to `reading`) if a language is unknown."""
-        tags = known_language(codes[0]), known_language(codes[1])
+        """Returns the BCP 47 tags of two languages' codes; `None` if a code is unknown, which `reading.tally` counts.
+
+        `location` is the place of the codes, for the tally.
+        """
+        tags = tuple(map(known_language, codes))
         if all(tags):
             return tags
         reading.tally.skip(f"unknown language in {'-'.join(codes)}", location)
         return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
-        """Yields the pair, unless a side is empty or not text, or its score is too low."""
+        """Yields the pair; `reading.tally` counts a pair of which a line is not text or empty, or the score too low."""
         tally = reading.tally
         line_a, line_b, *scores = item.lines  # at most one score
         if line_a is None or line_b is None:
@@ -131,7 +144,7 @@ class AlignedSource(Source):
 
 
 def _reading_of_file(unit: Unit, reading: Reading) -> Reading:
-    """Returns `reading` for a file's first unit, else a new one, so that problems of the whole file count once."""
+    """Returns `reading` for a file's first unit, and otherwise a new one: problems of a whole file count once."""
     if unit.number == 0:
         return reading
     return Reading()
@@ -140,7 +153,7 @@ def _reading_of_file(unit: Unit, reading: Reading) -> Reading:
 def read_aligned_lines(
     files: dict[str, IO[bytes]], languages: tuple[str, str], reading: Reading, split: str, part: Part
 ) -> Iterator[LinePair]:
-    """Yields line i of two files, and of a third file with scores, in bounded memory.
+    """Yields the lines of each number of two files, and of a third file with scores, in bounded memory.
 
     A line ends only with \\n: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
     before another, the rest is a problem, because nothing says which lines are missing.
@@ -148,23 +161,23 @@ def read_aligned_lines(
     Args:
       files: {name: file}, in the order of the lines of a `LinePair`.
       languages: the languages of the first two files.
-      reading: where problems are counted.
+      reading: its tally counts problems.
       split: the pairs' split.
       part: only lines that begin in this part of the first file; a problem before it is counted with an earlier part.
     """
     names = list(files)
-    number = 0  # of the last line
-    starts_in_this_part = part.begin == 0  # whether this part counts a problem of the files
+    number = 0  # the number of the last line
+    counts_problems = part.begin == 0  # problems before this part are counted by an earlier part
     first, *others = [buffered(file) for file in files.values()]
     try:
-        count, part = skip_to(first, part)  # of the lines before this part
-        missing_counts = [skip_lines(other, count) for other in others]
-        starts_in_this_part = not any(missing_counts)
-        line_tuples = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
-        for number, lines in enumerate(line_tuples, start=count + 1):
+        lines_before, part = skip_to(first, part)
+        missing_counts = [skip_lines(other, lines_before) for other in others]
+        counts_problems = not any(missing_counts)
+        rows = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
+        for number, lines in enumerate(rows, start=lines_before + 1):
             if _END in lines:
                 shorter_file = _shorter_file(names, lines, part)
-                if shorter_file and starts_in_this_part:
+                if shorter_file and counts_problems:
                     reading.tally.skip("aligned file with fewer lines than its partner", f"{shorter_file}:{number}")
                 return
             if number == 1:
@@ -172,26 +185,29 @@ def read_aligned_lines(
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile) as error:
         refuse_failure(error, names[0])
-        if starts_in_this_part:
+        if counts_problems:
             reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
 def _shorter_file(names: Sequence[str], lines: tuple[Any, ...], part: Part) -> str:
-    """Returns the first file that ends before the others, "" where only the part of the first file ends."""
+    """Returns the name of the first file that ends before the others; "" if only the part of the first file ends.
+
+    `lines` has `_END` in the place of each file that ends.
+    """
     if lines[0] is _END and part.end is not None:
         return ""
     return names[lines.index(_END)]
 
 
 def _without_bom(line: bytes | None) -> bytes | None:
-    """Returns a file's first line without a byte order mark; `None` is a line too long."""
+    """Returns the first line of a file without a byte order mark; `None` for a line that is too long."""
     if line is None:
         return None
     return line.removeprefix(codecs.BOM_UTF8)
 
 
 def _is_number(text: bytes | None) -> bool:
-    """Whether the line of a score is a finite number."""
+    """Whether a line of scores is a finite number."""
     try:
         return math.isfinite(float(text or b""))
     except ValueError:
@@ -227,7 +243,7 @@ class Opus(AlignedSource):
     input_files = files
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a zip, or of a part of it."""
+        """Yields the aligned lines of a zip, as far as they belong to the unit."""
         file_reading = _reading_of_file(unit, reading)
         try:
             with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -244,7 +260,10 @@ class Opus(AlignedSource):
     def _read_archive(
         self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading
     ) -> Iterator[LinePair]:
-        """Yields the unit's lines; problems of lines go to `reading`, problems of the whole zip to `file_reading`."""
+        """Yields the aligned lines of an opened zip.
+
+        Problems of lines are counted in `reading`, and problems of the whole zip in `file_reading`.
+        """
         aligned = aligned_names(archive.namelist())
         if aligned is None:
             file_reading.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
@@ -267,10 +286,10 @@ class Opus(AlignedSource):
 
 
 def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str], str | None] | None:
-    """Finds `STEM.a-b.a`, `STEM.a-b.b` and perhaps `STEM.a-b.scores` among names.
+    """Returns the names of two aligned files, `STEM.a-b.a` and `STEM.a-b.b`, among the names in a zip.
 
     Returns:
-      ((name a, name b), (code a, code b), name of the scores or `None`), or `None` if there is no such pair.
+      ((name a, name b), (code a, code b), the name `STEM.a-b.scores` or `None`); `None` if there is no such pair.
     """
     for name in sorted(names):
         stem, _, suffix = name.rpartition(".")
@@ -279,14 +298,12 @@ def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str
             partner = f"{stem}.{code_b}"
             if suffix == code_a and partner in names:
                 scores = f"{stem}.scores"
-                if scores not in names:
-                    scores = None
-                return (name, partner), (code_a, code_b), scores
+                return (name, partner), (code_a, code_b), scores if scores in names else None
     return None
 
 
 def _divisions(pair: str) -> Iterator[tuple[str, str]]:
-    """Yields (code, code) for every way to divide "zh-Hant-en" at a hyphen, because a code may contain hyphens."""
+    """Yields the two codes for every way to divide "zh-Hant-en" at a hyphen, because a code may contain hyphens."""
     parts = pair.split("-")
     for middle in range(1, len(parts)):
         yield "-".join(parts[:middle]), "-".join(parts[middle:])
@@ -326,12 +343,12 @@ class Tatoeba(AlignedSource):
     KIND: ClassVar[str] = "tatoeba"
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the non-English file of every pair with the English one."""
+        """Yields each file in another language with its English partner."""
         paths = sorted(as_path(self.path).glob("tatoeba.*-eng.???"))
-        foreign = [path for path in paths if path.suffix != ".eng"]
-        if not foreign:
+        other_paths = [path for path in paths if path.suffix != ".eng"]
+        if not other_paths:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
-        for path in foreign:
+        for path in other_paths:
             yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), "test")
 
 
@@ -360,7 +377,7 @@ class Pairs(Source):
     split: str = "train"
 
     def units(self, unit_bytes: int) -> list[Unit]:
-        """Returns parts of files: Parquet is cut between row groups, other files between lines."""
+        """Returns units of about `unit_bytes` of records: Parquet is cut between row groups, other files at lines."""
         units: list[Unit] = []
         for path in self.files():
             if path.suffix == PARQUET:
@@ -370,7 +387,10 @@ class Pairs(Source):
         return units
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
-        """Yields ({column that an option names: value}, place) of each row, `None` for a row that lacks a column."""
+        """Yields ({column, as an option names it: value}, place) of each row of the unit.
+
+        (`None`, place) for a row that lacks a column.
+        """
         options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
         columns = [column for column in options if column]
         path = as_path(unit.path)
@@ -380,17 +400,17 @@ class Pairs(Source):
         header = ""
         if self.header:
             header = _first_line(path)
-        number_of = {column: _number_of(column, header.split("\t"), path) for column in columns}
-        last_number = max(number_of.values())
+        numbers = {column: _number_of(column, header.split("\t"), path) for column in columns}
+        last_number = max(numbers.values())
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) > last_number:
-                yield {column: fields[number] for column, number in number_of.items()}, location
+                yield {column: fields[number] for column, number in numbers.items()}, location
             else:
                 yield None, location
 
     def records(self, item: tuple[dict[str, Any] | None, str], reading: Reading) -> Iterable[Pair]:
-        """Yields the row's pair."""
+        """Yields the pair of a row, an item of `read`, unless it is unusable, which `reading.tally` counts."""
         row, location = item
         tally = reading.tally
         if row is None:
@@ -404,8 +424,8 @@ class Pairs(Source):
             return
         text_a = clean(text_a)
         text_b = clean(text_b)
-        language_a = known_language(row.get(column_of(self.language_a), self.language_a))
-        language_b = known_language(row.get(column_of(self.language_b), self.language_b))
+        language_a = _language_in(row, self.language_a)
+        language_b = _language_in(row, self.language_b)
         if not text_a or not text_b:
             tally.skip("empty text", location)
         elif not language_a or not language_b:
@@ -414,14 +434,27 @@ class Pairs(Source):
             yield Pair(text_a, language_a, text_b, language_b, str(group), location, self.split)
 
 
+def _language_in(row: dict[str, Any], option: str) -> str:
+    """Returns the BCP 47 tag that an option gives: a language, or a column of the row with its code; "" if unknown."""
+    column = column_of(option)
+    return known_language(option if column is None else row[column])
+
+
 def _first_line(path: pathlib.Path) -> str:
-    """Returns the first line of a text file, "" if it is unreadable: `lines_of` reports that."""
-    _, line = next(read_lines(path, lambda *problem: None), (1, ""))
-    return line or ""
+    """Returns the first line of a text file, "" for an empty file or an unreadable line, which `lines_of` reports."""
+    for _, line in read_lines(path, lambda *problem: None):
+        return line or ""  # `None` is an unreadable line
+    return ""
 
 
 def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:
-    """Returns the number of a column that an option gives by name or number; raises `UserError` if it is missing."""
+    """Returns the number, from 0, of a column of TSV; raises `UserError` if there is no such column.
+
+    Args:
+      column: the column's name or number, as an option gives it.
+      names: the names of the columns in the first line.
+      path: the file, for the message.
+    """
     if column in names:
         return names.index(column)
     if column.isdigit():
@@ -433,7 +466,10 @@ def _number_of(column: str, names: Sequence[str], path: pathlib.Path) -> int:
 def _rows_of_parquet(
     path: pathlib.Path, columns: Sequence[str], unit: Unit, reading: Reading
 ) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yields ({column: value}, place) of each row, `None` for a row that lacks a column."""
+    """Yields the items of `Pairs.read` for a unit of Parquet; raises `UserError` for a column that the file lacks.
+
+    `columns`: the columns to read, as options name them: "lang", "2", or "translation.de" for a field of a column.
+    """
     try:
         file = open_parquet(path)
     except UnreadableParquet:
@@ -441,16 +477,14 @@ def _rows_of_parquet(
         return
     names = file.schema_arrow.names
     keys_of = {column: _keys_of(column, names) for column in columns}
-    parquet_columns = set()
-    for column, (parquet_column, *_) in keys_of.items():
-        if parquet_column not in names:
+    for column, keys in keys_of.items():
+        if keys[0] not in names:
             raise UserError(f"{path} lacks the column {column!r}; it has {', '.join(names)}.")
-        parquet_columns.add(parquet_column)
-    parquet_columns = sorted(parquet_columns)
+    parquet_columns = sorted({keys[0] for keys in keys_of.values()})
     for number, row in read_rows(path, parquet_columns, reading.tally.skip, unit.share(file.num_row_groups)):
         try:
             values = {column: functools.reduce(operator.getitem, keys, row) for column, keys in keys_of.items()}
-        except (LookupError, TypeError):  # a field that this row does not have
+        except (LookupError, TypeError):  # this row lacks a field of a column
             values = None
         yield values, f"{path}, row {number}"
 
@@ -465,7 +499,9 @@ def _keys_of(column: str, names: Sequence[str]) -> list[str]:
 
 
 def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[Unit]:
-    """Returns a file's units, each of whole row groups. An unreadable file is one unit: reading it reports the problem.
+    """Returns the units of a Parquet file, each of whole row groups.
+
+    An unreadable file is one unit: reading it reports the problem.
 
     Args:
       path: the file.
@@ -480,19 +516,16 @@ def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[
 
 
 def skip_lines(content: io.BufferedReader, count: int) -> int:
-    """Skips `count` lines; returns how many of them the file lacks."""
-    last_byte = b"\n"
+    """Reads up to the end of `count` lines, in bounded memory; returns how many of these lines the file lacks."""
+    is_within_line = False
     while count and (chunk := content.peek(2**16)):
-        lines = chunk.count(b"\n")
-        if lines < count:
-            last_byte = content.read(len(chunk))[-1:]
-            count -= lines
-            continue
-        end = -1
-        for _ in range(count):
-            end = chunk.index(b"\n", end + 1)
-        content.read(end + 1)
-        return 0
-    if last_byte != b"\n":  # a last line without an end
+        if chunk.count(b"\n") >= count:
+            rest = chunk.split(b"\n", count)[-1]
+            content.read(len(chunk) - len(rest))
+            return 0
+        content.read(len(chunk))
+        count -= chunk.count(b"\n")
+        is_within_line = not chunk.endswith(b"\n")
+    if is_within_line:  # the file's last line, which has no end
         count -= 1
-    return max(0, count)
+    return count

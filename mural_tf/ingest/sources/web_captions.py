@@ -12,7 +12,7 @@ from mural_tf.ingest.sources.img2dataset import CaptionedImages, ImageItem
 
 
 class TsvOfCaptions(CaptionedImages):
-    """Base of sources whose rows have an image's address and a caption, in the columns `url` and `caption`, from 0."""
+    """Base of sources of TSV, whose rows have an image's address and a caption in the columns `url` and `caption`."""
 
     url: ClassVar[int] = 0
     caption: ClassVar[int] = 1
@@ -20,7 +20,7 @@ class TsvOfCaptions(CaptionedImages):
     language: ClassVar[str] = "en"
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item per usable line."""
+        """Yields an item for each usable row; `reading.tally` counts the others."""
         language = canonical_language(self.language)
         for line, location in lines_of(unit, reading, self.header):
             fields = line.split("\t")
@@ -37,7 +37,7 @@ class TsvOfCaptions(CaptionedImages):
                 yield ImageItem(address, address, [Text(text, language, "", location)], self.split)
 
     def _is_usable(self, fields: list[str]) -> bool:
-        """Whether the row does not say that its translation failed."""
+        """Whether the row does not say that its translation failed; a family with such rows overrides it."""
         del fields
         return True
 
@@ -105,4 +105,5 @@ class Uc2(TsvOfCaptions):
     language: str = "en"
 
     def _is_usable(self, fields: list[str]) -> bool:
+        """Whether the column "success" is missing or says yes."""
         return len(fields) < 4 or fields[3].strip().lower() not in ("fail", "false", "0")

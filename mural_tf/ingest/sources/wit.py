@@ -62,7 +62,7 @@ class Wit(CaptionedImages):
     split: str = ""
 
     def check(self) -> None:
-        """Checks the options."""
+        """Raises `UserError` for impossible options, or missing images."""
         if self.scope not in ("all", "language"):
             raise UserError(f"wit: scope={self.scope!r}; expected all or language.")
         super().check()
@@ -70,11 +70,14 @@ class Wit(CaptionedImages):
     MOST_UNITS: ClassVar[int] = 1  # rows may hold line breaks, so a file is read from its beginning
 
     def weight(self, path: pathlib.Path) -> int:
-        """Returns bytes of records: less than half of the rows have a caption, and a row has some 2,000 bytes."""
+        """Returns about how many bytes the records of a file will have.
+
+        Less than half of the rows have a caption, and a row has some 2,000 bytes.
+        """
         return unpacked_size(path) * TYPICAL_IMAGE // 4000
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item per row with a reference description."""
+        """Yields an item for each row with a reference description, unless another language holds its image out."""
         for caption in read_wit(unit.path, self.languages, reading.tally.skip):
             split = self.split or reading.decided.split(caption.language, caption.image_id)
             if not split:
@@ -93,10 +96,10 @@ class Wit(CaptionedImages):
         return image_hash(image_id)
 
     def hold_out(self, hashes: dict[str, np.ndarray]) -> HeldOut:
-        """Returns the images that are held out.
+        """Returns the images that are held out for dev and test.
 
         Args:
-          hashes: {language: `image_hash`es of all its captions' images, with repeats, uint64}.
+          hashes: {language: `image_hash` of the image of each of its captions, with repeats, uint64 [N]}.
         """
         everywhere = self.scope == "all"
         return HeldOut(everywhere, choose(hashes, self.SIZES, everywhere))
@@ -107,14 +110,16 @@ def read_wit(
     languages: Sequence[str] = (),
     on_problem: Problem = refuse,
 ) -> Iterator[Caption]:
-    """Yields the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
+    """Yields the reference descriptions, the captions under Wikipedia's images, of a file of WIT (MURAL, A.3).
 
-    Rows without a caption are left out without a count: most rows have no caption. File and id are the image's address.
+    The file and the id of an image are its address. Rows without a caption are left out without a count: most rows have
+    no caption.
 
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
-      languages: the languages to keep; default all. They are Wikipedia's editions: a caption may be in another one.
-      on_problem: see the module.
+      languages: codes of the languages to keep; empty for all. They are Wikipedia's editions: a caption may be in
+        another language.
+      on_problem: called with the problem and the place of each unusable row; by default it raises `UserError`.
     """
     wanted_languages = {canonical_language(language) for language in languages}
     caption_column = "caption_reference_description"
@@ -131,7 +136,10 @@ def read_wit(
 
 
 def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
-    """Yields ({column: field}, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
+    """Yields ({column: field}, place) of each row of a TSV, whose quoted fields may hold tabs and line breaks.
+
+    Raises `UserError` for a file whose first line does not name all `columns`.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _LinesOfRows(read_lines(path, on_problem))
     rows = csv.reader(lines, delimiter="\t")
@@ -162,21 +170,28 @@ class _LinesOfRows:
     """Lines for `csv.reader`, which holds a row in memory until its quotation marks are closed.
 
     Raises `csv.Error` for a row of more than `LONGEST_LINE` characters; the next row begins behind it.
+
+    Args:
+      lines: (number, text) of each line, as `read_lines` yields them.
+
+    Attributes:
+      last: the number of the last line that was read.
     """
 
     def __init__(self, lines: Iterator[tuple[int, str | None]]):
         self._lines = lines
-        self.last = 0  # the number of the last line
-        self._characters = 0  # of the row so far
+        self.last = 0
+        self._characters = 0  # the length of the row so far
 
     def begin_row(self) -> None:
-        """Counts the characters of a new row."""
+        """Begins to count the characters of a new row."""
         self._characters = 0
 
     def __iter__(self):
         return self
 
     def __next__(self) -> str:
+        """Returns the next readable line."""
         self.last, text = next(self._lines)
         while text is None:  # an unreadable line, which `read_lines` has reported
             self.last, text = next(self._lines)
@@ -187,11 +202,12 @@ class _LinesOfRows:
 
 
 class HeldOut:
-    """The images that are held out: splits[language][split] are sorted `image_hash`es, uint64 [N].
+    """The images that a conversion holds out for dev and test.
 
     Attributes:
-      everywhere: an image that one language holds out is in no other language's training data.
-      images: the hashes of all languages and splits, sorted, uint64 [M].
+      everywhere: whether an image that one language holds out is in no other language's training data.
+      splits: {language: {split: `image_hash`es of its images, sorted, uint64 [N]}}.
+      images: the hashes of the images of all languages and splits, sorted, uint64 [M].
     """
 
     def __init__(self, everywhere: bool, splits: dict[str, dict[str, np.ndarray]]):
@@ -205,7 +221,7 @@ class HeldOut:
 
     @classmethod
     def from_json(cls, text: str) -> HeldOut:
-        """Returns the images of a text of `as_json`."""
+        """Returns the images that a text of `as_json` holds."""
         values = json.loads(text)
         splits: dict[str, dict[str, np.ndarray]] = {}
         for language, by_split in values["splits"].items():
@@ -213,33 +229,38 @@ class HeldOut:
         return cls(values["everywhere"], splits)
 
     def split_of(self, language: str, image_id: str) -> str:
-        """Returns train, dev or test; "" if only another language holds the image out."""
-        value = image_hash(image_id)
+        """Returns the split of an image's caption in a language, train, dev or test.
+
+        It is "", no split, if only another language holds the image out and `everywhere` is set.
+        """
+        hash_ = image_hash(image_id)
         for split, hashes in self.splits.get(language, {}).items():
-            if contains(hashes, value):
+            if contains(hashes, hash_):
                 return split
-        if self.everywhere and contains(self.images, value):
+        if self.everywhere and contains(self.images, hash_):
             return ""
         return "train"
 
 
 def _union(arrays: Iterable[np.ndarray]) -> np.ndarray:
     """Returns the sorted hashes of all arrays, each once, uint64 [N]."""
-    return np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *arrays]))  # without arrays it is empty
 
 
 def image_hash(image_id: str) -> np.uint64:
-    """Returns the hash by which images are ordered."""
+    """Returns the hash by which images are ordered, the same in all languages."""
     return np.uint64(text_hash(f"mural\t{image_id}"))
 
 
 def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool) -> dict:
-    """Returns {language: {split: hashes of the images that are held out}}: all test sets first, then all dev sets.
+    """Returns {language: {split: hashes of the images that are held out, sorted, uint64 [N]}}.
+
+    Test sets are chosen first, from the lowest hashes on; then dev sets, from the highest hashes down.
 
     Args:
-      hashes: {language: hashes of the images of all its captions, with repeats}.
-      sizes: sizes that dev and test may each have, in pairs, largest first; see `_split_size`.
-      everywhere: an image of one language's test set is in no language's dev set.
+      hashes: {language: hash of the image of each of its captions, with repeats, uint64}.
+      sizes: the numbers of pairs that dev and test may each have, largest first; see `_split_size`.
+      everywhere: whether an image of one language's test set is in no language's dev set.
     """
     splits: dict[str, dict[str, np.ndarray]] = {}
     for language in sorted(hashes):
@@ -257,7 +278,11 @@ def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], everywhere: bool
 
 
 def _split_size(pairs: int, sizes: Sequence[int]) -> int:
-    """Returns the first size with which dev and test together are at most half of the pairs, else half of the pairs."""
+    """Returns the number of pairs that dev and test each get, of a language with `pairs` pairs.
+
+    It is the first of `sizes` with which dev and test together have at most half of the pairs, or else a quarter of the
+    pairs.
+    """
     for size in sizes:
         if 4 * size <= pairs:
             return size
@@ -265,11 +290,14 @@ def _split_size(pairs: int, sizes: Sequence[int]) -> int:
 
 
 def _first_pairs(images: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
-    """Returns the first images whose pairs fit into `size`, sorted, uint64 [N]; images with too many are passed over.
+    """Returns the first images that have `size` pairs together, or as many as fit, sorted, uint64 [N].
+
+    An image with more pairs than are left is passed over.
 
     Args:
-      images: hashes, in the order in which they are taken.
-      counts: the pairs of each.
+      images: hashes of different images, in the order in which they are taken.
+      counts: the number of pairs of each image.
+      size: the most pairs of all images.
     """
     first_images = []
     total = 0
