@@ -225,7 +225,7 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
 
 
 def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
-    """Returns the ids of each text's pieces, int64 [pieces] each and never cut, and the number of words of all texts."""
+    """Returns the ids of each text's pieces, int64 [pieces] each, never cut, and the number of words of all texts."""
     words = tokenizer.tokenize(tf.constant(list(texts)))
     ids = words.merge_dims(1, 2)
     rows = np.split(ids.values.numpy().astype(np.int64), ids.row_splits.numpy()[1:-1])
