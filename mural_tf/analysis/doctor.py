@@ -95,14 +95,14 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
 
     Raises `UserError` if the data lack the split.
     """
-    split_texts: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    split_texts = collections.defaultdict(dict)
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             if text.strip():
                 split_texts[language or UNDETERMINED].setdefault(record.image_id, text)
-    training: dict[str, list[str]] = collections.defaultdict(list)
-    captions: collections.Counter[str] = collections.Counter()
-    pairs: collections.Counter[str] = collections.Counter()
+    training = collections.defaultdict(list)
+    captions = collections.Counter()
+    pairs = collections.Counter()
     for record_type, counts in ((records.IMAGE_TEXT, captions), (records.TEXT_PAIRS, pairs)):
         for language, text in _training_texts(data_dir, record_type):
             language = language or UNDETERMINED
@@ -114,9 +114,7 @@ def read_texts(data_dir: str, split: str) -> TextsByLanguage:
 
 def _training_texts(data_dir: str, record_type: str) -> Iterator[tuple[str, str]]:
     """Yields (language, text) of the first `MOST_RECORDS` training records of a type; nothing without such records."""
-    try:
-        records.list_files(data_dir, record_type, "train")
-    except UserError:
+    if not records.find_files(data_dir, record_type, "train"):
         return  # a data set without captions, or without pairs
     all_records = records.read_records(data_dir, record_type, "train", skip_damaged=True)
     for record in itertools.islice(all_records, MOST_RECORDS):

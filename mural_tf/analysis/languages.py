@@ -248,10 +248,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
 
 
 def _draw_families(axes, points: np.ndarray, families: Sequence[str], colors) -> None:
-    """Draws a marker for each language, at points [L, 2], by its family: 20 colours, and beyond them other shapes.
-
-    The most frequent family is the first, also in the legend.
-    """
+    """Draws the markers, at points [L, 2], of the most frequent family first: 20 colours, then other shapes."""
     by_frequency = sorted(set(families), key=lambda family: (-families.count(family), family))
     for number, family in enumerate(by_frequency):
         members = [index for index, other in enumerate(families) if other == family]

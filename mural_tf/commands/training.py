@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from ml_collections import ConfigDict
@@ -226,7 +226,7 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
     config.data.source = "records"
     config.data.directory = str(data)
     path = data / DESCRIPTION
-    counts: Mapping = json_field(read_json(path), "counts", dict, path)
+    counts = json_field(read_json(path), "counts", dict, path)
     if config.evaluation.split not in counts["image_text"]:
         config.evaluation.split = "dev"
     if source != NOTHING:

@@ -59,7 +59,7 @@ class Picture:
         first_rows = self._first_rows()
         if _all_differ([language for language, _ in first_rows]):
             return [Caption(text, language, 0) for language, text in first_rows]
-        row_languages: dict[int, list[str]] = collections.defaultdict(list)  # by row
+        row_languages = collections.defaultdict(list)  # {row: languages of its captions}
         for (language, _), row in first_rows.items():
             row_languages[row].append(language)
         row_groups = {row: group for group, row in enumerate(row_languages)}
@@ -73,7 +73,7 @@ class Picture:
 
     def _first_rows(self) -> dict[tuple[str, str], int]:
         """Returns {(language, text) of a caption: the number of the first row that has it}."""
-        first_rows: dict[tuple[str, str], int] = {}
+        first_rows = {}
         for entry in self.entries:
             for key, (row, _) in entry.captions.items():
                 first_rows[key] = min(row, first_rows.get(key, row))
@@ -98,11 +98,11 @@ def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True
 
     `progress`: whether to show a bar.
     """
-    by_file: dict[pathlib.Path, list[Entry]] = {}
+    by_file = {}  # {file: entries}
     for entry in entries:
         if entry.file is not None:
             by_file.setdefault(entry.file, []).append(entry)
-    pictures: dict[bytes, Picture] = {}
+    pictures = {}  # {digest: picture}
     files = list(by_file)
     bar = tqdm(desc="Reading pictures", total=len(files), unit=" pictures", disable=not progress)
     with bar, concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
@@ -151,7 +151,7 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
             number = leader[number]
         return number
 
-    first_pictures: dict[str, int] = {}  # {product: its first picture}
+    first_pictures = {}  # {product: its first picture}
     keys = []
     for number, picture in enumerate(pictures):
         products = {entry.product for entry in picture.entries if entry.product}
@@ -160,7 +160,7 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
         for product in products:
             first_picture = first_pictures.setdefault(product, number)
             leader[root(number)] = root(first_picture)
-    groups: dict[int, Group] = {}
+    groups = {}  # {root: group}
     for number, picture in enumerate(pictures):
         group = groups.setdefault(root(number), Group(keys[number], []))
         group.key = min(group.key, keys[number])
@@ -283,7 +283,7 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
         "test": new_groups[dev_count:held_out_count],
         "train": new_groups[held_out_count:] + seen_groups,
     }
-    by_split: dict[str, list[Picture]] = {}
+    by_split = {}
     for split, groups in groups_of.items():
         for group in groups:
             for picture in group.pictures:
@@ -321,11 +321,11 @@ def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[Te
 
     Captions of all `pictures` are counted to find the commonest language.
     """
-    counts: collections.Counter[str] = collections.Counter()
+    counts = collections.Counter()  # by language
     for picture in pictures:
         counts.update(caption.language for caption in picture.captions())
     order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))  # English first, then the commonest
-    yielded: set[int] = set()  # hashes of pairs
+    yielded = set()  # hashes of pairs
     for picture in train:
         for group in _translations(picture.captions()):
             first, *others = sorted(group, key=lambda caption: order.index(caption.language))
@@ -342,7 +342,7 @@ def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
 
     Without two languages there is no group.
     """
-    groups: dict[int, list[Caption]] = {}
+    groups = {}  # {number of a group: its captions}
     for caption in captions:
         groups.setdefault(caption.group, []).append(caption)
     translated_groups = [group for group in groups.values() if len(group) > 1]
@@ -356,7 +356,7 @@ def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
 
 def _describe_shard(path: pathlib.Path) -> dict:
     """Returns the entry of `dataset.json` for a file of records: {"bytes", "crc32c", "records", "languages"}."""
-    languages: collections.Counter[str] = collections.Counter()
+    languages = collections.Counter()
     count = 0
     for _, serialized in tfrecord.read_all(path, refuse, open_path):
         record = parse_record(serialized, str(path), count)

@@ -100,11 +100,7 @@ def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Te
 
 
 def _code_similarity(between_images: tf.Tensor, to_caption: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
-    """Returns the similarity "code" of the table above, [N, N], from α^v [N, N] and α^x_ii [N].
-
-    Args:
-      is_pair: bool [N, N], whether i ≠ j.
-    """
+    """Returns the similarity "code" of the table above, [N, N], from α^v [N, N] and α^x_ii [N]; `is_pair`: i ≠ j."""
     to_captions = to_caption[:, None] * to_caption[None, :]  # [N, 1] * [1, N]
     smallest = tf.reduce_min(to_captions)
     share = tf.math.divide_no_nan(to_captions - smallest, tf.reduce_max(to_captions) - smallest)  # in [0, 1]

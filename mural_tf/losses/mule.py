@@ -139,15 +139,10 @@ def image_sentence_loss(
     return _mean_of_present(losses, languages >= 0)
 
 
-def _structure_losses(
-    between: tf.Tensor, is_positive: tf.Tensor, is_negative: tf.Tensor, margin: float, top: int
-) -> tf.Tensor:
+def _structure_losses(between, is_positive, is_negative, margin: float, top: int) -> tf.Tensor:
     """Returns the losses of [sentence, its farthest positive, its negatives], float32 [R], 0 without a positive.
 
-    Args:
-      between: float32 [R, S], distance of each anchor to each sentence.
-      is_positive, is_negative: bool [R, S].
-      margin, top: as in `top_violations`.
+    `between` holds the distances of sentences, float32 [R, S]; the two masks are bool [R, S].
     """
     farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)  # [R]
     losses = top_violations(farthest, between, is_negative, margin, top)  # [R]
@@ -264,12 +259,12 @@ def _farthest_of_each_language(to_partners: tf.Tensor, partner_languages: tf.Ten
 
 @tf.custom_gradient
 def reverse_gradient(x: tf.Tensor) -> tf.Tensor:
-    """Returns x; backwards it changes the sign of the gradient ([MULE] Eq. 4, after Ganin and Lempitsky, 2014)."""
+    """Returns x; its gradient is the gradient that arrives, with the other sign (Ganin and Lempitsky, 2014)."""
     return tf.identity(x), lambda upstream: -upstream
 
 
 def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are, a float32 scalar.
+    """Returns the mean cross-entropy of the languages of the sentences that are present, a float32 scalar.
 
     Args:
       logits: [S, L], any float type; with `Rows` of a part the result is their part of the whole.

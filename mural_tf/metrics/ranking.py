@@ -37,7 +37,6 @@ _FLOAT32_UNIT = 2.0**-24
 _ERROR_FACTOR = 8.0
 _PAIRS_AT_ONCE = 8192  # float64 dot products that are computed at a time: 64 MB for D = 512
 _UINT8_ROWS = 255  # so many comparisons can be added in uint8, which is several times faster than in int64
-_NO_COLUMNS = np.zeros(0, np.int64)
 
 
 def ranks(
@@ -111,12 +110,7 @@ def ranks_both_ways(
 def _score_blocks(queries: np.ndarray, candidates: np.ndarray, rows: np.ndarray, indices: np.ndarray, chunk):
     """Yields (begin, scores of queries begin, begin + 1, … with all candidates), float32 [B, C], -inf for positives.
 
-    The next block overwrites the scores.
-
-    Args:
-      queries, candidates: float32 [Q, D] and [C, D].
-      rows, indices: the positives as pairs (query, candidate), int64 [P], sorted by query.
-      chunk: queries scored at a time, `None`: as many as `SCORE_BLOCK_BYTES` hold.
+    Positives are pairs (rows, indices), int64 [P], sorted by query. The next block overwrites the scores.
     """
     chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))
     buffer = np.empty((min(chunk, len(queries)), len(candidates)), np.float32)
@@ -140,9 +134,8 @@ def _embeddings(values: np.ndarray, name: str) -> np.ndarray:
     values = np.ascontiguousarray(values, np.float32)
     if values.ndim != 2 or not len(values):
         raise ValueError(f"{name} must be a non-empty matrix [number, D]; got shape {values.shape}.")
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        bad = np.flatnonzero(~finite)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
         raise ValueError(
             f"{len(bad)} of {len(values)} {name} hold NaN or infinity (the first is row {bad[0]}): "
             "the model that made them has diverged."
@@ -151,13 +144,9 @@ def _embeddings(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positives as pairs (query, candidate), int64 [P] each, sorted and without repetitions.
+    """Returns the positives that `ranks` takes as pairs (query, candidate), int64 [P] each, see `_unique_pairs`.
 
-    Raises `ValueError` for a query without a positive, and for positives of another number of queries.
-
-    Args:
-      positives: as `ranks` takes them.
-      queries, candidates: how many there are.
+    Raises `ValueError` for a query without a positive, and for positives of another number than `queries`.
     """
     if len(positives) != queries:
         raise ValueError(f"positives must have an entry for each of the {queries} queries; got {len(positives)}.")
@@ -171,7 +160,7 @@ def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.nda
 
 
 def _unique_pairs(rows, columns, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pairs (row, column) as (query, candidate), int64 [P] each, sorted and without repetitions.
+    """Returns the pairs (row, column), int64 [P] each, sorted and without repetitions.
 
     Raises `ValueError` for a row that is not below `queries`, or a column that is not below `candidates`.
     """
@@ -192,7 +181,7 @@ def _indices(values, size: int, name: str) -> np.ndarray:
 
 def _identities(values: np.ndarray) -> np.ndarray:
     """Returns int64 [N]: for each row the number of the first row that equals it bit for bit, perhaps itself."""
-    first_rows: dict[bytes, int] = {}
+    first_rows = {}  # {hash of a row: its number}
     identities = np.empty(len(values), np.int64)
     for number, row in enumerate(values):
         digest = hashlib.blake2b(row, digest_size=16).digest()
@@ -255,17 +244,15 @@ class Counts:
 
     def add_rows(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, C] of queries begin, begin + 1, … with all candidates."""
-        undecided: list[np.ndarray] = []  # per query the candidates that float32 cannot tell from its best positive
+        undecided = []  # (queries, candidates) with scores that float32 cannot tell from the best positive's
         for query, row in enumerate(scores, start=begin):  # count_nonzero of one row: far faster than along an axis
             above = np.count_nonzero(row > self.high[query])
             self.above[query] += above
             if np.count_nonzero(row >= self.low[query]) > above:
-                undecided.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])))
-            else:
-                undecided.append(_NO_COLUMNS)
-        numbers = np.arange(begin, begin + len(scores))
-        queries = np.repeat(numbers, [len(columns) for columns in undecided])
-        self._decide(queries, np.concatenate(undecided))
+                candidates = np.flatnonzero((row >= self.low[query]) & (row <= self.high[query]))
+                undecided.append((np.full(len(candidates), query), candidates))
+        if undecided:
+            self._decide(*np.concatenate(undecided, axis=1))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, Q] of candidates begin, begin + 1, … with all queries."""
@@ -288,8 +275,6 @@ class Counts:
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
         """Counts pairs (query, candidate), int64 [P] each, that float32 cannot tell from a tie, by float64 scores."""
-        if not len(queries):
-            return
         is_identical = self.identity[candidates] == self.best_identity[queries]
         self.tied += self._count(queries[is_identical])
         queries = queries[~is_identical]

@@ -38,10 +38,8 @@ def build_model(config: ConfigDict, vocabulary_size: int) -> DualEncoder:
 
 
 def model_of_file(configuration: dict, vocabulary_size: int) -> DualEncoder:
-    """Returns the model of a `.keras` file, with new weights; raises `UserError` for a damaged configuration.
+    """Returns the model of a `.keras` file, by the configuration that `KerasModel.get_config` wrote, with new weights.
 
-    Args:
-      configuration: the whole tree as a dictionary, as `KerasModel.get_config` writes it.
-      vocabulary_size: word pieces of the text tower.
+    Raises `UserError` for a damaged configuration.
     """
     return build_model(parse_config(configuration, "The model's file"), vocabulary_size)

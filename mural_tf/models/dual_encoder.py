@@ -267,14 +267,7 @@ class DualEncoder(KerasModel):
         return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
 
     def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
-        """Returns one embedding of a batch, float32 [B, D].
-
-        Args:
-          embedding: where it comes from.
-          batch: {part: tensor or tokens}.
-          outputs: {part: its tower's output}, of the parts that go through a tower.
-          training: whether the head is in training.
-        """
+        """Returns one embedding of a batch, float32 [B, D]; `outputs` is {part: its tower's output}."""
         if embedding.function:
             return getattr(self, embedding.function)(batch[embedding.part], training)
         if embedding.is_given:

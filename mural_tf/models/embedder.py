@@ -55,10 +55,7 @@ def embedder_of(
 
 
 def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns a function of strings [B] to vectors [B, D] by the model's first head, and {further head: its function}.
-
-    A model without `head_names` has one head, which its `embed_texts` does not name.
-    """
+    """Returns a function of strings [B] to vectors [B, D] by the first head, and {further head: such a function}."""
 
     def on_strings(embed_tokens: Callable[[Any], tf.Tensor]) -> Any:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -92,7 +89,7 @@ def embedder_of_graphs(
             raise BadImage("it is damaged and does not decode") from None
 
     def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
-        """Returns a function of a list, which `join` makes a tensor for `encode`, to an array."""
+        """Returns `encode` as a function of a list, which `join` makes a tensor, to an array."""
 
         def encode_list(values: Sequence[Any]) -> Embeddings:
             embeddings: Embeddings = encode(join(values)).numpy()

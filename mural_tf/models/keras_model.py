@@ -98,7 +98,7 @@ class KerasModel(keras.Model):
             average = WeightAverage(self.trainable_variables, decay)
         self.step = TrainingStep(
             self,
-            dict(optimizers),
+            self.optimizers,
             StepGuard(max_skipped_steps),
             clip_norm=_first_given(clip_norm, config.optimizer.clip_norm),
             micro_batches=_first_given(micro_batches, config.train.micro_batches),
@@ -280,12 +280,9 @@ class KerasModel(keras.Model):
         return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
-        """Returns the dictionary of a batch, with ids by content where it lacks ids that losses look up.
-
-        Keras may have put the dictionary into a tuple.
-        """
+        """Returns the dictionary of a batch, with ids by content where it lacks ids that losses look up."""
         if isinstance(batch, tuple):
-            batch = batch[0]
+            batch = batch[0]  # Keras may have put the dictionary into a tuple
         ids = {}
         for name, part in CONTENT_IDS.items():
             if name not in batch and part in batch and part in self.parts:
@@ -327,12 +324,9 @@ def _first_given(value, default):
 
 
 def _missing_tokens(name: str, tokens) -> list[str]:
-    """Returns the names that the tokens of a batch's entry `name` lack: ["caption/input_mask"], say.
-
-    If `tokens` is no dictionary, all names are missing.
-    """
+    """Returns the names that the tokens of a batch's entry `name` lack: ["caption/input_mask"], say."""
     if not isinstance(tokens, Mapping):
-        tokens = {}
+        tokens = {}  # all names are missing
     return [f"{name}/{entry}" for entry in TOKENS if entry not in tokens]
 
 

@@ -128,7 +128,7 @@ class KnownTexts(TranslationDistillation):
         At most `method.most_known` texts stay, see `with_smallest_keys`. `columns` is the result of `target_columns`.
         """
         most = self.options.most_known
-        pairs: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
+        pairs = {}  # as `_pairs_with_targets` returns them
         too_many = False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
@@ -178,7 +178,7 @@ class Neighbours(KnownTexts):
         head.temperature.assign(value)
 
 
-def _pairs_with_targets(texts, target_texts, column: Column) -> dict[tuple[int, int], tuple[bytes, np.ndarray]]:
+def _pairs_with_targets(texts, target_texts, column: Column) -> dict[tuple[int, int], tuple]:
     """Returns {(text's key, its target text's key): (text, target vector, float16 [D])} of texts that have a target."""
     text_keys = fingerprints(texts)
     target_keys = fingerprints(target_texts)

@@ -54,13 +54,7 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
-    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`.
-
-    Args:
-      config: the whole tree, of which `data` counts.
-      streams: names of streams, whose files count.
-      fields: further values that JSON can hold.
-    """
+    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages and `fields`."""
     data = config.data
     descriptions = []
     for stream in streams:
@@ -76,12 +70,7 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
 
 
 def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of all texts that a run trains on, keyed by `fingerprints`; embeds the new ones.
-
-    Args:
-      model: a `DualEncoder` with its towers.
-      config, tokenizer, workdir: the run's.
-    """
+    """Returns a column with the states of all texts that a run trains on, after embedding the texts without a state."""
     folder = _text_folder(model, config, workdir)
     made_for = data_digest(config, model.streams, "texts")
     with folder.lock():
@@ -132,11 +121,7 @@ class KnownStates:
     def with_fallback(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
         """Returns a function of texts, string [B], to their vectors by `head`, float32 [B, D].
 
-        The function reads the column's files, so it runs eagerly, not in a graph.
-
-        Args:
-          embed_texts: the function of texts to vectors by tower and head, called for texts without a state.
-          head: the name of a head of the model.
+        It embeds texts without a state by `embed_texts`. It reads the column's files, so it runs eagerly, in no graph.
         """
         model = self._model
         column = self._column
@@ -223,10 +208,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
 
 
 def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode.
-
-    Arguments are as in `text_states`. Keys are `fingerprints` of "image_id".
-    """
+    """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode."""
     tower, _ = split_image_tower(model.image_encoder)
     width = tower.output_shape[-1]
 
@@ -275,10 +257,7 @@ def _picture_streams(model) -> list[str]:
 def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     """Returns a function of N encoded pictures to float32 [N, width], zeros for pictures that do not decode.
 
-    Args:
-      encode: maps pixels, [B, S, S, 3] as the tower takes them, to states, float32 [B, width].
-      tower: the configuration's `image_tower`.
-      width: how many numbers a state has.
+    `encode` maps uint8 [B, S, S, 3] to states; `tower` is the configuration's `image_tower`.
     """
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
@@ -312,7 +291,7 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
     Lite's float32 kernels take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
     """
     workers = len(os.sched_getaffinity(0))
-    free_interpreters: queue.SimpleQueue = queue.SimpleQueue()
+    free_interpreters = queue.SimpleQueue()
     for interpreter in _make_interpreters(encode, side, workers):
         free_interpreters.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)

@@ -112,10 +112,7 @@ class TrainingStep:
         return logs, apply
 
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
-        """Returns {name: scalar}: the global norm of an optimiser's gradients, and the norm of each part of the model.
-
-        Parts are both towers, and everything else as "heads".
-        """
+        """Returns {name: scalar}: the global norm of gradients, and the norms of both towers' and of the heads'."""
         groups = self._method.variable_groups()
         tower_of = {}  # {a variable's reference: its tower}
         for tower in TOWERS:
@@ -137,14 +134,7 @@ class TrainingStep:
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
     def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
-        """Clips one optimiser's gradients and applies them, or zeros in their place.
-
-        Args:
-          name: the optimiser's.
-          gradients: a gradient or `None` for each of the method's trainable variables.
-          logs: {name: scalar}, with the gradients' global norm.
-          apply: bool scalar; if false, zeros are applied.
-        """
+        """Clips one optimiser's gradients and applies them, or zeros in their place unless `apply`, a bool scalar."""
         gradients, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
             norm = logs[_norm_names(name)[0]]
@@ -175,10 +165,7 @@ def _norm_names(optimizer: str) -> list[str]:
 
 
 def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
-    """Returns {name: rows of all replicas, in the replicas' order} of `values` {name: this replica's rows [B, …]}.
-
-    Gradients flow through it. `context` is by default the current replica's.
-    """
+    """Returns {name: rows of all replicas, in their order} of {name: this replica's rows [B, …]}; differentiable."""
     context = context or tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
@@ -243,11 +230,7 @@ def global_losses(
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch.
 
-    Args:
-      method: as in `TrainingStep`.
-      embeddings: {name: [B, D]} of this replica's rows.
-      batch: this replica's part of the batch, of which the ids are used.
-      optimizers: names of optimisers.
+    `embeddings` {name: [B, D]} and `batch`, which has the ids, are this replica's; `optimizers` are names.
     """
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group
@@ -299,10 +282,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
 
 
 def _encode_chunks(method, examples, seed, chunks: int):
-    """First pass: returns the batch's embeddings {name: [B, D]}, and {BatchNorm layer: (mean [C], variance [C])}.
-
-    The moments are means over the chunks. `examples` are entries of the batch as `_split` divides them.
-    """
+    """First pass: returns the batch's embeddings {name: [B, D]}, and {BatchNorm layer: (mean [C], variance [C])}."""
     layers = method.normalization_layers()
 
     def encode(index):
@@ -324,10 +304,9 @@ def _encode_chunks(method, examples, seed, chunks: int):
 
 
 def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list[tf.Tensor | None]:
-    """Second pass: returns the gradients of the trainable variables, in their order, `None` where there is no gradient.
+    """Second pass: returns the gradients of the trainable variables, `None` for variables that the loss does not reach.
 
-    Args:
-      upstream: {name: gradient of the loss by the batch's embeddings, [B, D]}.
+    `upstream` is {name: the loss's gradient with respect to these embeddings, [B, D]}.
     """
     variables = method.trainable_variables
     upstream = _split(upstream, chunks)

@@ -89,7 +89,9 @@ class TranslationDistillation(LearnedTemperature):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check()
         if self.options.get("trained") == FIRST:
-            self._hold_what_follows_the_first_layer()
+            for layer in (*self.text_encoder.layers, self.image_text_head):
+                if layer.name not in FIRST_LAYERS:
+                    layer.trainable = False
 
     def build_head(self, name):
         owner = method_class(self.options.heads_of)
@@ -140,12 +142,6 @@ class TranslationDistillation(LearnedTemperature):
             else:
                 embeddings[target] = Embedding(text, function="teach")
         return embeddings
-
-    def _hold_what_follows_the_first_layer(self) -> None:
-        """Freezes the layers after the text tower's first, and the head."""
-        for layer in (*self.text_encoder.layers, self.image_text_head):
-            if layer.name not in FIRST_LAYERS:
-                layer.trainable = False
 
     # The teacher.
 
@@ -252,8 +248,8 @@ class TranslationDistillation(LearnedTemperature):
         Args:
           pivots: the pivot languages.
           used: the targets in use, keys of `TARGETS`: only their texts are read.
-          members: takes (groups, keys), int64 [2, B], of each block of pairs if there are several pivots: a group's
-            target is the mean over the texts of these keys. Filled on the way, so that the data are read once.
+          members: with several pivots (groups, keys), int64 [2, B], of each block are added here, so that the data are
+            read once: a group's target is the mean over the texts of its keys.
         """
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")

@@ -60,10 +60,7 @@ class ConditionalGradient(NamedTuple):
 
 
 def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor], apply: tf.Tensor) -> list:
-    """Returns the gradients in the form that the optimiser takes: the optimisers of this file `ConditionalGradient`s.
-
-    `apply` is a bool scalar; other optimisers do not look at it.
-    """
+    """Returns gradients as the optimiser takes them: `ConditionalGradient`s for this file's, for others as they are."""
     if isinstance(optimizer, _VariableRates):
         return [ConditionalGradient(gradient, apply) for gradient in gradients]
     return gradients
@@ -88,10 +85,7 @@ class _VariableRates:
     def _scaled(self, var, apply, apply_state):
         """Returns `apply_state` for one variable: {its (device, dtype): {name: coefficient}}, with the variable's rate.
 
-        Args:
-          var: the variable.
-          apply: bool; if false, the coefficients change neither the variable nor its moments.
-          apply_state: Keras' coefficients of this step, of all devices and types.
+        If `apply` is false, the coefficients change neither the variable nor its moments.
         """
         key = (var.device, var.dtype.base_dtype)
         coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
@@ -304,9 +298,8 @@ def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, 
     """Returns a new optimiser of the configured name, with the configured schedule.
 
     Args:
-      config: the tree's `optimizer` branch.
+      config, steps: as `build_optimizers` takes them.
       peak: the highest learning rate.
-      steps: where the linear decay reaches zero.
       rates: {name of a variable: factor of its learning rate}.
     """
     warmup = min(config.warmup_steps, steps - 1)
