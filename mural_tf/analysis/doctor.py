@@ -243,7 +243,7 @@ def _most_similar(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarr
 
     Args:
       name: the language of the pieces.
-      pieces: ids, int [N]; "" is returned where there are none to compare, or no training texts of the language.
+      pieces: ids, int [N]; without pieces, or without training texts of the language, "" is returned.
       profiles: {language: `_log_shares` of its training texts}.
     """
     if name not in profiles or not len(pieces):

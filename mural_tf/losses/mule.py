@@ -272,7 +272,7 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """
     logits = Rows.of(logits)
     own_languages = logits.own_of(languages)
-    labels = tf.maximum(own_languages, 0)  # -1 is no label; such a row's loss is left out below
+    labels = tf.maximum(own_languages, 0)  # a row without a sentence gets any label: its loss is left out below
     own_logits = tf.cast(logits.own, tf.float32)  # [R, L]
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own_logits)
     losses = tf.where(own_languages >= 0, losses, 0.0)

@@ -81,8 +81,8 @@ class Pairs:
 
     Args:
       left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left `Rows` are the queries.
-      same: which pairs are not each other's negatives: a tuple of integer ids [N], of which they share one, for example
-        their image's; or of two ids, (left [N], right [N]): l_i and r_j are no negatives where left i equals right j.
+      same: ids that keep pairs from being each other's negatives. An entry is integers [N], which two such pairs share,
+        for example their image's id; or (left [N], right [N]): left i equals right j, for example the same text.
       rows: the queries, as (first, count), where `left` is a tensor; `None`: all.
     """
 
@@ -159,7 +159,7 @@ class Pairs:
 def in_batch_recall(pairs: Pairs) -> tf.Tensor:
     """Returns R@1 within the batch, 0..1: the share of queries whose partner no candidate beats, over both directions.
 
-    A candidate as good as the partner does not beat it: the same text twice in a batch is no mistake. With only some
+    A candidate as good as the partner does not beat it: the same text twice in a batch is not a mistake. With only some
     queries the result is their part of the whole. A float32 scalar, without gradient.
     """
     own_cosines = tf.stop_gradient(pairs.own_cosines)

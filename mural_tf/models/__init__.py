@@ -72,7 +72,7 @@ def mount(config: ConfigDict, name: str) -> ConfigDict:
     Fields that `config.method` has already keep their values; fields that the method lacks are removed. Returns
     `config` itself.
     """
-    fields = dict(method_class(name).fields)
+    fields = method_class(name).fields
     present_values = {key: value for key, value in config.method.items() if key in fields}
     with config.unlocked():
         config.model = name

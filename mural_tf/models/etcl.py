@@ -59,5 +59,5 @@ class Etcl(Mural):
         return tf.add_n(losses)
 
     def same_texts(self, ids):
-        """Returns `Pairs.same` of L(A, B): triples are not negatives if they share the image, or one's text a or b."""
+        """Returns `Pairs.same` of L(A, B): triples that share the image or a text are not each other's negatives."""
         return self.same(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))

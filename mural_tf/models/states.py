@@ -196,7 +196,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
         blocks = []
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
-            longest = max(1, lengths[rows[-1]])  # the last row's, in order of lengths; an empty text may have none
+            longest = max(1, lengths[rows[-1]])  # rows are in order of lengths; 0 where all texts are empty
             block = {name: values[rows, :longest] for name, values in ids.items()}
             blocks.append(traced(block).numpy())
         return np.concatenate(blocks)[np.argsort(order)]  # in the texts' own order again
