@@ -98,7 +98,7 @@ class KerasModel(keras.Model):
             average = WeightAverage(self.trainable_variables, decay)
         self.step = TrainingStep(
             self,
-            self.optimizers,
+            dict(optimizers),
             StepGuard(max_skipped_steps),
             clip_norm=_first_given(clip_norm, config.optimizer.clip_norm),
             micro_batches=_first_given(micro_batches, config.train.micro_batches),

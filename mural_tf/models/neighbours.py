@@ -145,8 +145,8 @@ class KnownTexts(TranslationDistillation):
         texts = []
         vectors = []
         for keys in sorted(pairs):
-            text, vector = pairs[keys]
-            texts.append(text)
+            known_text, vector = pairs[keys]
+            texts.append(known_text)
             vectors.append(vector)
         return texts, np.stack(vectors).astype(np.float32)
 

@@ -191,7 +191,7 @@ class TranslationDistillation(LearnedTemperature):
         return tf.stop_gradient(targets)
 
     def columns(self, config, tokenizer, workdir):
-        """As `DualEncoder.columns`: the columns of targets that are cached, after making the targets that lack.
+        """As `DualEncoder.columns`: the columns of targets that are cached, after making the missing targets.
 
         Raises `UserError` if `method.teacher` is another model than when the run began.
         """
