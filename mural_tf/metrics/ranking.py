@@ -110,7 +110,8 @@ def ranks_both_ways(
 def _score_blocks(queries: np.ndarray, candidates: np.ndarray, rows: np.ndarray, indices: np.ndarray, chunk):
     """Yields (begin, scores of queries begin, begin + 1, … with all candidates), float32 [B, C], -inf for positives.
 
-    Positives are pairs (rows, indices), int64 [P], sorted by query. The next block overwrites the scores.
+    Positives are pairs (rows, indices), int64 [P], sorted by query; `chunk` is the number of queries in a block. The
+    next block overwrites the scores.
     """
     chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))
     buffer = np.empty((min(chunk, len(queries)), len(candidates)), np.float32)

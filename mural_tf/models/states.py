@@ -161,8 +161,9 @@ def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFold
 def texts_of(model, config: ConfigDict, tokenizer) -> Items:
     """Yields (ids, texts) of all texts of a run, block by block; a text may come again."""
     for stream in model.streams:
-        for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
-            for texts in block:
+        entries = stream_class(stream).text_entries(config.data)
+        for block in stream_items(config, tokenizer, stream, entries):
+            for texts in block:  # of each entry
                 yield fingerprints(texts), texts
 
 

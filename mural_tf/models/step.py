@@ -134,11 +134,14 @@ class TrainingStep:
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
     def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
-        """Clips one optimiser's gradients and applies them, or zeros in their place unless `apply`, a bool scalar."""
+        """Clips and applies the gradients of the optimiser `name`, or zeros in their place if `apply` is false.
+
+        `logs` has their global norm.
+        """
         gradients, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
-            norm = logs[_norm_names(name)[0]]
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
+            global_norm, *_ = _norm_names(name)
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=logs[global_norm])
         optimizer = self._optimizers[name]
         gradients = conditional(optimizer, self._zero_unless(apply, gradients), apply)
         optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
