@@ -82,7 +82,7 @@ class _VariableRates:
 
     rates: Mapping[str, float] = {}
 
-    def _scaled(self, var, apply, apply_state):
+    def _with_rate(self, var, apply, apply_state):
         """Returns `apply_state` for one variable: {its (device, dtype): {name: coefficient}}, with the variable's rate.
 
         If `apply` is false, the coefficients change neither the variable nor its moments.
@@ -99,10 +99,10 @@ class _VariableRates:
     def _resource_apply_dense(self, grad, var, apply_state=None):
         if not isinstance(grad, ConditionalGradient):
             grad = ConditionalGradient(grad, True)
-        return self._update(grad.value, var, self._scaled(var, grad.apply, apply_state))
+        return self._update(grad.value, var, self._with_rate(var, grad.apply, apply_state))
 
     def _update(self, grad, var, apply_state):
-        """Updates a variable and its moments by the coefficients that `_scaled` returned."""
+        """Updates a variable and its moments by the coefficients that `_with_rate` returned."""
         return super()._resource_apply_dense(grad, var, apply_state)
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
