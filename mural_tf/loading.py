@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder | None:
-    """Returns the model in a folder, `None` if it holds no model. The arguments are as in `mural_lite.open_model`."""
+    """Returns the model in a folder, `None` if it holds no model.
+
+    Args:
+      path: a workdir, an export, an export's Hub modules, or weights from elsewhere.
+      checkpoint, trust, made_states: as `mural_lite.open_model` takes them.
+    """
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -52,7 +57,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    """Returns the model of weights from elsewhere; raises `UserError` for weights of only one tower."""
+    """Returns the model of weights from elsewhere, of the kind `source`; raises `UserError` for only one tower."""
     from mural_tf.models.embedder import embedder_of
     from mural_tf.pretrained.front_matter import origin_of
     from mural_tf.pretrained.importers import import_weights, importer_of, starting_config
@@ -70,7 +75,7 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
-    """Returns the newest version of an export; its image encoder is loaded when the first picture comes."""
+    """Returns the model of an export's newest version; its image encoder is loaded when the first picture comes."""
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.saved_models import check_graph, load_saved_model
@@ -100,11 +105,11 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     heads = {}
     if "text_text" in signatures:
-        heads["text_text"] = functools.partial(_embed_by_text_text, signatures["text_text"])
-    prompted = {}
+        heads["text_text"] = functools.partial(_only_output, signatures["text_text"], "text")
+    prompted = {}  # {head: the function of texts that begin with a prompt}
     for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
         if name in signatures:
-            prompted[head] = functools.partial(_embed_prompted, signatures[name])
+            prompted[head] = functools.partial(_only_output, signatures[name], "prompted_text")
     encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = embedder_of_graphs(encoders, size, config, display_name(path))
@@ -112,14 +117,9 @@ def _load_export(path: pathlib.Path) -> Embedder:
     return embedder
 
 
-def _embed_by_text_text(signature: Any, texts: tf.Tensor) -> tf.Tensor:
-    """Returns the vectors of texts by the head for text pairs, [B, D]."""
-    return signature(text=texts)["text_text_embedding"]
-
-
-def _embed_prompted(signature: Any, texts: tf.Tensor) -> tf.Tensor:
-    """Returns the vectors of texts that begin with a prompt, [B, D], by a signature that puts none before them."""
-    (embeddings,) = signature(prompted_text=texts).values()
+def _only_output(signature: Any, argument: str, texts: tf.Tensor) -> tf.Tensor:
+    """Returns the vectors of texts, [B, D], by a signature that takes them as `argument` and has one output."""
+    (embeddings,) = signature(**{argument: texts}).values()
     return embeddings
 
 
@@ -151,9 +151,9 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
 
 
 def _hub_config(path: pathlib.Path, image_size: int) -> ConfigDict:
-    """Returns the export's configuration, or the defaults without one.
+    """Returns the configuration of an export, or the defaults where it has no file of it.
 
-    The preparation of images that is stored in the module, and the size that it takes, win over both.
+    `image_size`, and the preparation of images that the module stores, replace the values of both.
     """
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation

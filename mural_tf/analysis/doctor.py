@@ -33,7 +33,9 @@ FEW_PAIRS = 0.1  # share of the pairs of the language with most
 UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats per piece
 SMOOTHING = 0.1  # added to the count of each piece
 MOST_RECORDS = 200_000  # records of either kind that are read
-ROW = "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}"
+CELLS = (
+    "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}".split()
+)
 PROFILE_TEXTS = 2_000  # training texts of a language whose pieces are counted
 
 WELL = "well"
@@ -89,28 +91,30 @@ class Language:
 
 
 def read_texts(data_dir: str, split: str) -> TextsByLanguage:
-    """Reads the split and up to `MOST_RECORDS` training records of each kind; raises `UserError` without the split."""
-    texts: dict[str, dict[str, str]] = {}
+    """Returns the texts of a split and of up to `MOST_RECORDS` training records of each kind.
+
+    Raises `UserError` if the data lack the split.
+    """
+    split_texts = collections.defaultdict(dict)
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             if text.strip():
-                texts.setdefault(language or UNDETERMINED, {}).setdefault(record.image_id, text)
-    training: dict[str, list[str]] = collections.defaultdict(list)
-    counts = {record_type: collections.Counter() for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
-    for record_type, count in counts.items():
+                split_texts[language or UNDETERMINED].setdefault(record.image_id, text)
+    training = collections.defaultdict(list)
+    captions = collections.Counter()
+    pairs = collections.Counter()
+    for record_type, counts in ((records.IMAGE_TEXT, captions), (records.TEXT_PAIRS, pairs)):
         for language, text in _training_texts(data_dir, record_type):
             language = language or UNDETERMINED
-            count[language] += 1
+            counts[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)
-    return TextsByLanguage(texts, training, *counts.values())
+    return TextsByLanguage(dict(split_texts), training, captions, pairs)
 
 
 def _training_texts(data_dir: str, record_type: str) -> Iterator[tuple[str, str]]:
-    """Yields (language, text) of the first `MOST_RECORDS` training records of a kind."""
-    try:
-        records.list_files(data_dir, record_type, "train")
-    except UserError:
+    """Yields (language, text) of the first `MOST_RECORDS` training records of a type; nothing without such records."""
+    if not records.find_files(data_dir, record_type, "train"):
         return  # a data set without captions, or without pairs
     all_records = records.read_records(data_dir, record_type, "train", skip_damaged=True)
     for record in itertools.islice(all_records, MOST_RECORDS):
@@ -135,40 +139,42 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     """
     if pivot not in texts.split:
         raise UserError(f"No captions in the pivot {pivot}; the split has {', '.join(sorted(texts.split))}.")
-    profiles = {name: _log_shares(tokenizer, lines) for name, lines in texts.training.items() if lines and name}
+    profiles = {name: _log_shares(tokenizer, lines) for name, lines in texts.training.items()}
     vectors = {}
     for name, captions in texts.split.items():
         embeddings = embedder.encode_text(list(captions.values()), progress=False)
         vectors[name] = dict(zip(captions, embeddings))
-    languages = []
+    languages = {}
     for name, captions in texts.split.items():
-        pieces, words = _pieces(tokenizer, list(captions.values()))
+        pieces, word_count = _pieces(tokenizer, list(captions.values()))
         all_pieces = np.concatenate(pieces)
         unknown = 1.0
         if len(all_pieces):
             unknown = float(np.mean(all_pieces == tokenizer.unknown_id))
-        is_cut = [len(row) > tokenizer.max_length - 2 for row in pieces]
-        language = Language(
+        is_cut = [len(row) > tokenizer.max_length - 2 for row in pieces]  # 2: [CLS] and [SEP]
+        languages[name] = Language(
             name,
             captions=texts.captions[name],
             pairs=texts.pairs[name],
-            pieces_per_word=len(all_pieces) / max(1, words),
+            pieces_per_word=len(all_pieces) / max(1, word_count),
             unknown=unknown,
             cut=float(np.mean(is_cut)),
             distance=_distance(vectors[name], vectors[pivot]),
             recall=recalls[name],
-            looks_like=_nearest(name, all_pieces, profiles),
+            looks_like=_most_similar(name, all_pieces, profiles),
         )
-        languages.append(language)
-    pivot_language = next(language for language in languages if language.name == pivot)
-    most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
-    for language in languages:
-        language.diagnosis = diagnose(language, pivot_language, most)
-    return languages
+    most_pairs = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
+    for language in languages.values():
+        language.diagnosis = diagnose(language, languages[pivot], most_pairs)
+    return list(languages.values())
 
 
 def _distance(vectors: Mapping[str, np.ndarray], pivot: Mapping[str, np.ndarray]) -> float:
-    """Returns the mean of 1 - cosine over images, {image: its caption's vector} each; NaN if they share no image."""
+    """Returns the mean of 1 - cosine over the images that both languages have; NaN if they share no image.
+
+    Args:
+      vectors, pivot: {image: its caption's vector, L2-normalised}, in a language and in the pivot language.
+    """
     cosines = [np.dot(vector, pivot[image]) for image, vector in vectors.items() if image in pivot]
     if not cosines:
         return float("nan")
@@ -176,11 +182,11 @@ def _distance(vectors: Mapping[str, np.ndarray], pivot: Mapping[str, np.ndarray]
 
 
 def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
-    """Returns the first of the possible causes of a low recall, the likeliest first; a key of `ADVICE`.
+    """Returns a key of `ADVICE`: the likeliest cause of a language's low recall, or `WELL`.
 
     Args:
-      language, pivot: two languages with all measures.
-      most_pairs: the translation pairs of the language that has most, the pivot left out.
+      language, pivot: the measures of two languages.
+      most_pairs: the number of translation pairs of the language that has most, the pivot left out.
     """
     if language.looks_like not in ("", language.name):
         return LABELS
@@ -205,7 +211,8 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
     advice_lines = []
     for language in sorted(languages, key=lambda language: language.recall):
         values = dataclasses.asdict(language)
-        rows.append([*ROW.format(**values).split(" "), language.diagnosis])
+        cells = [cell.format(**values) for cell in CELLS]
+        rows.append([*cells, language.diagnosis])
         if language.diagnosis != WELL:
             advice_lines.append(f"{language.name}: {advice[language.diagnosis].format(**values, pivot=pivot)}.")
     if not advice_lines:
@@ -216,7 +223,7 @@ def describe(languages: Sequence[Language], pivot: str, taught: bool = False) ->
 
 
 def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
-    """Returns the ids of each text's pieces, however many they are, and the number of words of all texts."""
+    """Returns the ids of each text's pieces, int64 [pieces] each, never cut, and the number of words of all texts."""
     words = tokenizer.tokenize(tf.constant(list(texts)))
     ids = words.merge_dims(1, 2)
     rows = np.split(ids.values.numpy().astype(np.int64), ids.row_splits.numpy()[1:-1])
@@ -231,24 +238,35 @@ def _log_shares(tokenizer, texts: Sequence[str]) -> np.ndarray:
     return np.log(smoothed / smoothed.sum())
 
 
-def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) -> str:
-    """Returns the language whose profile makes the pieces likeliest; `name` itself unless another does by far.
+def _most_similar(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) -> str:
+    """Returns the language whose training texts make `pieces` likeliest by far, or else the language `name` itself.
 
-    Returns "" if nothing can be compared.
+    Args:
+      name: the language of the pieces.
+      pieces: ids, int [N]; without pieces, or without training texts of the language, "" is returned.
+      profiles: {language: `_log_shares` of its training texts}.
     """
     if name not in profiles or not len(pieces):
         return ""
     log_likelihoods = {other: float(np.mean(profile[pieces])) for other, profile in profiles.items()}
-    best = max(log_likelihoods, key=log_likelihoods.get)
-    if log_likelihoods[best] > log_likelihoods[name] + UNLIKE:
-        return best
+    likeliest = max(log_likelihoods, key=log_likelihoods.get)
+    if log_likelihoods[likeliest] > log_likelihoods[name] + UNLIKE:
+        return likeliest
     return name
 
 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
-    """Loads a workdir or an export, examines it, and returns `describe`'s text.
+    """Examines a model on a split, and returns the table and the advice of `describe`.
 
-    Raises `UserError` for a model without word pieces in its folder, or data without the split or the pivot.
+    Args:
+      model: a workdir or an export.
+      data_dir: the folder of the data that the model was trained on.
+      split: the split to measure.
+      languages: BCP 47 tags, empty: all.
+      pivot: the language to compare with, "": the language with most captions.
+
+    Raises:
+      UserError: a model without word pieces, or data without the split, the pivot or a language.
     """
     folder = local_model(model)
     embedder = models.open_model(model)
@@ -259,21 +277,21 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
     texts = read_texts(data_dir, split)
     if not pivot:
         (pivot,) = pivot_languages("", lambda: texts.captions, lambda: texts.pairs)
-    unknown = sorted(set(languages) - texts.split.keys())
-    if unknown:
+    missing = sorted(set(languages) - texts.split.keys())
+    if missing:
         raise UserError(
-            f"No captions in {', '.join(unknown)} in split {split!r} of {data_dir}; its languages: "
+            f"No captions in {', '.join(missing)} in split {split!r} of {data_dir}; its languages: "
             f"{', '.join(sorted(texts.split))}."
         )
-    if languages:
-        texts.split = {name: captions for name, captions in texts.split.items() if name in (*languages, pivot)}
-    metrics = measure_retrieval(embedder, data_dir, split, list(texts.split), name="doctor").metrics
+    chosen = (*languages, pivot) if languages else texts.split.keys()
+    measured = [name for name in texts.split if name in chosen]
+    metrics = measure_retrieval(embedder, data_dir, split, measured, name="doctor").metrics
     recalls = {}
-    for name in sorted(texts.split):
+    for name in sorted(measured):
         if f"doctor/{name}/mean_recall" in metrics:
             recalls[name] = metrics[f"doctor/{name}/mean_recall"]
         else:
             print(f"{name} is left out: no picture with a caption in it decodes.", flush=True)
-            del texts.split[name]
+    texts.split = {name: captions for name, captions in texts.split.items() if name in recalls}
     examined = examine(embedder, tokenizer, texts, recalls, pivot)
     return describe(examined, pivot, taught=config.model == "translation_distillation")

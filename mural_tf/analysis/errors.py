@@ -39,7 +39,7 @@ def write_error_page(
     show: str = "wrong",
     seed: int = 0,
 ) -> pathlib.Path:
-    """Writes the page and returns its path.
+    """Writes a page of queries with the results of one or two models, and returns its path.
 
     Args:
       models: {name to show: model}, one or two.
@@ -47,7 +47,8 @@ def write_error_page(
       languages: the languages of the captions; empty: all.
       output: the page's file.
       queries: the most queries of each language and direction.
-      show, seed: how queries are chosen, see `choose_queries`.
+      show: "wrong", "worse" or "all": which queries, see `choose_queries`.
+      seed: chooses the queries for "all".
 
     Raises:
       UserError: no such records, a language they do not hold, or no image that decodes.
@@ -55,10 +56,11 @@ def write_error_page(
     pool = read_pool(data_dir, split)
     chosen_languages = choose_languages(pool, languages)
     pictures = list(pool.read(range(len(pool.image_numbers))))
-    encoded = [model.encode_image(pictures, on_error="skip", progress=False) for model in models.values()]
-    images = [embeddings for embeddings, _ in encoded]  # [K, D] of each model
-    _, readable = encoded[0]  # [K], the same of each model
-    if not len(readable):
+    images = []  # [K, D] of each model
+    for model in models.values():
+        embeddings, readable = model.encode_image(pictures, on_error="skip", progress=False)
+        images.append(embeddings)
+    if not len(readable):  # numbers of pictures, [K], which every model returns alike
         raise UserError(f"None of the {len(pictures)} images of {pool.where} decodes.")
     sections = []  # one per language and direction, as the template takes them
     for language in chosen_languages:
@@ -66,8 +68,9 @@ def write_error_page(
         if not texts:
             continue
         captions = [encode_captions(model, texts, language) for model in models.values()]
+        embeddings = list(zip(images, captions))
         for direction in DIRECTIONS:
-            all_queries = find_queries(direction, list(zip(images, captions)), owners)
+            all_queries = find_queries(direction, embeddings, owners)
             section = {
                 "language": language,
                 "by_text": direction == "text_to_image",
@@ -82,7 +85,7 @@ def write_error_page(
         return thumbnail_url(pictures[readable[number]], SIDE)
 
     def thumbnails(numbers: Sequence[int], right: Collection[int] = ()) -> list[tuple[str, bool]]:
-        """Returns (URL, whether it is a right answer) of readable pictures."""
+        """Returns (URL, whether it is a right answer) of readable pictures, by their rows in `readable`."""
         return [(thumbnail(number), number in right) for number in numbers]
 
     source = f"{data_dir}, split {split}"

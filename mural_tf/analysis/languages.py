@@ -31,7 +31,7 @@ UNKNOWN = "other"
 
 @functools.cache
 def _families() -> dict[str, str]:
-    """Returns {language: family}: Glottolog's families, of Indo-European the branches, at [MURAL]'s depth."""
+    """Returns {language: family}, by Glottolog; Indo-European is divided into its branches, as in [MURAL]."""
     families = {}
     path = pathlib.Path(__file__).with_name("families.tsv")
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -59,11 +59,15 @@ def map_languages(
     """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
 
     Args:
-      data_dir, split, languages: see `read_parallel`.
+      embedder: the model whose text tower is examined.
+      data_dir: files of aligned lines, NAME.LANGUAGE.txt, or image-text records.
+      split: the split of records.
+      languages: BCP 47 tags; empty: all that have half of the sentences.
       output: folder of the map.
 
     Raises:
-      UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
+      UserError: data that `read_parallel` cannot read, fewer than four languages, too few sentences for SVCCA, or a
+        missing package.
     """
     texts, notes = read_parallel(data_dir, split, languages)
     text_languages = list(texts)
@@ -100,6 +104,7 @@ def _write_tables(folder: pathlib.Path, languages: Sequence[str], matrix: np.nda
 
 
 def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
+    """Writes a table of comma-separated values, which appears when it is complete."""
     with atomic_file(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
 
@@ -154,11 +159,18 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
 
 
 def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np.ndarray:
-    """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
+    """Returns the similarity of every two representations of the same N sentences, float64 [L, L] in 0..1.
 
-    It is the mean canonical correlation: the mean of the singular values of two orthonormal bases' product.
-    All matrices must embed the same sentences: correlations found in fewer sentences are larger, so that languages with
-    the same gaps would look similar.
+    It is the mean canonical correlation: the mean of the singular values of two orthonormal bases' product. All must
+    embed the same sentences: correlations in fewer sentences are larger, so languages with the same gaps would look
+    similar.
+
+    Args:
+      embeddings: L matrices [N, D]; row i of all is the same sentence.
+      variance: the share of the variance that each `basis` keeps.
+
+    Raises:
+      ValueError: matrices of different lengths, or too short for a `basis`.
     """
     if len({len(rows) for rows in embeddings}) > 1:
         raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
@@ -240,7 +252,7 @@ def _draw_families(axes, points: np.ndarray, families: Sequence[str], colors) ->
     by_frequency = sorted(set(families), key=lambda family: (-families.count(family), family))
     for number, family in enumerate(by_frequency):
         members = [index for index, other in enumerate(families) if other == family]
-        marker = "os^DvP"[number // 20 % 6]
+        marker = "os^DvP"[number // 20 % 6]  # matplotlib's names of shapes
         x = points[members, 0]
         y = points[members, 1]
         axes.scatter(x, y, color=colors(number % 20), marker=marker, s=44, label=family, zorder=2)
@@ -258,8 +270,8 @@ def _draw_label(axes, point: np.ndarray, offset: np.ndarray, language: str) -> N
 def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns the offset from each marker to the middle of its label, float [L, 2].
 
-    A label goes to the nearest of some places around its marker where it covers neither a marker nor a label placed
-    before; where all of these cover something, to the place that covers the smallest area.
+    A label goes to the nearest of 160 places around its marker where it covers neither a marker nor a label placed
+    before; where it covers something at all places, to the place where it covers the smallest area.
 
     Args:
       centres: the markers' centres, [L, 2], in points as all other lengths.
@@ -284,9 +296,11 @@ def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _overlaps(low: np.ndarray, high: np.ndarray, occupied_low: np.ndarray, occupied_high: np.ndarray) -> np.ndarray:
-    """Returns how much of the occupied boxes each of K boxes covers, an area, float [K].
+    """Returns the area of the occupied boxes that each of K boxes covers, float [K].
 
-    Boxes are given by their lower left and upper right corners: [K, 2] each, and of B occupied boxes [B, 2] each.
+    Args:
+      low, high: the lower left and upper right corners of the K boxes, [K, 2] each.
+      occupied_low, occupied_high: the corners of B occupied boxes, [B, 2] each.
     """
     shared = np.minimum(high[:, None], occupied_high) - np.maximum(low[:, None], occupied_low)  # [K, B, 2]
     areas = shared.clip(0).prod(axis=2)  # [K, B]; a negative side means that the boxes do not meet

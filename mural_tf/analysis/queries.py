@@ -15,7 +15,12 @@ TOP = 5  # results for each query
 
 @dataclasses.dataclass
 class Found:
-    """One model's results for one query: candidate numbers, best first, and the rank of the best right candidate."""
+    """One model's results for one query.
+
+    Attributes:
+      top: the numbers of the first `TOP` candidates, best first.
+      rank: the rank of the best right candidate, from 1; halves come from ties.
+    """
 
     top: list[int]
     rank: float
@@ -39,13 +44,13 @@ class Searched:
 def find_queries(
     direction: str, embeddings: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray
 ) -> list[Searched]:
-    """Searches with every image that has a caption, or with every caption, and returns these queries.
+    """Returns a query for every image that has a caption, or for every caption, with the results of each model.
 
-    Image-to-text searches all captions, text-to-image the images that have a caption, as the benchmark does.
+    Candidates are all captions, or the images that have a caption, as in the benchmark.
 
     Args:
       direction: "image_to_text" or "text_to_image".
-      embeddings: for each model its images [I, D] and texts [C, D].
+      embeddings: for each model its images and texts, float32 [I, D] and [C, D], L2-normalised.
       owners: the number of each caption's image, int [C].
     """
     # The numbers of the images with a caption, [P], and each caption's row among them, [C].
@@ -75,8 +80,12 @@ def find_queries(
 def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 0) -> list[Searched]:
     """Returns at most `count` queries.
 
-    `show` is "wrong", for queries from near to far misses of the first model; "worse", for the queries where it falls
-    behind the second model most; or "all", for any queries, chosen by `seed`.
+    Args:
+      searched: queries with the results of one or two models.
+      count: the most queries.
+      show: "wrong", for queries from near to far misses of the first model; "worse", for the queries where it falls
+        behind the second model most, the worst first; or "all", for any queries.
+      seed: chooses the queries for "all".
     """
     if show == "all":
         chosen_numbers = np.random.default_rng(seed).permutation(len(searched))[:count]
@@ -89,7 +98,7 @@ def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 
 
 
 def evenly(values: Sequence, count: int) -> list:
-    """Returns at most `count` of the values: the first, the last, and some evenly between."""
+    """Returns at most `count` of the values: the first, the last, and others at even distances between them."""
     spaced = np.linspace(0, len(values) - 1, min(count, len(values)))
     indices = np.unique(spaced.round().astype(int))
     return [values[index] for index in indices]

@@ -35,7 +35,8 @@ CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step
 def check_data(config) -> None:
     """Raises `UserError` for a data folder on this machine that does not exist, before TensorFlow is imported."""
     folder = as_path(config.data.directory)
-    if config.data.source == "records" and str(folder) and isinstance(folder, pathlib.Path) and not folder.is_dir():
+    is_local = isinstance(folder, pathlib.Path)  # stores are asked later
+    if config.data.source == "records" and is_local and not folder.is_dir():
         raise UserError(f"The data folder {folder} does not exist.")
 
 
@@ -197,7 +198,7 @@ def _define_protocol():
     list=(False, "List the benchmarks and end."),
     protocol=_define_protocol,
 )
-def evaluate(compare, list, **flag):
+def evaluate(benchmark, compare, list, **flag):
     """Evaluates a model on a benchmark: prints a table and keeps the numbers.
 
     python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DATA --split=test
@@ -219,14 +220,14 @@ def evaluate(compare, list, **flag):
         raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
     from mural_tf.evaluation.benchmarks import ALL, check_files, check_options
 
-    if flag["benchmark"] != ALL:
-        check_options(flag["benchmark"], flag["protocol"])
-        folder = check_files(flag["benchmark"], as_path(flag["data_dir"]))
-        if flag["benchmark"] in OF_RECORDS:
+    if benchmark != ALL:
+        check_options(benchmark, flag["protocol"])
+        folder = check_files(benchmark, as_path(flag["data_dir"]))
+        if benchmark in OF_RECORDS:
             check_records(folder, flag["split"] or "test", flag["languages"])
     from mural_tf.evaluation.report import evaluate_and_report
 
-    evaluate_and_report(**flag, published=compare)
+    evaluate_and_report(benchmark=benchmark, **flag, published=compare)
 
 
 @cli.command(
@@ -427,14 +428,15 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
     if not sources:
         raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
     cli.require(output=output)
-    changed = {}
+    changed = {}  # values of single filters that the command line gives
     for field in dataclasses.fields(FILTERS[filters]):
         flag = flags.FLAGS[field.name]
         if flag.present:
             changed[flag.name] = flag.value
     for name in ("evaluation_images", "exclude_texts", "translations", "translation_languages"):
         values[name] = tuple(values[name])
-    settings = Settings(filters=dataclasses.replace(FILTERS[filters], **changed), **values)
+    chosen_filters = dataclasses.replace(FILTERS[filters], **changed)
+    settings = Settings(filters=chosen_filters, **values)
     parsed = [parse_source(text, KINDS) for text in sources]
     if dry_run:
         print(describe_plan(parsed, output, settings))

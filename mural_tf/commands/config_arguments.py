@@ -28,10 +28,15 @@ def define_config(
     required: bool = True,
     default: str | None = None,
 ):
-    """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
+    """Defines `--config=FILE.py[:ARGUMENTS]` and its overrides `--config.x.y=…`, and returns the flag's holder.
 
-    `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
-    below `config.method`, so that other flags may override them. `default` is the configuration without `--config`.
+    `--config.model=NAME` (a method, or "package.module:Class" of a method from elsewhere) brings the method's fields,
+    below `config.method`, so that other flags may override them.
+
+    Args:
+      help_text: the flag's line in the help.
+      required: whether a command without `--config` is an error.
+      default: the configuration without `--config`.
     """
     holder = config_flags.DEFINE_config_file("config", None, help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
@@ -45,8 +50,7 @@ def define_config(
 class _ConfigParser(flags.ArgumentParser):
     """Reads a configuration and mounts the method that the command line names.
 
-    ml_collections parses every `--config.x` by the field that the configuration has; it looks right after the file
-    is read, so this is where a field must appear.
+    ml_collections looks up the field of each `--config.x` right after `parse`, so the method's fields must be there.
     """
 
     def __init__(self, reader: flags.ArgumentParser):
@@ -68,7 +72,10 @@ class _ConfigParser(flags.ArgumentParser):
 
 
 def _mount_method(config: ConfigDict, arguments: Sequence[str]) -> None:
-    """Mounts the method that the command line names, or whose fields it overrides."""
+    """Gives a configuration the method that the command line names, or the fields of its own that the line overrides.
+
+    `arguments` are the command line's.
+    """
     name = last_value("config.model", arguments)
     if not name and any(argument.lstrip("-").startswith("config.method.") for argument in arguments):
         name = config.model  # a file need not mount a method whose fields it leaves at their defaults
@@ -83,26 +90,32 @@ def _check_fields(arguments: Sequence[str]) -> None:
     """Raises `UserError` for a `--config.x.y` that no configuration has, before methods import TensorFlow."""
     all_fields = base_config().to_dict()
     for argument in arguments:
-        if not re.match("--?config[.]", argument):
-            continue
-        name, _, _ = argument.lstrip("-").partition("=")
-        _, *parts = name.split(".")
-        fields = all_fields
-        for part in parts:
-            if part == "method" or not isinstance(fields, Mapping) or not fields:
-                break
-            if part not in fields:
-                near = difflib.get_close_matches(part, fields, n=1)
-                if near:
-                    hint = f"; did you mean {near[0]!r}?"
-                else:
-                    hint = f": expected {', '.join(fields)}."
-                raise UserError(f"--{name}: there is no field {part!r}{hint}")
-            fields = fields[part]
+        if re.match("--?config[.]", argument):
+            name, _, _ = argument.lstrip("-").partition("=")
+            _check_field(name, all_fields)
+
+
+def _check_field(name: str, fields: Mapping) -> None:
+    """Raises `UserError` if `fields`, {name: value or branch}, lack the field of a flag "config.x.y"."""
+    _, *parts = name.split(".")
+    for part in parts:
+        if part == "method" or not isinstance(fields, Mapping) or not fields:
+            return  # a method's own field, or an entry of a field that takes any entries: checked later
+        if part not in fields:
+            similar_fields = difflib.get_close_matches(part, fields, n=1)
+            if similar_fields:
+                hint = f"; did you mean {similar_fields[0]!r}?"
+            else:
+                hint = f": expected {', '.join(fields)}."
+            raise UserError(f"--{name}: there is no field {part!r}{hint}")
+        fields = fields[part]
 
 
 def read_config(path: str) -> ConfigDict:
-    """Returns the result of `get_config` in "FILE.py[:ARGUMENTS]"; `find_config` finds the file of a name."""
+    """Returns the result of `get_config` in "FILE.py[:ARGUMENTS]", which gets the arguments as one string.
+
+    `find_config` finds the file of a name. Raises `UserError` for arguments that `get_config` does not take.
+    """
     file, colon, arguments = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
     module = importlib.util.module_from_spec(spec)
@@ -142,12 +155,10 @@ def given_fields() -> frozenset[str]:
 
 
 def last_value(flag: str, arguments: Sequence[str]) -> str:
-    """Returns the last value of a flag on a command line, given as --flag=value or --flag value, or ""."""
-    value = ""
-    for argument, following in zip(arguments, [*arguments[1:], ""]):
-        name, equals, text = argument.partition("=")
+    """Returns the last value of a flag on a command line, in --flag=value or --flag value; "" without the flag."""
+    last = ""
+    for argument, next_argument in zip(arguments, [*arguments[1:], ""]):
+        name, equals, value = argument.partition("=")
         if name in (f"--{flag}", f"-{flag}"):
-            value = following
-            if equals:
-                value = text
-    return value
+            last = value if equals else next_argument
+    return last

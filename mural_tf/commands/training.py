@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from ml_collections import ConfigDict
@@ -93,43 +93,55 @@ class CatalogueTrainer:
         """Makes the data set of a table and trains on it, or continues; returns whether training is finished.
 
         A model that was trained on an earlier state of the table stays as it is.
-        """
-        from mural_tf.commands.training_data import make_data_set
 
-        data = self.folder / DATA
-        trained_on = frozenset  # without a model yet, no names
-        if (self.folder / WORKDIR / "config.json").is_file() and (data / DESCRIPTION).is_file():
-            trained_on = functools.partial(names_in, data, "train")
-        make_data_set(entries, data, tally, trained_on=trained_on)
-        print(describe(data), flush=True)
+        Args:
+          entries: the table's pictures with their captions.
+          tally: counts of the rows, to which pictures that do not decode are added.
+        """
+        self._make_data(entries, tally)
         config = json.loads(self.config.to_json_best_effort())
         request = json.dumps([self.source, self.translations, config])
         path = self.folder / TRAINED_AS
         stages = [WORKDIR, TRANSLATED] if self.translations else [WORKDIR]
-        is_known = path.is_file() and path.read_text("utf-8") == request
-        if is_known and all(is_finished(self.folder / name) for name in stages):
+        is_same_request = path.is_file() and path.read_text("utf-8") == request
+        if is_same_request and all(is_finished(self.folder / name) for name in stages):
             print(f"Training in {self.folder / stages[-1]} is finished.")
-            return True  # no run is opened, which takes a model
-        if not self._fit() or (self.translations and not self._train_on_translations()):
+            return True  # without opening a run, which takes a model
+        if not self._fit():
+            return False
+        if self.translations and not self._train_on_translations():
             return False
         write_whole(path, request)
         return True
 
+    def _make_data(self, entries: Sequence[Entry], tally: RowTally) -> None:
+        """Makes the data set, unless it exists; pictures that a model was trained on stay in training."""
+        from mural_tf.commands.training_data import make_data_set
+
+        data = self.folder / DATA
+        trained_on = frozenset  # a function that returns no names
+        if (self.folder / WORKDIR / "config.json").is_file() and (data / DESCRIPTION).is_file():
+            trained_on = functools.partial(names_in, data, "train")
+        make_data_set(entries, data, tally, trained_on=trained_on)
+        print(describe(data), flush=True)
+
     def workdirs(self) -> list[pathlib.Path]:
-        """Returns the workdirs that there are, the last stage's first."""
+        """Returns the workdirs that exist, the last stage's first."""
         return [self.folder / name for name in (TRANSLATED, WORKDIR) if (self.folder / name).exists()]
 
     def trained(self) -> pathlib.Path | None:
-        """Returns the workdir of the finished model: the last stage's, or the first training's."""
-        workdirs = self.workdirs()
-        return next(filter(is_finished, workdirs), None)
+        """Returns the workdir of the last stage that is finished, `None` if no stage is."""
+        for workdir in self.workdirs():
+            if is_finished(workdir):
+                return workdir
+        return None
 
     def held_out(self) -> set[str]:
         """Returns the names of the pictures in dev."""
         return names_in(self.folder / DATA, "dev")
 
     def commands(self, trained: pathlib.Path) -> list[str]:
-        """Returns the commands that evaluate the model and show its errors."""
+        """Returns the commands that evaluate the model in the workdir `trained`, and show its errors."""
         data = self.folder / DATA
         split = "test" if list((data / "image_text").glob("test-*")) else "dev"
         model_and_data = f"--model={shlex.quote(str(trained))} --data_dir={shlex.quote(str(data))}"
@@ -140,7 +152,12 @@ class CatalogueTrainer:
         ]
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how a model reads texts; `None` for words, and for an export without a vocabulary."""
+        """Returns how a model reads texts; `None` for a tower of whole words, and for an export without a vocabulary.
+
+        Args:
+          description: the folder with the model's `config.json` and `vocabulary.txt`.
+          texts: the table's texts.
+        """
         config = load_config(description / "config.json")
         if config.text_tower.name == "words" or not (description / "vocabulary.txt").is_file():
             return None
@@ -156,7 +173,7 @@ class CatalogueTrainer:
         return Reading(unknown, cut, tokenizer.room)
 
     def _fit(self) -> bool:
-        """Trains, or continues; returns whether training is finished."""
+        """Trains the first stage, or continues it; returns whether it is finished."""
         from mural_tf.runs.finetune import finetune
         from mural_tf.runs.pretrain import Start, train_and_finish
 
@@ -200,30 +217,35 @@ def names_in(data: pathlib.Path, split: str) -> set[str]:
 
 
 def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
-    """Returns the configuration with the data set, and with batches and losses that a small data set allows."""
+    """Returns a copy of the configuration with the data set `data`, which may be small.
+
+    Without a `source` to start from, batches are at most half of the data; without pairs there is no text-text loss.
+    Raises `UserError` if there is then no picture with a caption to train on.
+    """
     config = config.copy_and_resolve_references()
     config.data.source = "records"
     config.data.directory = str(data)
     path = data / DESCRIPTION
-    counts: Mapping = json_field(read_json(path), "counts", dict, path)
+    counts = json_field(read_json(path), "counts", dict, path)
     if config.evaluation.split not in counts["image_text"]:
         config.evaluation.split = "dev"
-    if source == NOTHING:
-        pairs = counts["text_pairs"].get("train", 0)
-        if "train" not in counts["image_text"]:
-            raise UserError(f"{data} has no picture with a caption to train on: too few rows. Give it more rows.")
-        captions = counts["image_text"]["train"]["captions"]
-        config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
-        config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
-        if not pairs:
-            config.loss.text_text_weight = 0.0
+    if source != NOTHING:
+        return config  # `finetune` chooses the batches
+    pairs = counts["text_pairs"].get("train", 0)
+    if "train" not in counts["image_text"]:
+        raise UserError(f"{data} has no picture with a caption to train on: too few rows. Give it more rows.")
+    captions = counts["image_text"]["train"]["captions"]
+    config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
+    config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
+    if not pairs:
+        config.loss.text_text_weight = 0.0
     return config
 
 
 def _as_begun(config: ConfigDict, workdir: pathlib.Path | RemotePath, given: Collection[str] = ()) -> ConfigDict:
-    """Returns the configuration with the batches and the weight of a run that has begun: its table may have grown.
+    """Sets the batches and the text-text weight of a run that began on a smaller table; returns `config` itself.
 
-    Fields that the user named, `given`, keep their values.
+    Fields in `given`, "train.image_text_batch" say, which the user named, keep their values.
     """
     path = workdir / "config.json"
     if not path.is_file():

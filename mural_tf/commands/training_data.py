@@ -59,22 +59,21 @@ class Picture:
         first_rows = self._first_rows()
         if _all_differ([language for language, _ in first_rows]):
             return [Caption(text, language, 0) for language, text in first_rows]
-        languages_of_row: dict[int, list[str]] = collections.defaultdict(list)
+        row_languages = collections.defaultdict(list)  # {row: languages of its captions}
         for (language, _), row in first_rows.items():
-            languages_of_row[row].append(language)
-        group_of_row = {row: number for number, row in enumerate(languages_of_row)}
-        first_single_group = len(group_of_row)  # groups of single captions are numbered from here on
+            row_languages[row].append(language)
+        row_groups = {row: group for group, row in enumerate(row_languages)}
         captions = []
         for number, ((language, text), row) in enumerate(first_rows.items()):
-            group = first_single_group + number
-            if _all_differ(languages_of_row[row]):
-                group = group_of_row[row]
+            group = len(row_groups) + number  # of a single caption: no row's
+            if _all_differ(row_languages[row]):
+                group = row_groups[row]
             captions.append(Caption(text, language, group))
         return captions
 
     def _first_rows(self) -> dict[tuple[str, str], int]:
         """Returns {(language, text) of a caption: the number of the first row that has it}."""
-        first_rows: dict[tuple[str, str], int] = {}
+        first_rows = {}
         for entry in self.entries:
             for key, (row, _) in entry.captions.items():
                 first_rows[key] = min(row, first_rows.get(key, row))
@@ -95,12 +94,15 @@ class Caption(NamedTuple):
 
 
 def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True) -> list[Picture]:
-    """Returns the different pictures of entries; `tally` counts pictures that do not decode."""
-    by_file: dict[pathlib.Path, list[Entry]] = {}
+    """Returns the different pictures of entries; pictures that do not decode go to `tally.places`.
+
+    `progress`: whether to show a bar.
+    """
+    by_file = {}  # {file: entries}
     for entry in entries:
         if entry.file is not None:
             by_file.setdefault(entry.file, []).append(entry)
-    pictures: dict[bytes, Picture] = {}
+    pictures = {}  # {digest: picture}
     files = list(by_file)
     bar = tqdm(desc="Reading pictures", total=len(files), unit=" pictures", disable=not progress)
     with bar, concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
@@ -110,17 +112,18 @@ def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True
                 if problem:
                     tally.places.append((problem, str(file)))
                 else:
-                    pictures.setdefault(digest, Picture(file, digest)).entries += by_file[file]
+                    picture = pictures.setdefault(digest, Picture(file, digest))
+                    picture.entries += by_file[file]
             bar.update(len(block))
     return list(pictures.values())
 
 
 def _digest_or_problem(file: pathlib.Path) -> tuple[bytes, str]:
-    """Returns the hash of a picture's file and "", or b"" and the problem with it."""
+    """Returns the hash of a picture's file, and ""; or b"" and the problem with a picture that does not decode."""
     try:
         data = read_file(file)
         opened = open_image(data, MAX_SCAN)
-        opened.draft("L", (32, 32))
+        opened.draft("L", (32, 32))  # a JPEG is decoded at a small size, which is faster
         turned(opened)
     except BadImage as error:
         return b"", str(error)
@@ -138,26 +141,28 @@ class Group:
 
 
 def find_groups(pictures: Sequence[Picture]) -> list[Group]:
-    """Returns the products with their pictures, in an order that only their names decide."""
+    """Returns the groups, in an order that depends on the ids of products and not on the order of `pictures`."""
     leader = list(range(len(pictures)))  # a forest: pictures of one group lead to the same picture (union-find)
 
-    def find(number: int) -> int:
+    def root(number: int) -> int:
+        """Returns the picture to which all pictures of a picture's group lead."""
         while leader[number] != number:
-            leader[number] = leader[leader[number]]
+            leader[number] = leader[leader[number]]  # shortens the way for the next call
             number = leader[number]
         return number
 
-    first_picture: dict[str, int] = {}  # of a product
+    first_pictures = {}  # {product: its first picture}
     keys = []
     for number, picture in enumerate(pictures):
         products = {entry.product for entry in picture.entries if entry.product}
         # The ids of products decide, if there are any: a product that gets another picture then stays in its split.
         keys.append(min(map(text_hash, products), default=int.from_bytes(picture.digest[:8], "little")))
         for product in products:
-            leader[find(number)] = find(first_picture.setdefault(product, number))
-    groups: dict[int, Group] = {}
+            first_picture = first_pictures.setdefault(product, number)
+            leader[root(number)] = root(first_picture)
+    groups = {}  # {root: group}
     for number, picture in enumerate(pictures):
-        group = groups.setdefault(find(number), Group(keys[number], []))
+        group = groups.setdefault(root(number), Group(keys[number], []))
         group.key = min(group.key, keys[number])
         group.pictures.append(picture)
     return sorted(groups.values(), key=lambda group: (group.key, group.pictures[0].name))
@@ -168,8 +173,14 @@ SHARE = 0.1  # share of the products in dev, and in test
 
 
 def held_out(count: int) -> int:
-    """Returns how many of `count` products go to dev, and as many to test: a tenth, or a fifth of few products."""
-    return min(LARGEST_SPLIT, max(round(SHARE * count), min(50, count // 5), int(count > 2)))
+    """Returns how many of `count` products go to dev, and as many to test.
+
+    A fifth of up to 250 products, 50 of up to 500, and above this a tenth, but at most `LARGEST_SPLIT`; 1 of 3 or 4.
+    """
+    if count <= 2:
+        return 0
+    few = min(50, count // 5)
+    return min(LARGEST_SPLIT, max(1, few, round(SHARE * count)))
 
 
 def make_data_set(
@@ -180,12 +191,12 @@ def make_data_set(
     progress: bool = True,
     trained_on: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
-    """Makes the data set `output` of a table, unless it exists, and returns it.
+    """Makes the data set of a table, unless it exists, and returns its folder.
 
     Args:
       entries: the entries of `products.read`.
       output: a folder; it appears when it is complete, and replaces the data set of an earlier state of the table.
-      tally: counts of the rows; pictures that do not decode are added.
+      tally: counts of the rows, to whose `places` pictures that do not decode are added.
       image_size: pixels; pictures whose shorter side is longer are shrunk to this side. 0 keeps them.
       progress: whether to show a bar.
       trained_on: a function without arguments that returns the ids of pictures that a model was trained on: their
@@ -196,7 +207,7 @@ def make_data_set(
     """
 
     def write(folder: pathlib.Path) -> dict:
-        """Writes the records and the list of skipped rows into a folder, and returns their part of dataset.json."""
+        """Writes the records and the list of skipped rows into a folder; returns their values of `dataset.json`."""
         pictures = pictures_of(entries, tally, progress)
         _write_records(pictures, folder, image_size, trained_on(), tally)
         if tally.places:
@@ -230,14 +241,14 @@ def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
 def _write_records(
     pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str], tally: RowTally
 ) -> None:
-    """Writes all records.
+    """Writes the records of pictures, by split, and of the translations of training into a data set's folder.
 
     Args:
       pictures: the pictures with their captions.
       folder: the data set's folder.
       image_size: as `make_data_set` takes it.
       seen: the ids of pictures that a model was trained on.
-      tally: notes pictures that are gone.
+      tally: takes the pictures that are gone.
     """
     from mural_tf.data.records import write_records  # with TensorFlow
 
@@ -246,14 +257,16 @@ def _write_records(
         shards = 1 + len(split_pictures) // 1000  # a thousand pictures are some 64 MB
         write_records(folder, IMAGE_TEXT, split, _records(split_pictures, image_size, tally), shards)
     train = by_split.get("train", [])
-    if any(True for _ in _pairs(train, pictures)):
+    has_pairs = any(True for _ in _pairs(train, pictures))  # which yields them anew below
+    if has_pairs:
         write_records(folder, TEXT_PAIRS, "train", _pairs(train, pictures))
 
 
 def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list[Picture]]:
-    """Returns {split: pictures}.
+    """Returns {split: pictures}; pictures without captions are in `WITHOUT_CAPTIONS` in place of their group's split.
 
-    The first new products go to dev and test, the others and products with a seen picture to train.
+    The first groups without a seen picture go to dev and test, all other groups to train. `seen` holds the ids of
+    pictures that a model was trained on.
     """
     new_groups = []
     seen_groups = []
@@ -270,7 +283,7 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
         "test": new_groups[dev_count:held_out_count],
         "train": new_groups[held_out_count:] + seen_groups,
     }
-    by_split: dict[str, list[Picture]] = {}
+    by_split = {}
     for split, groups in groups_of.items():
         for group in groups:
             for picture in group.pictures:
@@ -280,7 +293,7 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
 
 
 def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
-    """Whether a model was trained on a picture, under the name of any of its entries."""
+    """Whether the name of any entry of a picture is in `seen`."""
     return any(entry.name in seen for entry in picture.entries)
 
 
@@ -308,31 +321,34 @@ def _pairs(train: Iterable[Picture], pictures: Iterable[Picture]) -> Iterator[Te
 
     Captions of all `pictures` are counted to find the commonest language.
     """
-    counts: collections.Counter[str] = collections.Counter()
+    counts = collections.Counter()  # by language
     for picture in pictures:
         counts.update(caption.language for caption in picture.captions())
-    order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))
-    seen: set[int] = set()
+    order = sorted(counts, key=lambda tag: (tag != "en", -counts[tag], tag))  # English first, then the commonest
+    yielded = set()  # hashes of pairs
     for picture in train:
         for group in _translations(picture.captions()):
             first, *others = sorted(group, key=lambda caption: order.index(caption.language))
             for other in others:
                 values = (first.text, first.language, other.text, other.language)
                 key = text_hash("\t".join(values))
-                if key not in seen:
-                    seen.add(key)
+                if key not in yielded:
+                    yielded.add(key)
                     yield TextPair(*values, picture.name)
 
 
 def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
-    """Returns the groups of several captions; without such a group, the first caption of each language as a group."""
-    groups: dict[int, list[Caption]] = {}
+    """Returns the groups of two captions or more; without such a group, the first caption of each language as a group.
+
+    Without two languages there is no group.
+    """
+    groups = {}  # {number of a group: its captions}
     for caption in captions:
         groups.setdefault(caption.group, []).append(caption)
-    several = [group for group in groups.values() if len(group) > 1]
-    if several:
-        return several
-    first_of_language = {caption.language: caption for caption in reversed(captions)}
+    translated_groups = [group for group in groups.values() if len(group) > 1]
+    if translated_groups:
+        return translated_groups
+    first_of_language = {caption.language: caption for caption in reversed(captions)}  # the first is written last
     if len(first_of_language) > 1:
         return [list(first_of_language.values())]
     return []
@@ -340,14 +356,15 @@ def _translations(captions: Sequence[Caption]) -> list[list[Caption]]:
 
 def _describe_shard(path: pathlib.Path) -> dict:
     """Returns the entry of `dataset.json` for a file of records: {"bytes", "crc32c", "records", "languages"}."""
-    languages: collections.Counter[str] = collections.Counter()
-    records = 0
-    for records, (_, serialized) in enumerate(tfrecord.read_all(path, refuse, open_path), start=1):
-        record = parse_record(serialized, str(path), records - 1)
+    languages = collections.Counter()
+    count = 0
+    for _, serialized in tfrecord.read_all(path, refuse, open_path):
+        record = parse_record(serialized, str(path), count)
+        count += 1
         if isinstance(record, ImageTextRecord):
             languages.update(record.languages)
         else:
             languages[f"{record.language_a} {record.language_b}"] += 1
     data = path.read_bytes()
     checksum = f"{google_crc32c.value(data):08x}"
-    return {"bytes": len(data), "crc32c": checksum, "records": records, "languages": dict(sorted(languages.items()))}
+    return {"bytes": len(data), "crc32c": checksum, "records": count, "languages": dict(sorted(languages.items()))}

@@ -26,24 +26,25 @@ def contrastive_loss(
     """
     arguments = dict(margin=margin, label_smoothing=label_smoothing)
     left_to_right = in_batch_softmax(pairs, temperature, **arguments)
-    return left_to_right + in_batch_softmax(pairs.reversed, temperature, **arguments)
+    right_to_left = in_batch_softmax(pairs.reversed, temperature, **arguments)
+    return left_to_right + right_to_left
 
 
 def in_batch_softmax(
     pairs: Pairs, temperature: tf.Tensor | float, *, margin: float = 0.0, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Returns one direction of Eq. 2, query i against every candidate, a float32 scalar.
+    """Returns L_l2r of Eq. 2, each left row against every candidate on the right, a float32 scalar.
 
     Arguments are as in `contrastive_loss`.
     """
-    logits = (pairs.cosines - margin * tf.cast(pairs.is_positive, tf.float32)) / temperature
+    margins = margin * tf.cast(pairs.is_positive, tf.float32)  # [R, N]
+    logits = (pairs.cosines - margins) / temperature
     logits = tf.where(pairs.is_candidate, logits, float("-inf"))
     log_normaliser = tf.reduce_logsumexp(logits, axis=1)  # [R]
     losses = log_normaliser - pairs.of_partner(logits)
     if label_smoothing:
-        mean_logit = tf.math.divide(
-            tf.reduce_sum(tf.where(pairs.is_candidate, logits, 0.0), axis=1),
-            tf.reduce_sum(tf.cast(pairs.is_candidate, tf.float32), axis=1),
-        )
-        losses = (1.0 - label_smoothing) * losses + label_smoothing * (log_normaliser - mean_logit)
+        logit_sum = tf.reduce_sum(tf.where(pairs.is_candidate, logits, 0.0), axis=1)  # [R]
+        candidate_count = tf.reduce_sum(tf.cast(pairs.is_candidate, tf.float32), axis=1)
+        even_losses = log_normaliser - logit_sum / candidate_count  # of a target spread over all candidates
+        losses = (1.0 - label_smoothing) * losses + label_smoothing * even_losses
     return pairs.mean(losses)

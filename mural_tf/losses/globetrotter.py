@@ -38,26 +38,28 @@ RESCALED = (0.75, 1.25)  # the authors' code
 
 
 def nt_xent(pairs: Pairs, temperature: tf.Tensor | float) -> tf.Tensor:
-    """Returns the mean over 2N views a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ), a float32 scalar.
+    """Returns L_v, NT-Xent of N pairs of views, a float32 scalar.
 
     Args:
       pairs: the first and second views of N images; with only some queries the result is their part of the whole.
         Images that share an id are not each other's negatives.
       temperature: τ > 0.
     """
-    loss = _sum_over_anchors(pairs, temperature) + _sum_over_anchors(pairs.reversed, temperature)
-    return loss / tf.cast(2 * pairs.total, tf.float32)
+    left_loss = _sum_over_anchors(pairs, temperature)
+    right_loss = _sum_over_anchors(pairs.reversed, temperature)
+    return (left_loss + right_loss) / tf.cast(2 * pairs.total, tf.float32)
 
 
 def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:
-    """Returns the sum of the losses of the left side's queries, a scalar."""
-    to_own_side = pairs.cosines_to(pairs.left) / temperature
+    """Returns the summed loss of the left side's queries as anchors, against both sides, a scalar."""
+    to_own_side = pairs.cosines_to(pairs.left) / temperature  # [R, N]
     to_own_side = tf.where(pairs.within_left.is_negative, to_own_side, float("-inf"))
-    to_other_side = pairs.cosines / temperature
-    positive = pairs.of_partner(to_other_side)
+    to_other_side = pairs.cosines / temperature  # [R, N]
+    positive = pairs.of_partner(to_other_side)  # [R]
     to_other_side = tf.where(pairs.is_candidate, to_other_side, float("-inf"))
-    normaliser = tf.reduce_logsumexp(tf.concat([to_own_side, to_other_side], axis=1), axis=1)
-    return tf.reduce_sum(normaliser - positive)
+    logits = tf.concat([to_own_side, to_other_side], axis=1)  # [R, 2N]
+    log_normaliser = tf.reduce_logsumexp(logits, axis=1)
+    return tf.reduce_sum(log_normaliser - positive)
 
 
 def transitive_weights(
@@ -67,8 +69,11 @@ def transitive_weights(
 
     Args:
       images, captions: [N, D], any float type, L2-normalised; row i of each is a pair.
-      definition: "code" or "paper", see above.
+      definition: "code" or "paper", see the table above.
       margin: m, 0 <= m < 1.
+
+    Raises:
+      ValueError: another definition.
     """
     if definition not in DEFINITIONS:
         raise ValueError(f"definition={definition!r}: expected one of {', '.join(DEFINITIONS)}.")
@@ -81,26 +86,29 @@ def transitive_weights(
         similarity = _paper_similarity(between_images, to_caption)
     else:
         similarity = _code_similarity(between_images, to_caption, off_diagonal > 0)
-    return off_diagonal * tf.maximum(0.0, similarity - margin) / (1.0 - margin)
+    excess = tf.maximum(0.0, similarity - margin)
+    return off_diagonal * excess / (1.0 - margin)
 
 
 def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Tensor:
-    """Returns "paper" in the table above, [N, N], of α^v [N, N] and α^x_ii [N]."""
+    """Returns the similarity "paper" of the table above, [N, N], from α^v [N, N] and α^x_ii [N]."""
     between_images = (1.0 + between_images) / 2.0
     to_caption = (1.0 + to_caption) / 2.0
     product = between_images * to_caption[:, None] * to_caption[None, :]  # [N, N] * [N, 1] * [1, N]
-    return tf.pow(tf.maximum(product, 0.0), 1.0 / 3.0)  # rounding can leave it just below 0
+    product = tf.maximum(product, 0.0)  # rounding can leave it just below 0
+    return tf.pow(product, 1.0 / 3.0)
 
 
 def _code_similarity(between_images: tf.Tensor, to_caption: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
-    """Returns "code" in the table above, [N, N], of α^v [N, N], α^x_ii [N], and bool [N, N]: i ≠ j."""
-    product = to_caption[:, None] * to_caption[None, :]  # [N, 1] * [1, N]
-    low = tf.reduce_min(product)
-    high = tf.reduce_max(product)
-    share = tf.math.divide_no_nan(product - low, high - low)
-    product = between_images * (RESCALED[0] + share * (RESCALED[1] - RESCALED[0]))
-    largest = tf.reduce_max(tf.where(is_pair, product, float("-inf")))
-    return tf.where(largest > 0, product / tf.where(largest > 0, largest, 1.0), 0.0)
+    """Returns the similarity "code" of the table above, [N, N], from α^v [N, N] and α^x_ii [N]; `is_pair`: i ≠ j."""
+    to_captions = to_caption[:, None] * to_caption[None, :]  # [N, 1] * [1, N]
+    smallest = tf.reduce_min(to_captions)
+    share = tf.math.divide_no_nan(to_captions - smallest, tf.reduce_max(to_captions) - smallest)  # in [0, 1]
+    low, high = RESCALED
+    similarity = between_images * (low + share * (high - low))
+    largest = tf.reduce_max(tf.where(is_pair, similarity, float("-inf")))
+    divisor = tf.where(largest > 0, largest, 1.0)
+    return tf.where(largest > 0, similarity / divisor, 0.0)
 
 
 def transitive_loss(
@@ -118,10 +126,12 @@ def transitive_loss(
     logits = tf.where(pairs.is_positive, float("-inf"), pairs.cosines / temperature)
     logarithms = tf.where(pairs.is_positive, 0.0, tf.nn.log_softmax(logits, axis=1))
     weights = tf.stop_gradient(tf.cast(weights, tf.float32))
-    loss = -tf.reduce_sum(pairs.left.own_of(weights) * logarithms)
+    own_weights = pairs.left.own_of(weights)  # [R, N]
+    loss = -tf.reduce_sum(own_weights * logarithms)
     if not divided:
         return loss / tf.cast(pairs.total, tf.float32)
-    return tf.math.divide_no_nan(loss, tf.reduce_sum(weights) - tf.linalg.trace(weights))
+    weight_sum = tf.reduce_sum(weights) - tf.linalg.trace(weights)  # i ≠ j
+    return tf.math.divide_no_nan(loss, weight_sum)
 
 
 def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -132,9 +142,11 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
       targets: int [B, K], in [0, V).
       weights: float32 [B, K], 1 where there is a piece to predict, else 0.
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
-    sums = [tf.reduce_sum(losses * weights, axis=1), tf.reduce_sum(weights, axis=1)]
-    return tf.stack(sums, axis=1)
+    logits = tf.cast(logits, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)  # [B, K]
+    loss_sums = tf.reduce_sum(losses * weights, axis=1)
+    counts = tf.reduce_sum(weights, axis=1)
+    return tf.stack([loss_sums, counts], axis=1)
 
 
 def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:

@@ -34,18 +34,21 @@ def distances(anchors: tf.Tensor, candidates: tf.Tensor, distance: str = "euclid
     "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2.
     """
     anchors = tf.cast(anchors, tf.float32)
-    cosines = tf.matmul(anchors, tf.cast(candidates, tf.float32), transpose_b=True)
-    return _of_cosines(cosines, distance)
+    candidates = tf.cast(candidates, tf.float32)
+    cosines = tf.matmul(anchors, candidates, transpose_b=True)
+    return _distances_by_cosines(cosines, distance)
 
 
 def paired_distances(left: tf.Tensor, right: tf.Tensor, distance: str = "euclidean") -> tf.Tensor:
     """Returns the distance of each row of `left` to the same row of `right`, [R, D] both: float32 [R]."""
-    cosines = tf.reduce_sum(tf.cast(left, tf.float32) * tf.cast(right, tf.float32), axis=-1)
-    return _of_cosines(cosines, distance)
+    left = tf.cast(left, tf.float32)
+    right = tf.cast(right, tf.float32)
+    cosines = tf.reduce_sum(left * right, axis=-1)
+    return _distances_by_cosines(cosines, distance)
 
 
-def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
-    """Returns the distances of unit vectors with these cosines, in their shape."""
+def _distances_by_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
+    """Returns the distances of L2-normalised vectors with these cosines, float32, in the shape of `cosines`."""
     if distance == "cosine":
         return 1.0 - cosines
     if distance == "euclidean":
@@ -56,7 +59,7 @@ def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
 def top_violations(
     positive: tf.Tensor, negative: tf.Tensor, is_negative: tf.Tensor, margin: float, top: int
 ) -> tf.Tensor:
-    """Returns each anchor's loss: the mean of its `top` largest violations.
+    """Returns each anchor's loss, the mean of its `top` largest violations: float32 [R].
 
     Args:
       positive: float32 [R], distance of each anchor to its positive.
@@ -64,11 +67,9 @@ def top_violations(
       is_negative: bool [R, C]; others do not count. An anchor without negatives has loss 0.
       margin: in the unit of the distance.
       top: K; at most as many as an anchor has negatives are averaged.
-
-    Returns:
-      float32 [R].
     """
-    violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)  # [R, C]
+    violations = tf.nn.relu(margin + positive[:, None] - negative)  # [R, C]
+    violations = tf.where(is_negative, violations, 0.0)
     candidate_count = negative.shape[1]
     if candidate_count is None:
         worst_count = tf.minimum(top, tf.shape(negative)[1])
@@ -108,6 +109,7 @@ def image_sentence_loss(
       image_ids: [I] integers; images of one id are not each other's negatives.
       languages: integers [S]; -1: this row has no sentence.
       margin, distance, top: as in `top_violations` and `distances`.
+      factors: weights of the first and the last bracket.
 
     Returns:
       float32 scalar.
@@ -115,28 +117,37 @@ def image_sentence_loss(
     rows = Rows.of(sentences)
     anchors = rows.own  # [R, D]
     own_languages = rows.own_of(languages)  # [R]
-    image = tf.gather(images, rows.own_of(owners))  # [R, D]
-    ids_of_sentences = tf.gather(image_ids, owners)  # [S]
-    same_image = rows.share_id(ids_of_sentences, ids_of_sentences)  # [R, S]
+    own_images = tf.gather(images, rows.own_of(owners))  # [R, D], each anchor's image
+    image_id = tf.gather(image_ids, owners)  # [S], of each sentence's image
+    same_image = rows.share_id(image_id, image_id)  # [R, S]
     same_language = rows.share_id(languages, languages) & (own_languages >= 0)[:, None]  # [R, S]
     is_negative = same_language & ~same_image  # [R, S]
-    to_image = paired_distances(anchors, image, distance)  # [R]
-
-    other_images = ~rows.share_id(ids_of_sentences, image_ids)  # [R, I]
     sentence_factor, structure_factor = factors
+
+    to_own_image = paired_distances(anchors, own_images, distance)  # [R]
     to_images = distances(anchors, images, distance)  # [R, I]
-    to_sentences = distances(image, rows.values, distance)  # [R, S]
-    losses = sentence_factor * top_violations(to_image, to_images, other_images, margin, top)
-    losses += top_violations(to_image, to_sentences, is_negative, margin, top)
+    is_other_image = ~rows.share_id(image_id, image_ids)  # [R, I]
+    losses = sentence_factor * top_violations(to_own_image, to_images, is_other_image, margin, top)
+    images_to_sentences = distances(own_images, rows.values, distance)  # [R, S]
+    losses += top_violations(to_own_image, images_to_sentences, is_negative, margin, top)
     if structure_factor:
-        between = distances(anchors, rows.values, distance)  # [R, S]
         is_itself = rows.is_own_row(tf.range(rows.total))  # [R, S]
         is_positive = same_language & same_image & ~is_itself
-        farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)  # [R]
-        has_positive = tf.reduce_any(is_positive, axis=1)  # [R]
-        structure = top_violations(farthest, between, is_negative, margin, top)  # [R]
-        losses += structure_factor * tf.where(has_positive, structure, 0.0)
-    return _mean_of_present(tf.where(own_languages >= 0, losses, 0.0), languages >= 0)
+        between = distances(anchors, rows.values, distance)  # [R, S]
+        losses += structure_factor * _structure_losses(between, is_positive, is_negative, margin, top)
+    losses = tf.where(own_languages >= 0, losses, 0.0)
+    return _mean_of_present(losses, languages >= 0)
+
+
+def _structure_losses(between, is_positive, is_negative, margin: float, top: int) -> tf.Tensor:
+    """Returns the losses of [sentence, its farthest positive, its negatives], float32 [R], 0 without a positive.
+
+    `between` holds the distances of sentences, float32 [R, S]; the two masks are bool [R, S].
+    """
+    farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)  # [R]
+    losses = top_violations(farthest, between, is_negative, margin, top)  # [R]
+    has_positive = tf.reduce_any(is_positive, axis=1)  # [R]
+    return tf.where(has_positive, losses, 0.0)
 
 
 def caption_neighbourhood(
@@ -149,7 +160,9 @@ def caption_neighbourhood(
     distance: str = "euclidean",
     top: int = 10,
 ) -> tf.Tensor:
-    """Returns the neighbourhood constraints (Eq. 1), the mean over all (anchor, other language) that have a positive.
+    """Returns the neighbourhood constraints (Eq. 1), a float32 scalar: the mean over anchors and other languages.
+
+    An anchor and a language count where the anchor's image has a sentence in this language, the positive.
 
     Args:
       sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. With `Rows` of a part the
@@ -158,9 +171,6 @@ def caption_neighbourhood(
       languages: integers [S]; -1: this row has no sentence.
       slots: rows for each image.
       margin, distance, top: as in `top_violations` and `distances`.
-
-    Returns:
-      float32 scalar.
     """
     rows = Rows.of(sentences)
     if slots == 1:
@@ -170,7 +180,8 @@ def caption_neighbourhood(
     partner_distances = []  # [S] each
     for shift in range(1, slots):
         partner_languages.append(_roll(languages, slots, shift))
-        partner_distances.append(paired_distances(rows.values, _roll(rows.values, slots, shift), distance))
+        partners = _roll(rows.values, slots, shift)  # [S, D]
+        partner_distances.append(paired_distances(rows.values, partners, distance))
     to_partners = tf.stack(partner_distances, axis=1)  # [S, slots - 1]
     is_positive = _farthest_of_each_language(to_partners, tf.stack(partner_languages, axis=1), languages)
     own_to_partners = rows.own_of(to_partners)  # [R, slots - 1]
@@ -178,11 +189,12 @@ def caption_neighbourhood(
     between = distances(rows.own, rows.values, distance)  # [R, S]
     is_other_image = ~rows.share_id(image_ids, image_ids)  # [R, S]
     total = tf.zeros([])
-    for index, languages_of_partners in enumerate(partner_languages):
-        is_negative = is_other_image & rows.share_id(languages_of_partners, languages)  # [R, S]
-        losses = top_violations(own_to_partners[:, index], between, is_negative, margin, top)  # [R]
-        total += tf.reduce_sum(tf.where(own_is_positive[:, index], losses, 0.0))
-    return total / tf.maximum(tf.reduce_sum(tf.cast(is_positive, tf.float32)), 1.0)
+    for column, partner_language in enumerate(partner_languages):
+        is_negative = is_other_image & rows.share_id(partner_language, languages)  # [R, S]
+        losses = top_violations(own_to_partners[:, column], between, is_negative, margin, top)  # [R]
+        total += tf.reduce_sum(tf.where(own_is_positive[:, column], losses, 0.0))
+    positive_count = tf.reduce_sum(tf.cast(is_positive, tf.float32))
+    return total / tf.maximum(positive_count, 1.0)
 
 
 def pair_neighbourhood(
@@ -194,36 +206,36 @@ def pair_neighbourhood(
     distance: str = "euclidean",
     top: int = 10,
 ) -> tf.Tensor:
-    """Returns the constraint for sentence pairs that mean the same, the mean over pairs of both directions' sum.
+    """Returns the neighbourhood constraint for pairs of sentences that mean the same, a float32 scalar.
 
-    A pair's negatives are the other pairs' sentences in the language of the positive.
+    It is the mean over pairs of the sum of both directions. An anchor's positive is the other sentence of its pair; its
+    negatives are the other pairs' sentences in the language of the positive.
 
     Args:
       pairs: P pairs; with only some queries the result is their part of the whole.
       left_languages, right_languages: integers [P].
       margin, distance, top: as in `top_violations` and `distances`.
-
-    Returns:
-      float32 scalar.
     """
-    to_positive = _of_cosines(pairs.own_cosines, distance)  # [R]
-    losses = tf.zeros([])
+    to_positive = _distances_by_cosines(pairs.own_cosines, distance)  # [R]
+    total = tf.zeros([])
     for direction, languages in ((pairs, right_languages), (pairs.reversed, left_languages)):
-        is_negative = direction.is_negative & direction.left.share_id(languages, languages)  # [R, P]
-        between = _of_cosines(direction.cosines, distance)  # [R, P]
-        losses += tf.reduce_sum(top_violations(to_positive, between, is_negative, margin, top))
-    return losses / tf.cast(pairs.total, tf.float32)
+        same_language = direction.left.share_id(languages, languages)  # [R, P]
+        is_negative = direction.is_negative & same_language
+        between = _distances_by_cosines(direction.cosines, distance)  # [R, P]
+        losses = top_violations(to_positive, between, is_negative, margin, top)  # [R]
+        total += tf.reduce_sum(losses)
+    return total / tf.cast(pairs.total, tf.float32)
 
 
 def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
-    """Returns the rows of [S, …], each replaced by the row `shift` slots after it, cyclically within an image."""
+    """Returns [S, …] with each row replaced by the row `shift` slots after it, cyclically within its image."""
     shape = tf.shape(values)
     grouped = tf.reshape(values, tf.concat([[-1, slots], shape[1:]], axis=0))  # [images, slots, …]
     return tf.reshape(tf.roll(grouped, -shift, axis=1), shape)
 
 
 def _farthest_of_each_language(to_partners: tf.Tensor, partner_languages: tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Returns bool [S, P]: whether a partner is the anchor's farthest in a language that is not the anchor's.
+    """Returns bool [S, P]: whether a partner is the farthest of its language, which is not the anchor's language.
 
     Where partners are equally far the first counts as the farthest, so that every language has exactly one.
 
@@ -237,20 +249,22 @@ def _farthest_of_each_language(to_partners: tf.Tensor, partner_languages: tf.Ten
     # Each partner is compared with each of its rivals, the partners again: [S, partner, rival].
     index = tf.range(tf.shape(to_partners)[1])  # [P]
     rival_comes_first = index[None, None, :] < index[None, :, None]  # [1, P, P]
-    rival_is_farther = to_partners[:, None, :] > to_partners[:, :, None]
-    rival_is_farther |= tf.equal(to_partners[:, None, :], to_partners[:, :, None]) & rival_comes_first
+    to_partner = to_partners[:, :, None]
+    to_rival = to_partners[:, None, :]
+    rival_wins = (to_rival > to_partner) | (tf.equal(to_rival, to_partner) & rival_comes_first)
     same_language = tf.equal(partner_languages[:, None, :], partner_languages[:, :, None])
-    return is_candidate & ~tf.reduce_any(rival_is_farther & same_language, axis=2)
+    is_beaten = tf.reduce_any(rival_wins & same_language, axis=2)  # [S, P]
+    return is_candidate & ~is_beaten
 
 
 @tf.custom_gradient
 def reverse_gradient(x: tf.Tensor) -> tf.Tensor:
-    """Returns x; its gradient is the negative of the gradient that arrives."""
+    """Returns x; its gradient is the gradient that arrives, with the other sign (Ganin and Lempitsky, 2014)."""
     return tf.identity(x), lambda upstream: -upstream
 
 
 def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
-    """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are, a float32 scalar.
+    """Returns the mean cross-entropy of the languages of the sentences that are present, a float32 scalar.
 
     Args:
       logits: [S, L], any float type; with `Rows` of a part the result is their part of the whole.
@@ -258,12 +272,14 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
     """
     logits = Rows.of(logits)
     own_languages = logits.own_of(languages)
-    labels = tf.maximum(own_languages, 0)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits.own, tf.float32))
-    return _mean_of_present(tf.where(own_languages >= 0, losses, 0.0), languages >= 0)
+    labels = tf.maximum(own_languages, 0)  # a row without a sentence gets any label: its loss is left out below
+    own_logits = tf.cast(logits.own, tf.float32)  # [R, L]
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, own_logits)
+    losses = tf.where(own_languages >= 0, losses, 0.0)
+    return _mean_of_present(losses, languages >= 0)
 
 
 def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of losses, [R], divided by the number of sentences that are present, of bool [S]."""
+    """Returns the sum of `losses`, [R], divided by the number of true values in `is_present`, bool [S]."""
     count = tf.reduce_sum(tf.cast(is_present, tf.float32))
     return tf.reduce_sum(losses) / tf.maximum(count, 1.0)

@@ -18,7 +18,7 @@ ROUNDING = 1e-6  # by which two computations of one cosine may differ
 
 
 def count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Returns the size of the first axis: an `int` if it is known before the step runs, else an int32 scalar."""
+    """Returns the size of the first axis: an `int` if it is known when the step is traced, else an int32 scalar."""
     rows = values.shape[0]
     if rows is None:
         return tf.shape(values)[0]
@@ -26,9 +26,10 @@ def count_rows(values: tf.Tensor) -> tf.Tensor | int:
 
 
 class Rows(NamedTuple):
-    """All rows of the global batch, and the rows whose loss this replica sums.
+    """All rows of the global batch, and which of them are this replica's own, whose losses it sums.
 
-    values: [N, …]; first, count: the rows answered for, R = count of them.
+    values: [N, …].
+    first, count: the own rows are first, first + 1, …; R = count of them.
     """
 
     values: tf.Tensor
@@ -37,7 +38,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Returns the rows (first, count) of a tensor [N, …], `None`: all; `Rows` stay as they are."""
+        """Returns `Rows` of a tensor [N, …] with the own rows (first, count), `None`: all; `Rows` stay as they are."""
         if isinstance(values, Rows):
             return values
         first, count = rows or (0, count_rows(values))
@@ -50,22 +51,29 @@ class Rows(NamedTuple):
 
     @property
     def own(self) -> tf.Tensor:
-        """The rows answered for, [R, …]."""
+        """The own rows, [R, …]."""
         return self.own_of(self.values)
 
     def own_of(self, others: tf.Tensor) -> tf.Tensor:
-        """The same rows of another tensor [N, …]: [R, …]."""
-        widths = [-1 if width is None else width for width in others.shape[1:]]
-        return tf.slice(others, [self.first] + [0] * len(widths), [self.count] + widths)
+        """Returns the own rows of another tensor [N, …]: [R, …]."""
+        widths = [-1 if width is None else width for width in others.shape[1:]]  # -1: the whole axis
+        begin = [self.first] + [0] * len(widths)
+        return tf.slice(others, begin, [self.count] + widths)
 
     def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
-        """Whether a column's number, int32 [C], is the row's own: bool [R, C]."""
+        """Whether an own row's number is a column's number, int32 [C]: bool [R, C]."""
         numbers = self.first + tf.range(self.count)
         return tf.equal(numbers[:, None], columns[None, :])
 
     def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Whether row r's id, of integers [N], is column c's, of [C]: bool [R, C]."""
-        return tf.equal(self.own_of(ids)[:, None], others[None, :])
+        """Whether an own row's id is a column's id: bool [R, C].
+
+        Args:
+          ids: integers [N], of all rows.
+          others: integers [C], of the columns.
+        """
+        own_ids = self.own_of(ids)
+        return tf.equal(own_ids[:, None], others[None, :])
 
 
 class Pairs:
@@ -73,9 +81,9 @@ class Pairs:
 
     Args:
       left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left `Rows` are the queries.
-      same: integer ids. Two pairs that share one of ids [N], for example their image, are not each other's negatives.
-        With two ids (left [N], right [N]), l_i and r_j are not where left i equals right j, for example the same text.
-      rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
+      same: ids that keep pairs from being each other's negatives. An entry is integers [N], which two such pairs share,
+        for example their image's id; or (left [N], right [N]): left i equals right j, for example the same text.
+      rows: the queries, as (first, count), where `left` is a tensor; `None`: all.
     """
 
     def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
@@ -100,7 +108,7 @@ class Pairs:
 
     @functools.cached_property
     def queries(self) -> tf.Tensor:
-        """float32 [R, D], for any type of the towers."""
+        """The left rows whose losses are summed, float32 [R, D]."""
         return tf.cast(self.left.own, tf.float32)
 
     @functools.cached_property
@@ -109,14 +117,17 @@ class Pairs:
         return self.cosines_to(self.right)
 
     def cosines_to(self, side: Rows) -> tf.Tensor:
-        """The cosine of every query and every row of a side: float32 [R, N]."""
-        return tf.matmul(self.queries, tf.cast(side.values, tf.float32), transpose_b=True)
+        """Returns the cosine of every query and every row of a side: float32 [R, N]."""
+        values = tf.cast(side.values, tf.float32)
+        return tf.matmul(self.queries, values, transpose_b=True)
 
     @property
     def own_cosines(self) -> tf.Tensor:
         """The cosine of every query and its partner: float32 [R]."""
-        products = tf.cast(self.left.values, tf.float32) * tf.cast(self.right.values, tf.float32)
-        return self.left.own_of(tf.reduce_sum(products, axis=1))
+        left = tf.cast(self.left.values, tf.float32)
+        right = tf.cast(self.right.values, tf.float32)
+        cosines = tf.reduce_sum(left * right, axis=1)  # [N]
+        return self.left.own_of(cosines)
 
     @functools.cached_property
     def is_positive(self) -> tf.Tensor:
@@ -137,22 +148,24 @@ class Pairs:
         return self.is_candidate & ~self.is_positive
 
     def of_partner(self, values: tf.Tensor) -> tf.Tensor:
-        """Picks each query's positive, [R], out of values for each candidate, [R, N]."""
+        """Returns the value of each query's partner, [R], from values of all candidates, [R, N]."""
         return tf.reduce_sum(tf.where(self.is_positive, values, 0.0), axis=1)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Sums the queries' losses, [R], and divides by N: parts of a batch add up to the mean."""
+        """Returns the sum of the queries' losses, [R], divided by N: parts of a batch add up to the mean."""
         return tf.reduce_sum(losses) / tf.cast(self.total, tf.float32)
 
 
 def in_batch_recall(pairs: Pairs) -> tf.Tensor:
-    """Returns the share of queries whose own partner no candidate beats: R@1 within the batch, mean of both directions.
+    """Returns R@1 within the batch, 0..1: the share of queries whose partner no candidate beats, over both directions.
 
-    Parts add up to the whole. Equal candidates are hits, not misses: the same text twice in a batch is not an error.
+    A candidate as good as the partner does not beat it: the same text twice in a batch is not a mistake. With only some
+    queries the result is their part of the whole. A float32 scalar, without gradient.
     """
     own_cosines = tf.stop_gradient(pairs.own_cosines)
-    hits = 0.0
+    hit_count = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)
-        hits += tf.reduce_sum(tf.cast(own_cosines >= best - ROUNDING, tf.float32))
-    return hits / (2.0 * tf.cast(pairs.total, tf.float32))
+        is_hit = own_cosines >= best - ROUNDING
+        hit_count += tf.reduce_sum(tf.cast(is_hit, tf.float32))
+    return hit_count / (2.0 * tf.cast(pairs.total, tf.float32))

@@ -27,7 +27,7 @@ BLOCK = 1_024  # columns
 def sigmoid_loss(
     pairs: Pairs, temperature: tf.Tensor | float, bias: tf.Tensor | float, *, block: int = BLOCK
 ) -> tf.Tensor:
-    """Returns L, a float32 scalar. It has first derivatives only.
+    """Returns L, a float32 scalar, which has first derivatives only.
 
     Args:
       pairs: N pairs; with only some queries the result is their part of the whole.
@@ -43,7 +43,7 @@ def sigmoid_loss(
     ids = [(left_ids, _in_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]  # [N] and [K, C] each
 
     def block_loss(index, queries, candidates, scale, bias) -> tf.Tensor:
-        """Returns the sum over one block of the matrix, [R, C], a scalar."""
+        """Returns the summed loss of the queries with the candidates of one block, a scalar."""
         logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias  # [R, C]
         columns = index * width + tf.range(width)  # [C], their numbers among all N
         is_positive = left.is_own_row(columns)  # [R, C]
@@ -61,31 +61,34 @@ def sigmoid_loss(
 
 
 def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
-    """[N, ...] → [K, width, ...], the last block filled up with zeros."""
+    """Returns the rows of [N, …] in blocks: [K, width, …], the last block filled up with zeros."""
     missing = -count_rows(values) % width
     paddings = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
     return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 
 
 def _sum_of_blocks(block_loss: Callable) -> Callable:
-    """Returns the function (queries, blocks [K, C, D], scale, bias) → the sum of `block_loss` over the blocks.
+    """Returns the function (queries [R, D], blocks [K, C, D], scale, bias) → the sum of `block_loss` over the K blocks.
 
-    Its gradient computes each block again, instead of keeping their logits.
+    Its gradient computes each block again, instead of keeping all logits.
+
+    Args:
+      block_loss: (number of the block, queries, its candidates [C, D], scale, bias) → a scalar.
     """
 
     @tf.custom_gradient
     def sum_of_blocks(queries, blocks, scale, bias):
         block_count = count_rows(blocks)
 
-        def add(index, value):
-            return (value + block_loss(index, queries, blocks[index], scale, bias),)
+        def add_loss(index, total):
+            return (total + block_loss(index, queries, blocks[index], scale, bias),)
 
         def add_gradients(index, to_queries, to_blocks, to_scale, to_bias):
             inputs = queries, blocks[index], scale, bias
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                value = block_loss(index, *inputs)
-            query_part, block_part, scale_part, bias_part = tape.gradient(value, inputs)
+                loss = block_loss(index, *inputs)
+            query_part, block_part, scale_part, bias_part = tape.gradient(loss, inputs)
             to_blocks = to_blocks.write(index, block_part)
             return to_queries + query_part, to_blocks, to_scale + scale_part, to_bias + bias_part
 
@@ -95,14 +98,14 @@ def _sum_of_blocks(block_loss: Callable) -> Callable:
             to_queries, to_blocks, to_scale, to_bias = _over_blocks(block_count, add_gradients, zeros)
             return upstream * to_queries, upstream * to_blocks.stack(), upstream * to_scale, upstream * to_bias
 
-        (total,) = _over_blocks(block_count, add, (tf.zeros([]),))
+        (total,) = _over_blocks(block_count, add_loss, (tf.zeros([]),))
         return total, gradient
 
     return sum_of_blocks
 
 
 def _over_blocks(count, step: Callable, state: tuple) -> tuple:
-    """Returns the state after `step(index, *state)` for each of `count` blocks, one at a time."""
+    """Returns the state, a tuple, after `state = step(index, *state)` for each of `count` blocks, one at a time."""
 
     def is_left(index, *_):
         return index < count

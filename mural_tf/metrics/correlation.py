@@ -38,13 +38,10 @@ def bootstrap_spearman(
 ) -> np.ndarray:
     """Returns Spearman's ρ of each draw, float64 [draws], by the protocol above.
 
-    Ranks within a draw come from counting: all scores are numbered once in order, and a draw's ranks are running
-    sums of how often each number was drawn, so that nothing is sorted again.
-
     Args:
-      queries: int [N], which query each rated item belongs to; an item rated for two queries is given twice.
-      human: [N] ratings.
-      model: [N] scores, larger is closer.
+      queries: int [N], the query of each rated item; an item that is rated for two queries is given twice.
+      human: ratings of people, [N].
+      model: scores of a model, [N]; larger is closer.
       draws: how many draws.
       fraction: share of the queries in a draw.
       replacement: whether a query may come several times in one draw.
@@ -60,33 +57,36 @@ def bootstrap_spearman(
         raise ValueError(f"{len(queries)} queries, {len(human)} ratings and {len(model)} scores must be equally many.")
     if not (np.isfinite(human).all() and np.isfinite(model).all()):
         raise ValueError("Ratings and scores must be finite.")
-    order = np.argsort(queries, kind="stable")
-    starts = np.flatnonzero(np.diff(queries[order], prepend=queries.min() - 1))
-    lengths = np.diff(np.append(starts, len(queries)))
+    order = np.argsort(queries, kind="stable")  # the items of a query in succession
+    _, starts, lengths = np.unique(queries[order], return_index=True, return_counts=True)
     size = int(len(starts) * fraction)
     if size < 2:
         raise ValueError(f"A draw of {fraction} of {len(starts)} queries has {size} items; a correlation needs two.")
-    human_codes = _numbered(human[order])
-    model_codes = _numbered(model[order])
+    # All scores are numbered once in order; ranks within a draw then come from counting, without sorting again.
+    human_numbers = _numbered(human[order])
+    model_numbers = _numbered(model[order])
     random = np.random.default_rng(seed)
-    result = np.empty(draws, np.float64)
+    correlations = np.empty(draws, np.float64)
     for draw in range(draws):
         chosen = random.choice(len(starts), size, replace=replacement)
-        items = starts[chosen] + (random.random(size) * lengths[chosen]).astype(np.int64)
-        result[draw] = _pearson(_counted_ranks(human_codes[items]), _counted_ranks(model_codes[items]))
-    return result
+        items = starts[chosen] + (random.random(size) * lengths[chosen]).astype(np.int64)  # one item per query
+        human_ranks = _counted_ranks(human_numbers[items])
+        model_ranks = _counted_ranks(model_numbers[items])
+        correlations[draw] = _pearson(human_ranks, model_ranks)
+    return correlations
 
 
 def _numbered(scores: np.ndarray) -> np.ndarray:
-    """Returns int [N]: the number of each score among the different scores, in increasing order."""
+    """Returns int [N]: the place of each score among the different scores, from 0 in increasing order."""
     _, numbers = np.unique(scores, return_inverse=True)
-    return numbers.reshape(-1)
+    return numbers.reshape(-1)  # NumPy 2.0 gives them the shape of `scores`
 
 
-def _counted_ranks(codes: np.ndarray) -> np.ndarray:
-    """Returns the average ranks of `codes` [n], which are small integers: float64 [n]."""
-    counts = np.bincount(codes)
-    return np.cumsum(counts)[codes] - (counts[codes] - 1) / 2
+def _counted_ranks(numbers: np.ndarray) -> np.ndarray:
+    """Returns the average ranks of small integers [n]: float64 [n]."""
+    counts = np.bincount(numbers)
+    last_ranks = np.cumsum(counts)  # of each number: equal numbers have the ranks up to this, and share their mean
+    return last_ranks[numbers] - (counts[numbers] - 1) / 2
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:

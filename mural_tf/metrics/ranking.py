@@ -3,7 +3,7 @@
 Definitions (they differ between papers and tools, so each is spelt out):
 
 - The score of a candidate is the dot product, in float64, of float32 embeddings; for L2-normalised embeddings the
-cosine.
+  cosine.
 - A query may have any number of positives. Its rank is the rank of its best-scored positive, counted from 1.
 - Ties: rank = 1 + #(non-positives scored above it) + 1/2 #(non-positives with the same score), the expected rank if
   tied candidates were shuffled and one positive is tied. Candidates with identical embeddings always tie. A model
@@ -37,7 +37,6 @@ _FLOAT32_UNIT = 2.0**-24
 _ERROR_FACTOR = 8.0
 _PAIRS_AT_ONCE = 8192  # float64 dot products that are computed at a time: 64 MB for D = 512
 _UINT8_ROWS = 255  # so many comparisons can be added in uint8, which is several times faster than in int64
-_NONE = np.zeros(0, np.int64)
 
 
 def ranks(
@@ -68,14 +67,11 @@ def ranks(
     _check_sizes(queries, candidates)
     rows, indices = _flatten_positives(positives, len(queries), len(candidates))
     counts = Counts(queries, candidates, rows, indices, _identities(candidates))
-    starts = np.searchsorted(rows, np.arange(len(queries) + 1))
-    for begin, end, scores in _score_blocks(queries, candidates, chunk):
-        bounds = slice(starts[begin], starts[end])
-        scores[rows[bounds] - begin, indices[bounds]] = -np.inf
+    for begin, scores in _score_blocks(queries, candidates, rows, indices, chunk):
         if excluded is not None:
-            excluded_here = excluded[begin:end]
-            excluding_rows = np.flatnonzero(excluded_here >= 0)
-            scores[excluding_rows, excluded_here[excluding_rows]] = -np.inf
+            block_excluded = excluded[begin : begin + len(scores)]
+            excluding_rows = np.flatnonzero(block_excluded >= 0)
+            scores[excluding_rows, block_excluded[excluding_rows]] = -np.inf
         counts.add_rows(scores, begin)
     return counts.ranks()
 
@@ -88,7 +84,8 @@ def ranks_both_ways(
     Args:
       left: [L, D], used as float32; images, say.
       right: [R, D], used as float32; their captions.
-      pairs: which belong together: int arrays [P] of left and of right indices; a pair given twice counts once.
+      pairs: (left indices, right indices), int arrays [P], of the items that belong together; a pair given twice counts
+        once.
       chunk: rows of `left` scored at a time, as in `ranks`.
 
     Returns:
@@ -104,25 +101,31 @@ def ranks_both_ways(
     forward = Counts(left, right, rows, columns, _identities(right))
     order = np.lexsort((rows, columns))
     backward = Counts(right, left, columns[order], rows[order], _identities(left))
-    starts = np.searchsorted(rows, np.arange(len(left) + 1))
-    for begin, end, scores in _score_blocks(left, right, chunk):
-        bounds = slice(starts[begin], starts[end])
-        scores[rows[bounds] - begin, columns[bounds]] = -np.inf
+    for begin, scores in _score_blocks(left, right, rows, columns, chunk):
         forward.add_rows(scores, begin)
         backward.add_columns(scores, begin)
     return forward.ranks(), backward.ranks()
 
 
-def _score_blocks(queries: np.ndarray, candidates: np.ndarray, chunk: int | None):
-    """Yields (begin, end, float32 scores [end - begin, C]) over all queries; the scores are overwritten by the next."""
+def _score_blocks(queries: np.ndarray, candidates: np.ndarray, rows: np.ndarray, indices: np.ndarray, chunk):
+    """Yields (begin, scores of queries begin, begin + 1, … with all candidates), float32 [B, C], -inf for positives.
+
+    Positives are pairs (rows, indices), int64 [P], sorted by query; `chunk` is the number of queries in a block. The
+    next block overwrites the scores.
+    """
     chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))
     buffer = np.empty((min(chunk, len(queries)), len(candidates)), np.float32)
+    starts = np.searchsorted(rows, np.arange(len(queries) + 1))  # where each query's positives begin
     for begin in range(0, len(queries), chunk):
         end = min(begin + chunk, len(queries))
-        yield begin, end, np.matmul(queries[begin:end], candidates.T, out=buffer[: end - begin])
+        scores = np.matmul(queries[begin:end], candidates.T, out=buffer[: end - begin])
+        positives = slice(starts[begin], starts[end])
+        scores[rows[positives] - begin, indices[positives]] = -np.inf
+        yield begin, scores
 
 
 def _check_sizes(queries: np.ndarray, candidates: np.ndarray) -> None:
+    """Raises `ValueError` if both do not have the same number of columns."""
     if queries.shape[1] != candidates.shape[1]:
         raise ValueError(f"queries {queries.shape} and candidates {candidates.shape} must have one embedding size.")
 
@@ -132,9 +135,8 @@ def _embeddings(values: np.ndarray, name: str) -> np.ndarray:
     values = np.ascontiguousarray(values, np.float32)
     if values.ndim != 2 or not len(values):
         raise ValueError(f"{name} must be a non-empty matrix [number, D]; got shape {values.shape}.")
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        bad = np.flatnonzero(~finite)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
         raise ValueError(
             f"{len(bad)} of {len(values)} {name} hold NaN or infinity (the first is row {bad[0]}): "
             "the model that made them has diverged."
@@ -143,7 +145,10 @@ def _embeddings(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positives as pairs (query, candidate), int64 [P] each, sorted and without repetitions."""
+    """Returns the positives that `ranks` takes as pairs (query, candidate), int64 [P] each, see `_unique_pairs`.
+
+    Raises `ValueError` for a query without a positive, and for positives of another number than `queries`.
+    """
     if len(positives) != queries:
         raise ValueError(f"positives must have an entry for each of the {queries} queries; got {len(positives)}.")
     numbers = np.arange(queries)
@@ -156,7 +161,10 @@ def _flatten_positives(positives, queries: int, candidates: int) -> tuple[np.nda
 
 
 def _unique_pairs(rows, columns, queries: int, candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns pairs (query, candidate), int64 [P] each, sorted and without repetitions."""
+    """Returns the pairs (row, column), int64 [P] each, sorted and without repetitions.
+
+    Raises `ValueError` for a row that is not below `queries`, or a column that is not below `candidates`.
+    """
     columns = _indices(columns, candidates, "candidates")
     rows = _indices(rows, queries, "queries")
     cells = np.unique(rows * candidates + columns)  # numbers of cells in the matrix of scores
@@ -173,25 +181,33 @@ def _indices(values, size: int, name: str) -> np.ndarray:
 
 
 def _identities(values: np.ndarray) -> np.ndarray:
-    """Returns int64 [N]: for each row the first row that is the same, bit for bit (its own index if none before it)."""
-    first: dict[bytes, int] = {}
-    hashes = (hashlib.blake2b(row, digest_size=16).digest() for row in values)
-    return np.array([first.setdefault(digest, number) for number, digest in enumerate(hashes)])
+    """Returns int64 [N]: for each row the number of the first row that equals it bit for bit, perhaps itself."""
+    first_rows = {}  # {hash of a row: its number}
+    identities = np.empty(len(values), np.int64)
+    for number, row in enumerate(values):
+        digest = hashlib.blake2b(row, digest_size=16).digest()
+        identities[number] = first_rows.setdefault(digest, number)
+    return identities
 
 
 def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns float64 [P]: left[rows[p]] . right[columns[p]] for each pair; equal vectors give equal bits."""
-    result = np.empty(len(rows), np.float64)
+    """Returns the dot products of left[rows[p]] and right[columns[p]], float64 [P]; equal vectors give equal bits.
+
+    Args:
+      left, right: float [L, D] and [R, D].
+      rows, columns: int [P], numbers of rows of `left` and of `right`.
+    """
+    products = np.empty(len(rows), np.float64)
     for begin in range(0, len(rows), _PAIRS_AT_ONCE):
         chunk = slice(begin, begin + _PAIRS_AT_ONCE)
-        first = left[rows[chunk]].astype(np.float64)
-        second = right[columns[chunk]].astype(np.float64)
-        result[chunk] = np.einsum("pd,pd->p", first, second)
-    return result
+        left_rows = left[rows[chunk]].astype(np.float64)
+        right_rows = right[columns[chunk]].astype(np.float64)
+        products[chunk] = np.einsum("pd,pd->p", left_rows, right_rows)
+    return products
 
 
 def _lengths(vectors: np.ndarray) -> np.ndarray:
-    """Returns the Euclidean length of each row."""
+    """Returns the Euclidean length of each row of [N, D]: [N]."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors))  # np.linalg.norm would copy them all
 
 
@@ -221,6 +237,7 @@ class Counts:
         self.best_identity[rows[last]] = identity[indices[last]]
         lengths = _lengths(queries) * _lengths(candidates).max()
         margin = _ERROR_FACTOR * np.sqrt(queries.shape[1]) * _FLOAT32_UNIT * lengths
+        # A float32 score below `low` or above `high` is on the same side of `best` in float64, too.
         self.low = np.nextafter((self.best - margin).astype(np.float32), np.float32(-np.inf))
         self.high = np.nextafter((self.best + margin).astype(np.float32), np.float32(np.inf))
         self.above = np.zeros(len(queries), np.int64)
@@ -228,16 +245,15 @@ class Counts:
 
     def add_rows(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, C] of queries begin, begin + 1, … with all candidates."""
-        near: list[np.ndarray] = []
+        undecided = []  # (queries, candidates) with scores that float32 cannot tell from the best positive's
         for query, row in enumerate(scores, start=begin):  # count_nonzero of one row: far faster than along an axis
             above = np.count_nonzero(row > self.high[query])
             self.above[query] += above
             if np.count_nonzero(row >= self.low[query]) > above:
-                near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])))
-            else:
-                near.append(_NONE)
-        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(columns) for columns in near])
-        self._decide(queries, np.concatenate(near))
+                candidates = np.flatnonzero((row >= self.low[query]) & (row <= self.high[query]))
+                undecided.append((np.full(len(candidates), query), candidates))
+        if undecided:
+            self._decide(*np.concatenate(undecided, axis=1))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, Q] of candidates begin, begin + 1, … with all queries."""
@@ -246,12 +262,11 @@ class Counts:
             above = _count_true(block > self.high)
             not_below = _count_true(block >= self.low)
             self.above += above
-            undecided = np.flatnonzero(
-                not_below != above
-            )  # queries with a score that float32 cannot tell from the best
+            # Queries with a score that float32 cannot tell from their best positive's.
+            undecided = np.flatnonzero(not_below != above)
             if len(undecided):
-                scores_of_undecided = block[:, undecided]
-                is_near = (scores_of_undecided >= self.low[undecided]) & (scores_of_undecided <= self.high[undecided])
+                near_scores = block[:, undecided]
+                is_near = (near_scores >= self.low[undecided]) & (near_scores <= self.high[undecided])
                 rows, columns = np.nonzero(is_near)
                 self._decide(undecided[columns], begin + first + rows)
 
@@ -260,13 +275,11 @@ class Counts:
         return np.where(np.isfinite(self.best), 1.0 + self.above + 0.5 * self.tied, np.nan)
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
-        """Counts pairs that float32 cannot tell from a tie, by their scores in float64."""
-        if not len(queries):
-            return
-        same = self.identity[candidates] == self.best_identity[queries]
-        self.tied += self._count(queries[same])
-        queries = queries[~same]
-        candidates = candidates[~same]
+        """Counts pairs (query, candidate), int64 [P] each, that float32 cannot tell from a tie, by float64 scores."""
+        is_identical = self.identity[candidates] == self.best_identity[queries]
+        self.tied += self._count(queries[is_identical])
+        queries = queries[~is_identical]
+        candidates = candidates[~is_identical]
         scores = self._exact(queries, candidates)
         best = self.best[queries]
         self.above += self._count(queries[scores > best])
@@ -277,34 +290,38 @@ class Counts:
         return np.bincount(queries, minlength=len(self.queries))
 
     def _exact(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-        """Returns float64 scores of pairs, one by one where they are few, and else by products of matrices.
+        """Returns the scores of P pairs, float64 [P], one by one where they are few, and else by products of matrices.
 
         They are many for a model that maps everything to nearly one point, as all models do before training.
         """
         rows, row_of = _renumber(queries, len(self.queries))
         columns, column_of = _renumber(candidates, len(self.candidates))
-        if 8 * len(queries) < len(rows) * len(columns):
+        if 8 * len(queries) < len(rows) * len(columns):  # less than an eighth of a matrix: its product would be slower
             return dot_products(self.queries, self.candidates, queries, candidates)
-        result = np.empty(len(queries), np.float64)
+        pair_scores = np.empty(len(queries), np.float64)
         left = self.queries[rows].astype(np.float64)
-        column = column_of[candidates]
+        pair_columns = column_of[candidates]
         for begin in range(0, len(columns), _PAIRS_AT_ONCE):
-            scores = left @ self.candidates[columns[begin : begin + _PAIRS_AT_ONCE]].astype(np.float64).T
-            inside = np.flatnonzero((column >= begin) & (column < begin + _PAIRS_AT_ONCE))
-            result[inside] = scores[row_of[queries[inside]], column[inside] - begin]
-        return result
+            end = begin + _PAIRS_AT_ONCE
+            scores = left @ self.candidates[columns[begin:end]].astype(np.float64).T
+            inside = np.flatnonzero((pair_columns >= begin) & (pair_columns < end))
+            pair_scores[inside] = scores[row_of[queries[inside]], pair_columns[inside] - begin]
+        return pair_scores
 
 
 def _count_true(mask: np.ndarray) -> np.ndarray:
-    """Returns how many rows are true in each column, uint8 [Q]; bool [B, Q] with at most `_UINT8_ROWS` rows."""
+    """Returns how many rows are true in each column of bool [B, Q], B at most `_UINT8_ROWS`: uint8 [Q]."""
     return mask.view(np.uint8).sum(axis=0, dtype=np.uint8)  # faster than a sum of booleans
 
 
 def _renumber(values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the different values, increasing, and int64 [size]: where each of them is in that list."""
-    seen = np.zeros(size, bool)
-    seen[values] = True
-    return np.flatnonzero(seen), np.cumsum(seen) - 1
+    """Returns the different values, increasing, and int64 [size]: at each of these values its place among them.
+
+    `values` are integers from 0 to `size` - 1: of [5, 2, 5] it returns [2, 5], with 0 at 2 and 1 at 5.
+    """
+    occurs = np.zeros(size, bool)
+    occurs[values] = True
+    return np.flatnonzero(occurs), np.cumsum(occurs) - 1
 
 
 def recall_at(query_ranks: np.ndarray, k: int) -> float:
@@ -314,7 +331,8 @@ def recall_at(query_ranks: np.ndarray, k: int) -> float:
 
 def mean_recall(*query_ranks: np.ndarray) -> float:
     """Returns the mean in percent of R@1, R@5 and R@10 over one or both directions, each given by its ranks [Q]."""
-    return float(np.mean([recall_at(ranks, k) for ranks, k in itertools.product(query_ranks, CUTOFFS)]))
+    recalls = [recall_at(ranks, k) for ranks, k in itertools.product(query_ranks, CUTOFFS)]
+    return float(np.mean(recalls))
 
 
 def summarize(image_to_text_ranks: np.ndarray, text_to_image_ranks: np.ndarray) -> dict[str, float]:

@@ -21,6 +21,6 @@ class Align(LearnedTemperature):
     tasks = {"image_text": Task("image_text", ("image", "caption"), pair=("image", "caption"))}
 
     def image_text_loss(self, image, caption, ids):
-        """L_i2t + L_t2i, with the learned temperature."""
+        """Returns L_i2t + L_t2i of `Rows` [N, D] each, with the learned temperature, a float32 scalar."""
         pairs = Pairs(image, caption, self.same(ids, "image_id", "caption_id"))
         return contrastive_loss(pairs, self.temperature, label_smoothing=self.loss_config.label_smoothing)

@@ -13,7 +13,15 @@ from mural_tf.models.dual_encoder import DualEncoder
 
 
 def build_model(config: ConfigDict, vocabulary_size: int) -> DualEncoder:
-    """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
+    """Returns the model of a configuration: its method with both towers and all variables.
+
+    Args:
+      config: the whole tree; fields of its method may be missing.
+      vocabulary_size: word pieces of the text tower.
+
+    Raises:
+      UserError: towers or fields that do not fit the method, or a model that does not fit into memory.
+    """
     config = complete(config)
     try:
         image_encoder = build_image_encoder(config.image_tower)
@@ -30,5 +38,8 @@ def build_model(config: ConfigDict, vocabulary_size: int) -> DualEncoder:
 
 
 def model_of_file(configuration: dict, vocabulary_size: int) -> DualEncoder:
-    """Builds the model that a file of Keras' names; raises `UserError` for a damaged configuration."""
+    """Returns the model of a `.keras` file, by the configuration that `KerasModel.get_config` wrote, with new weights.
+
+    Raises `UserError` for a damaged configuration.
+    """
     return build_model(parse_config(configuration, "The model's file"), vocabulary_size)

@@ -116,34 +116,32 @@ class DualEncoder(KerasModel):
 
     @property
     def towers(self) -> DualEncoder:
-        """The model that is evaluated, exported and saved: itself, or the model with the towers."""
+        """The model that is evaluated, exported and saved: `with_towers` of a model on features, else this model."""
         return self.with_towers or self
 
     # These follow from the two tables.
 
     @classmethod
     def has_image_text_head(cls) -> bool:
-        """Whether a head of the text tower, "image_text", brings texts to where images are."""
-        if isinstance(cls.embeddings, property):  # such a method overrides this, too
+        """Whether the text tower has the head "image_text", whose vectors are compared with images."""
+        if isinstance(cls.embeddings, property):  # they depend on the configuration: such a method overrides this
             return False
         return any(embedding.head == "image_text" for embedding in cls.embeddings.values())
 
     @classmethod
     def may_start_from(cls, source: type[DualEncoder]) -> bool:
-        """Whether this stage may begin with the weights of a trained model of the class `source`."""
+        """Whether training by this method may begin with the weights of a trained model of the class `source`."""
         return not cls.starts_from
 
     def loss_weights(self) -> dict[str, float]:
-        """Returns {task: weight} of the tasks that are on: their `<task>_weight` is not 0.
-
-        A weight is a field of the method's own or of `config.loss`. Raises `UserError` if all are 0.
-        """
+        """Returns {task: weight} of the tasks whose weight is not 0; raises `UserError` if all weights are 0."""
         weights = {task: self._weight(task) for task in self.tasks}
         if not any(weights.values()):
             raise UserError(f"{type(self).__name__} without any loss: set one of its weights above 0.")
         return {task: weight for task, weight in weights.items() if weight}
 
     def _weight(self, task: str) -> float:
+        """Returns `method.<task>_weight`, or `loss.<task>_weight` if the method has no such field."""
         name = f"{task}_weight"
         if name in self.options:
             return self.options[name]
@@ -183,11 +181,11 @@ class DualEncoder(KerasModel):
     def streams(self) -> tuple[str, ...]:
         """The streams of data that batches come from, text pairs last."""
         names = _unique(self.tasks[task].stream for task in self.loss_weights())
-        return tuple(sorted(names, key=lambda name: name == TEXT_PAIRS))
+        return tuple(sorted(names, key=lambda name: name == TEXT_PAIRS))  # False before True, else as they are
 
     @property
     def head_names(self) -> tuple[str, ...]:
-        """The heads of the text tower; the first compares texts with images, and with `shared_head` all texts."""
+        """The names of the text tower's heads; with `shared_head` only the first, which then takes all texts."""
         names = _unique(embedding.head for embedding in self.embeddings.values() if embedding.head)
         return names[:1] if self.shared_head else names
 
@@ -205,8 +203,8 @@ class DualEncoder(KerasModel):
         """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
         layer_name = f"{name}_head"
         if self.text_tower.adapter_size:
-            named_size = self.text_encoder.embedding_size if self.names_classes else 0
-            return text_adapter(self.text_tower, self.embedding_size, named_size, layer_name)
+            state_size = self.text_encoder.embedding_size if self.names_classes else 0  # only ConSE keeps the state
+            return text_adapter(self.text_tower, self.embedding_size, state_size, layer_name)
         return text_head(self.embedding_size, self.text_tower.head_hidden_size, layer_name)
 
     def width(self, head: str) -> int:
@@ -214,16 +212,17 @@ class DualEncoder(KerasModel):
         return self.embedding_size
 
     def begin(self, tokenizer, restored: bool) -> None:
-        """Called once, before a run's first step.
+        """Prepares the method for a new run; called once, before the run's first step.
 
         Args:
-          restored: whether its weights come from another run or an export.
+          tokenizer: the run's tokenizer.
+          restored: whether the run's weights come from another run or an export.
         """
 
     def columns(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
-        """Called at every start of a compiled model, with the weights that it goes on from.
+        """Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)} of embeddings that `is_given`.
 
-        Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)}, which `Embedding.is_given` takes.
+        Called whenever a run starts or goes on, after `compile`, with the weights that it goes on from.
         """
         return {}
 
@@ -252,26 +251,23 @@ class DualEncoder(KerasModel):
         """Returns {name: L2-normalised float32 [B, D]} of the embeddings in use, each row from one example.
 
         All images go through their tower in one pass (one BatchNorm group), and all texts through theirs; the tower
-        of the embedding that is declared first draws first.
+        of the embedding that is declared first runs first, which fixes the order of random draws.
         """
         return self._encode(batch, training, self.used)
 
     def _encode(self, batch: Mapping, training: bool, used: dict[str, Embedding]) -> dict[str, tf.Tensor]:
-        """As `encode`, for the embeddings in `used`."""
+        """Returns {name: L2-normalised float32 [B, D]} of the embeddings in `used`, as `encode`."""
         through_towers = [embedding for embedding in used.values() if embedding.is_image or embedding.head]
-        outputs = {}  # of the towers, by part
-        for is_image in _unique(embedding.is_image for embedding in through_towers):
+        outputs = {}  # {part: its tower's output}
+        for is_image in _unique(embedding.is_image for embedding in through_towers):  # once per tower
             parts = _unique(embedding.part for embedding in through_towers if embedding.is_image == is_image)
             run_tower = self._embed_together if is_image else self.text_states
-            outputs.update(zip(parts, run_tower([batch[part] for part in parts], training)))
+            tower_outputs = run_tower([batch[part] for part in parts], training)
+            outputs.update(zip(parts, tower_outputs))
         return {name: self._embed(embedding, batch, outputs, training) for name, embedding in used.items()}
 
     def _embed(self, embedding: Embedding, batch: Mapping, outputs: Mapping, training: bool) -> tf.Tensor:
-        """Returns one embedding of a batch, float32 [B, D].
-
-        Args:
-          outputs: {part: its tower's output}.
-        """
+        """Returns one embedding of a batch, float32 [B, D]; `outputs` is {part: its tower's output}."""
         if embedding.function:
             return getattr(self, embedding.function)(batch[embedding.part], training)
         if embedding.is_given:
@@ -282,7 +278,7 @@ class DualEncoder(KerasModel):
         return self.project_texts(outputs[embedding.part], head, training)
 
     def _embed_together(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
-        """Returns the embeddings of several batches of images of one size, [B, D] each, from one pass."""
+        """Returns the embeddings of batches of images, equally many in each, from one pass: a list of [B, D]."""
         if len(batches) == 1:
             return [self.embed_images(batches[0], training)]
         return tf.split(self.embed_images(tf.concat(batches, axis=0), training), len(batches))
@@ -294,9 +290,9 @@ class DualEncoder(KerasModel):
 
         Args:
           embeddings: {name: [N, D]}, as `encode` returns them, of the global batch.
-          ids: {name: integers [N]}, which tell duplicates, such as "image_id" and "caption_id".
-          rows: {name: (first, count)}, the queries to sum over; results are divided by the number of all queries, so
-            that parts add up to the whole.
+          ids: {name: integers [N]}, equal for duplicates, such as "image_id" and "caption_id".
+          rows: {name: (first, count)}, the rows that are this replica's queries. A loss sums over them and divides by
+            N, so that the replicas' losses add up to the batch's.
         """
         sides = {name: Rows.of(values, rows[name]) for name, values in embeddings.items()}
         weighted = {}
@@ -323,20 +319,22 @@ class DualEncoder(KerasModel):
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
     def same(self, ids: dict, *names) -> tuple:
-        """Returns the ids by which `Pairs` keeps true matches out of the negatives; () without `mask_duplicates`.
+        """Returns `Pairs.same`, the ids that keep true matches out of the negatives; () without `mask_duplicates`.
 
-        A name means ids that both sides of a pair share; two names mean the ids of its left and right side, which
-        are looked up across.
+        Args:
+          ids: {name: integers [N]} of the batch.
+          names: a name of ids that a pair has as a whole, such as "image_id"; or two names, ("text_a_id", "text_b_id"),
+            of the ids of left and of right sides, which are compared with each other.
         """
         if not self.loss_config.mask_duplicates:
             return ()
-        return tf.nest.map_structure(lambda name: ids[name], names)
+        return tf.nest.map_structure(lambda name: ids[name], names)  # two names become two ids
 
     def same_texts(self, ids: dict) -> tuple:
-        """Returns the ids for `Pairs` that say which text pairs are not negatives.
+        """Returns `Pairs.same` of text pairs: two pairs are not each other's negatives where they may mean the same.
 
-        Pairs are not negatives if they mean the same ("text_group_id": captions of one image, translations of one
-        sentence), or have equal texts, on one side or across.
+        They may if they have one "text_group_id" (captions of one image, translations of one sentence), or if a text of
+        one pair is a text of the other.
         """
         return self.same(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
 
@@ -356,9 +354,12 @@ class DualEncoder(KerasModel):
         return self.project_texts(states, head or self.head_names[0], training)
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
-        """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H].
+        """Returns the text tower's states of several batches, from one pass: a list of float32 [B_i, H].
 
-        With a text tower of features the batches are float32 [B_i, H], and are returned as they are.
+        Args:
+          batches: tokens {name: int32 [B_i, T_i]}; with a text tower of features their states, float32 [B_i, H], which
+            are returned as they are.
+          training: whether the tower is in training.
         """
         if takes_features(self.text_tower):
             return [self.text_encoder(features) for features in batches]
@@ -370,7 +371,7 @@ class DualEncoder(KerasModel):
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
 
     def project_texts(self, states: tf.Tensor, head: str, training: bool = False) -> tf.Tensor:
-        """Maps states of the text tower through one head to L2-normalised float32 [B, D]."""
+        """Maps states of the text tower, float32 [B, H], through the head `head` to L2-normalised float32 [B, D]."""
         values = self.text_head(head)(states, training=training)
         return tf.math.l2_normalize(tf.cast(values, tf.float32), axis=-1)
 
@@ -390,7 +391,7 @@ class DualEncoder(KerasModel):
         self.built = True
 
     def normalization_layers(self) -> list[BatchNormalization]:
-        """The layers that compute statistics in training."""
+        """Returns the image tower's BatchNorm layers that compute statistics in training."""
         if not self.image_parts:
             return []
         layers = self.image_encoder._flatten_layers(include_self=False)

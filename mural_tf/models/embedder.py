@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def embedder_of(
     step: int | None = None,
     made_texts: Any = None,
 ) -> Embedder:
-    """Wraps a model in memory; later changes of its weights show in later calls.
+    """Returns an `Embedder` of a model in memory; later changes of the model's weights show in later calls.
 
     Args:
       model: a `DualEncoder`, or another object with its `embed_images`, `embed_texts` and `embedding_size`.
@@ -54,23 +55,32 @@ def embedder_of(
 
 
 def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns the function of strings [B] to vectors by the head of captions, and {further head: its function}."""
+    """Returns a function of strings [B] to vectors [B, D] by the first head, and {further head: such a function}."""
 
-    def function_of(*head: str) -> Any:  # one name at most; models that are not a `DualEncoder` take no head
+    def on_strings(embed_tokens: Callable[[Any], tf.Tensor]) -> Any:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def embed_texts(texts: tf.Tensor) -> tf.Tensor:
-            return model.embed_texts(tokenizer(texts, pad="longest"), *head)
+            return embed_tokens(tokenizer(texts, pad="longest"))
 
         return embed_texts
 
-    names = getattr(model, "head_names", ())
-    return function_of(), {head: function_of(head) for head in names if head != "image_text"}
+    further = {}
+    for head in getattr(model, "head_names", ()):
+        if head != "image_text":
+            further[head] = on_strings(functools.partial(model.embed_texts, head=head))
+    return on_strings(model.embed_texts), further
 
 
 def embedder_of_graphs(
     encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
 ) -> Embedder:
-    """Wraps functions of tensors, which take an encoded image, a string scalar; images [B, …]; texts, string [B]."""
+    """Returns an `Embedder` of functions of tensors.
+
+    Args:
+      encoders: `prepare_image` takes an encoded image, a string scalar, `embed_images` a batch of prepared images
+        [B, …], and every other function texts, string [B].
+      embedding_size, config, path, step: as `Embedder` takes them.
+    """
 
     def prepare(data: bytes) -> tf.Tensor:
         try:
@@ -79,6 +89,8 @@ def embedder_of_graphs(
             raise BadImage("it is damaged and does not decode") from None
 
     def on_lists(encode: Callable[[tf.Tensor], tf.Tensor], join: Callable[..., tf.Tensor] = tf.constant) -> Encoder:
+        """Returns `encode` as a function of a list, which `join` makes a tensor, to an array."""
+
         def encode_list(values: Sequence[Any]) -> Embeddings:
             embeddings: Embeddings = encode(join(values)).numpy()
             return embeddings

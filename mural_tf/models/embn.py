@@ -22,7 +22,7 @@ from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 
 class Columns(keras.layers.Layer):
-    """[B, C] → [B, last - first]: the head that takes one part of a tower's output and has no weights."""
+    """A head without weights: takes the columns from `first` to before `last` of a tower's output, [B, C]."""
 
     def __init__(self, first: int, last: int, **options):
         super().__init__(**options)
@@ -61,19 +61,24 @@ class EmbN(DualEncoder):
 
     @classmethod
     def has_image_text_head(cls):
-        return False  # its text tower ends where images are
+        return False  # `Columns` has no weights: the text tower's own output is compared with images
 
     def build_head(self, name):
         return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
 
     @property
-    def triplets(self) -> dict:
-        """{argument: value} of the arguments that all triplet losses share."""
+    def triplet_arguments(self) -> dict:
+        """{name: value} of the arguments that all triplet losses share."""
         return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
     def image_text_loss(self, image, caption, ids):
-        """Returns L_triplet, of every sentence with its image, a float32 scalar."""
-        owners = tf.range(caption.total) // self.options.captions_per_image  # rows of the sentences' images
+        """Returns L_triplet of sentences and their images, a float32 scalar.
+
+        Args:
+          image, caption: `Rows` [I, D] and [I * captions_per_image, D]; the captions of an image are in succession.
+          ids: {"image_id": integers [I], "caption_language_id": integers [I * captions_per_image]}.
+        """
+        owners = tf.range(caption.total) // self.options.captions_per_image  # the row of each sentence's image
         return image_sentence_loss(
             image.values,
             caption,
@@ -81,11 +86,11 @@ class EmbN(DualEncoder):
             ids["image_id"],
             ids["caption_language_id"],
             factors=self.options.factors,
-            **self.triplets,
+            **self.triplet_arguments,
         )
 
     def begin(self, tokenizer, restored):
-        """Takes the word vectors of the files, if there are any and no others were restored."""
+        """Sets the word vectors that the files of `text_tower.word_vectors` have, unless weights were restored."""
         files = self.text_tower.word_vectors
         if restored or not files:
             return

@@ -48,7 +48,10 @@ class Etcl(Mural):
         return issubclass(source, Mural)
 
     def image_text_loss(self, image, caption_a, caption_b, ids):
-        """L(I, A) + L(B, I); triples that share the image or that text are not each other's negatives."""
+        """Returns L(I, A) + L(B, I) of `Rows` [N, D] each, a float32 scalar.
+
+        Triples that share the image, or the text that is compared, are not each other's negatives.
+        """
         losses = []
         for caption, text_id in ((caption_a, "text_a_id"), (caption_b, "text_b_id")):
             pairs = Pairs(image, caption, self.same(ids, "image_id", text_id))
@@ -56,5 +59,5 @@ class Etcl(Mural):
         return tf.add_n(losses)
 
     def same_texts(self, ids):
-        """The ids of L(A, B): triples of one image, and equal texts, on one side or across."""
+        """Returns `Pairs.same` of L(A, B): triples that share the image or a text are not each other's negatives."""
         return self.same(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))

@@ -24,23 +24,23 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.states import (
     Items,
     KnownStates,
-    by_tokens,
     existing_text_states,
     image_states,
     pictures_of,
     split_image_tower,
     text_states,
     texts_of,
+    texts_to_states,
 )
 
 FIXED = ("image", "caption", "text_a", "text_b")  # parts of a batch that are the same in every epoch
 
 
 def on_features(model: DualEncoder) -> DualEncoder:
-    """Returns a model on features in place of frozen towers whose states are made once, or `model` without such towers.
+    """Returns `model` on features in place of towers whose states are made once; without such towers `model` itself.
 
-    It has the heads and numbers of `model`, not copies of them. Raises `UserError` for a tower that is trained, or a
-    part of a batch that differs from epoch to epoch.
+    The result has the heads and learned numbers of `model`, not copies of them. Raises `UserError` where the
+    configuration asks for states of a tower that is trained, or of items that differ from epoch to epoch.
     """
     images, texts = _frozen_parts(model)
     if not images and not texts:
@@ -68,7 +68,10 @@ def on_features(model: DualEncoder) -> DualEncoder:
 
 
 def columns_of(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
-    """Returns {entry of a batch: (its `Column`, the entry with its ids)} of a run's model, made now or before."""
+    """Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)}: targets, and states of towers.
+
+    Vectors that no earlier run made are made now. Arguments are as in `DualEncoder.columns`.
+    """
     columns = model.columns(config, tokenizer, workdir)
     for parts, states_of in zip(_frozen_parts(model.towers), (image_states, text_states)):
         if parts:
@@ -88,7 +91,7 @@ def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
     """Gives new adapters the mean and deviation of the states that a run trains on; called once, before `compile`.
 
-    An adapter of pictures that has classes gets their names' states, too.
+    An image adapter with classes also gets the states of its classes' names.
     Raises `UserError` for an adapter over states that are not made before, and for a list of names that cannot be read.
     """
     _, image_head = split_image_tower(model.image_encoder)
@@ -104,14 +107,14 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
         column = image_states(model, config, tokenizer, workdir)
         _standardize([image_head], column, pictures_of(model, config, tokenizer))
     if isinstance(image_head, ClassesAdapter):
-        embed = by_tokens(lambda tokens: model.text_states([tokens], False)[0], tokenizer)
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
-        image_head.name_states.assign(embed(names))
+        to_states = texts_to_states(model, config, tokenizer)
+        image_head.name_states.assign(to_states(names))
         embed_class_names(model.image_encoder, text_heads[0])
 
 
 def _check_cached(tower: str, cached_parts: Sequence[str]) -> None:
-    """Raises `UserError` if no part of a batch has states that are made before the first step."""
+    """Raises `UserError` if `cached_parts`, the entries of a batch that have states of `tower`, is empty."""
     if not cached_parts:
         raise UserError(
             f"{tower}.adapter_size: a new adapter takes the mean and deviation of states that are made before: "
@@ -120,7 +123,7 @@ def _check_cached(tower: str, cached_parts: Sequence[str]) -> None:
 
 
 def _standardize(adapters: Iterable[Adapter], column: Column, items: Items) -> None:
-    """Gives adapters the mean and deviation of the items' states; the column may hold other runs' states, too."""
+    """Gives adapters the mean and deviation of the states of `items` in a column, which may hold more states."""
     ids = np.concatenate([ids for ids, _ in items])
     ids, first_rows = np.unique(ids, return_index=True)
     sample = column.sample(ids[np.argsort(first_rows)])  # each item once, in the order of the data
@@ -129,7 +132,7 @@ def _standardize(adapters: Iterable[Adapter], column: Column, items: Items) -> N
 
 
 def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
-    """Returns the entries of a batch that are pictures, and the entries that are texts, whose states are made once.
+    """Returns the image entries of a batch whose states are made once, and the text entries.
 
     Raises `UserError` where `cached` is set for a tower that is trained, or for an entry that is drawn anew.
     """
@@ -137,30 +140,36 @@ def _frozen_parts(model: DualEncoder) -> tuple[list[str], list[str]]:
         return [], []
     image_tower = model.configuration.image_tower
     text_tower = model.configuration.text_tower
-    if text_tower.cached and (not text_tower.frozen or text_tower.name == "words"):
+    is_fixed_text_tower = text_tower.frozen and text_tower.name != "words"
+    if text_tower.cached and not is_fixed_text_tower:
         raise UserError("text_tower.cached=True needs text_tower.frozen=True, and a tower other than 'words'.")
-    layers = model.image_encoder.layers
-    if image_tower.cached and (not layers or any(layer.trainable for layer in layers if layer.name != IMAGE_HEAD)):
-        raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
     images = []
     texts = []
     if image_tower.cached:
-        images = _fixed(model, "image_tower", model.image_parts)
+        _check_frozen(model.image_encoder)
+        images = list(model.image_parts)
+        _check_fixed(model, "image_tower", images)
     # A method that makes its targets before the first step needs no frozen tower in its steps, either.
-    with_targets = model.options.get("cached", False) and text_tower.frozen and text_tower.name != "words"
-    if text_tower.cached or with_targets:
+    makes_targets = model.options.get("cached", False)
+    if text_tower.cached or (makes_targets and is_fixed_text_tower):
         vector_parts = {embedding.part for embedding in model.used.values() if embedding.is_given}
-        text_parts = [part for part in model.parts if part not in (*model.image_parts, *vector_parts)]
-        texts = _fixed(model, "text_tower", text_parts)
+        texts = [part for part in model.parts if part not in (*model.image_parts, *vector_parts)]
+        _check_fixed(model, "text_tower", texts)
     return images, texts
 
 
-def _fixed(model: DualEncoder, tower: str, parts: Iterable[str]) -> list[str]:
-    """Returns `parts` as a list; raises `UserError` for a part that differs from epoch to epoch."""
+def _check_frozen(image_encoder: keras.Model) -> None:
+    """Raises `UserError` for an image tower without layers, or with a trained layer below its head."""
+    layers = image_encoder.layers
+    if not layers or any(layer.trainable for layer in layers if layer.name != IMAGE_HEAD):
+        raise UserError("image_tower.cached=True needs image_tower.frozen=True, and no head but adapter_size's.")
+
+
+def _check_fixed(model: DualEncoder, tower: str, parts: Iterable[str]) -> None:
+    """Raises `UserError` for an entry of a batch that differs from epoch to epoch."""
     for part in parts:
         if part not in FIXED:
             raise UserError(
                 f"{tower}.cached=True: {part} of {model.configuration.model} is drawn anew in every step: set it to "
                 "False."
             )
-    return list(parts)

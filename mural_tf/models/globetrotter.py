@@ -91,17 +91,18 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def tasks(self):
-        reads_images = self.options.image_image_weight or self.loss_config.image_text_weight
+        """{name: `Task`}; the cloze term takes the captions of "views" where another term reads them anyway."""
+        weights_of_views = [self.options.image_image_weight, self.loss_config.image_text_weight]
         if self._is_supervised:
             text_text = Task("text_text", ("text_a", "text_b"), pair=("text_a", "text_b"))
         else:
             text_text = Task("views", ("sentence", "view_0", "caption"))
-            reads_images = reads_images or self.loss_config.text_text_weight
+            weights_of_views.append(self.loss_config.text_text_weight)
         return {
             "text_text": text_text,
             "image_image": Task("views", VIEWS),
             "image_text": Task("views", (*VIEWS, "caption"), pair=("view_0", "caption")),
-            "cloze": Task("views" if reads_images else "captions", ("cloze",)),
+            "cloze": Task("views" if any(weights_of_views) else "captions", ("cloze",)),
         }
 
     @property
@@ -114,12 +115,13 @@ class Globetrotter(LearnedTemperature):
 
     def build_head(self, name):
         hidden = self.text_tower.hidden_size
-        columns = {"image_text": (0, hidden), "text_text": (hidden, 2 * hidden)}  # of `FirstAndMean`
-        own_columns = None if self.shared_head else columns[name]
-        return MlpHead(hidden, self.embedding_size, own_columns, name=f"{name}_head")
+        columns = None  # all: the [CLS] state
+        if not self.shared_head:  # the tower's output is the [CLS] state and the mean of the others, `FirstAndMean`
+            columns = {"image_text": (0, hidden), "text_text": (hidden, 2 * hidden)}[name]
+        return MlpHead(hidden, self.embedding_size, columns, name=f"{name}_head")
 
     def width(self, head):
-        return 2 if head == "predict_masked" else self.embedding_size
+        return 2 if head == "predict_masked" else self.embedding_size  # 2: see `cloze_sums`
 
     @property
     def fixed_temperature(self) -> tf.Tensor:
@@ -127,14 +129,23 @@ class Globetrotter(LearnedTemperature):
         return tf.stop_gradient(self.temperature)
 
     def predict_masked(self, tokens: dict, training: bool) -> tf.Tensor:
-        """Returns `cloze_sums` of the texts, float32 [B, 2]; `tokens` also hold "places", "targets" and "weights"."""
+        """Returns `cloze_sums` of B texts, float32 [B, 2].
+
+        Args:
+          tokens: as for the text tower, and "places", "targets" and "weights", [B, K]: where pieces were masked, the
+            pieces, and 1 for each masked piece, else 0.
+          training: whether the tower is in training.
+        """
         states = self.text_encoder.token_states(tokens, training=training)  # [B, T, hidden]
-        states = tf.cast(tf.gather(states, tokens["places"], batch_dims=1), tf.float32)  # [B, K, hidden]
-        logits = self.cloze_head(states, self.text_encoder.get_layer("embeddings").token_table)
+        masked_states = tf.gather(states, tokens["places"], batch_dims=1)  # [B, K, hidden]
+        token_table = self.text_encoder.get_layer("embeddings").token_table
+        logits = self.cloze_head(tf.cast(masked_states, tf.float32), token_table)
         return cloze_sums(logits, tokens["targets"], tokens["weights"])
 
+    # The losses take `Rows` of the embeddings that their task compares, [N, D] each, and return float32 scalars.
+
     def text_text_loss(self, *compared):
-        """L_t."""
+        """Returns L_t."""
         if self._is_supervised:
             return self._supervised_loss(*compared)
         return self._transitive_loss(*compared)
@@ -150,22 +161,25 @@ class Globetrotter(LearnedTemperature):
         return nt_xent(pairs, self.fixed_temperature)
 
     def image_image_loss(self, view_0, view_1, ids):
-        """L_v."""
+        """Returns L_v."""
         pairs = Pairs(view_0, view_1, self.same(ids, "image_id"))
         return nt_xent(pairs, self.fixed_temperature)
 
     def image_text_loss(self, view_0, view_1, caption, ids):
-        """L_x."""
+        """Returns L_x, the mean of both views' contrastive losses with the captions."""
         same = self.same(ids, "image_id", "caption_id")
-        losses = [contrastive_loss(Pairs(view, caption, same), self.fixed_temperature) for view in (view_0, view_1)]
+        losses = []
+        for view in (view_0, view_1):
+            pairs = Pairs(view, caption, same)
+            losses.append(contrastive_loss(pairs, self.fixed_temperature))
         return tf.add_n(losses) / len(losses)
 
     def cloze_loss(self, cloze, ids):
-        """L_c."""
+        """Returns L_c of `cloze_sums`, `Rows` [N, 2]."""
         return cloze_loss(cloze)
 
-    def _alpha(self, view_0, caption) -> tf.Tensor:
-        """Returns α, float32 [N, N]."""
+    def _alpha(self, view_0: Rows, caption: Rows) -> tf.Tensor:
+        """Returns α, float32 [N, N], of the first views and the captions of N images."""
         return transitive_weights(view_0.values, caption.values, self.options.alpha)
 
     @property
@@ -176,6 +190,7 @@ class Globetrotter(LearnedTemperature):
         return names
 
     def objective(self, embeddings, ids, rows):
+        """As `DualEncoder.objective`; logs `alpha_above_zero`, too."""
         losses, logs = super().objective(embeddings, ids, rows)
         if "sentence" in embeddings:
             sides = {name: Rows.of(embeddings[name], rows[name]) for name in ("view_0", "caption", "sentence")}
@@ -183,7 +198,10 @@ class Globetrotter(LearnedTemperature):
         return losses, logs
 
     def alpha_above_zero(self, view_0: Rows, caption: Rows, sentence: Rows) -> tf.Tensor:
-        """Returns the share of the pairs of captions, i ≠ j, with α above 0: a float32 scalar, this replica's part."""
+        """Returns how many of the N (N - 1) pairs of captions have α above 0, as a share, a float32 scalar.
+
+        It counts this replica's rows of α, so that the replicas' shares add up to the batch's.
+        """
         alpha = self._alpha(view_0, caption)
         total = tf.cast(tf.shape(alpha)[0], tf.float32)
         positives = tf.reduce_sum(tf.cast(sentence.own_of(alpha) > 0, tf.float32))

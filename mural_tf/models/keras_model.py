@@ -70,10 +70,12 @@ class KerasModel(keras.Model):
           optimizer: a name or an instance of Keras', old or new: one for all tasks and towers, as it is. In a step that
             is left out because its loss or gradient is not finite, it gets gradients of 0.
           optimizers: in its place {"joint": optimiser}, or {task: optimiser}; see `optimizers.build_optimizers`.
-          clip_norm, micro_batches, seed: see `TrainingStep`; None: the configuration's.
-          max_skipped_steps: see `StepGuard`; ten bad batches in a row mean lost weights or bad data.
-          average_decay: above 0 the step keeps a `WeightAverage`; None: the configuration's.
-          compiled_lengths: the lengths of `encode_by_length`, where XLA compiles the step.
+          clip_norm: global gradient norm to clip at, 0: off; None: the configuration's.
+          micro_batches: 1, or the number of equal chunks in which a batch is computed; None: the configuration's.
+          max_skipped_steps: steps in a row that may be left out; more mean lost weights or bad data, see `StepGuard`.
+          seed: the seed of all draws; None: the configuration's.
+          average_decay: the decay of a `WeightAverage`, 0: no average; None: the configuration's.
+          compiled_lengths: where XLA compiles the step, the lengths of texts that it compiles, see `encode_by_length`.
           kwargs: arguments of Keras' `compile`, such as `run_eagerly` or `steps_per_execution`.
 
         Raises:
@@ -180,7 +182,7 @@ class KerasModel(keras.Model):
         [B], such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content
         are not. Several replicas need batches of one size, which they share evenly.
         """
-        batch = getattr(x, "element_spec", x)
+        batch = getattr(x, "element_spec", x)  # of a dataset the specs of its batches
         if isinstance(batch, tuple) and batch:
             batch = batch[0]
         if not isinstance(batch, Mapping):
@@ -192,12 +194,13 @@ class KerasModel(keras.Model):
                 f"{type(batch).__name__}."
             )
         self._check_entries(batch)
-        if not isinstance(x, tf.distribute.DistributedDataset):  # which is divided already
-            size = None
-            if isinstance(x, tf.data.Dataset):
-                first_entry = tf.nest.flatten(batch[self.parts[0]])[0]
-                size = first_entry.shape[0]
-            _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
+        if isinstance(x, tf.distribute.DistributedDataset):
+            return  # it is divided among the replicas already
+        size = None
+        if isinstance(x, tf.data.Dataset):
+            first_tensor = tf.nest.flatten(batch[self.parts[0]])[0]
+            size = first_tensor.shape[0]
+        _check_shared(size, self.distribute_strategy.num_replicas_in_sync)
 
     def _check_entries(self, batch: Mapping) -> None:
         """Raises `UserError` if a batch, or its specs, lacks entries that the losses take."""
@@ -255,7 +258,7 @@ class KerasModel(keras.Model):
 
     @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
     def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
-        """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
+        """Trains on one replica's part of the global batch; returns {name: mean since the last reset} of the logs."""
         if self._batch_spec is not None:
             batch = tf.nest.map_structure(lambda x, spec: tf.ensure_shape(x, spec.shape), batch, self._batch_spec)
         batch = self._with_ids(batch)
@@ -266,7 +269,7 @@ class KerasModel(keras.Model):
 
     @tf.autograph.experimental.do_not_convert
     def test_step(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Returns the losses and logs of one replica's part of the global batch, as means since the last reset."""
+        """Returns {name: mean since the last reset} of the losses and logs; changes no weights."""
         batch = self._with_ids(batch)
         embeddings = self.encode(batch, training=False)
         _, logs = global_losses(self, embeddings, batch, self.optimizers)
@@ -277,9 +280,9 @@ class KerasModel(keras.Model):
         return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
-        """Returns a batch, which Keras may have put into a tuple; missing ids of the losses are made of the content."""
+        """Returns the dictionary of a batch, with ids by content where it lacks ids that losses look up."""
         if isinstance(batch, tuple):
-            batch = batch[0]
+            batch = batch[0]  # Keras may have put the dictionary into a tuple
         ids = {}
         for name, part in CONTENT_IDS.items():
             if name not in batch and part in batch and part in self.parts:
@@ -287,7 +290,7 @@ class KerasModel(keras.Model):
         return {**batch, **ids}
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Counts a step's logs in and returns {name: mean since the last reset}."""
+        """Adds a step's logs to the means, and returns {name: mean since the last reset}."""
         weight = tf.cast(applied, tf.float32)  # 0 for steps that were left out: they would make every mean NaN
         finite = {name: tf.where(applied, value, 0.0) for name, value in logs.items()}
         results = self.meters.update(finite, weight)
@@ -309,21 +312,21 @@ def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
 
 
 def _spec_of_one_replica(spec):
-    """Returns the first replica's spec of a distributed tensor's, or the spec of another tensor itself."""
+    """Returns the first replica's spec, for the spec of a distributed tensor; a plain tensor's spec as it is."""
     return tf.nest.flatten(spec, expand_composites=True)[0]
 
 
 def _first_given(value, default):
-    """Returns `default` in place of `None`; 0 and False are values."""
+    """Returns `value`, or `default` if the value is `None`."""
     if value is None:
         return default
     return value
 
 
 def _missing_tokens(name: str, tokens) -> list[str]:
-    """Returns the entries that the tokens of a part of a batch lack, such as "caption/input_mask"."""
+    """Returns the names that the tokens of a batch's entry `name` lack: ["caption/input_mask"], say."""
     if not isinstance(tokens, Mapping):
-        tokens = {}
+        tokens = {}  # all names are missing
     return [f"{name}/{entry}" for entry in TOKENS if entry not in tokens]
 
 
@@ -339,4 +342,5 @@ def _check_shared(size: int | None, replicas: int) -> None:
 
 
 def _entry_names(batch: Mapping) -> str:
+    """Returns the names of a batch's entries for a message: "image, caption", or "nothing"."""
     return ", ".join(map(str, batch)) or "nothing"

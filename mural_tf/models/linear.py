@@ -35,10 +35,17 @@ def moments(states: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def ridge(covariance, cross, mean_state, mean_vector, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the kernel W, float64 [H, D], and the bias t̄ - x̄ W, [D], from the `moments` and `strength`, λ."""
-    penalty = strength * np.trace(covariance) / len(covariance)
-    kernel = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), cross)
-    return kernel, mean_vector - mean_state @ kernel
+    """Returns the kernel W, float64 [H, D], and the bias t̄ - x̄ W, float64 [D].
+
+    Args:
+      covariance, cross, mean_state, mean_vector: the `moments` of the known texts.
+      strength: λ.
+    """
+    size = len(covariance)
+    penalty = strength * np.trace(covariance) / size
+    kernel = np.linalg.solve(covariance + penalty * np.eye(size), cross)
+    bias = mean_vector - mean_state @ kernel
+    return kernel, bias
 
 
 class Linear(KnownTexts):
@@ -54,7 +61,7 @@ class Linear(KnownTexts):
         hidden = text_encoder.embedding_size
         size = config.embedding_size
         shapes = dict(covariance=[hidden, hidden], cross=[hidden, size], mean_state=[hidden], mean_vector=[size])
-        self.moments = {}
+        self.moments = {}  # in the order in which `moments` returns them
         for name, shape in shapes.items():
             zeros = tf.zeros(shape, tf.float64)
             self.moments[name] = tf.Variable(zeros, trainable=False, name=name)

@@ -87,13 +87,13 @@ class Mule(EmbN):
             tasks["neighbourhood"] = Task("image_groups", self._at_levels("caption"))
         left = self._at_levels("text_a")
         right = self._at_levels("text_b")
-        last = (left[-1], right[-1])
-        tasks["text_text"] = Task("text_text", (*left, *right), pair=last)
+        last_level = (left[-1], right[-1])
+        tasks["text_text"] = Task("text_text", (*left, *right), pair=last_level)
         words = self._words_of(tasks)
         if words:
             stream = "image_groups" if "caption_words" in words else "text_text"
             tasks["language"] = Task(stream, words)
-            if self.is_held_to_files:
+            if self.is_held_to_files:  # a term without examples, but every task compares an embedding
                 tasks["word_vectors"] = Task(stream, words[:1])
         return tasks
 
@@ -122,7 +122,7 @@ class Mule(EmbN):
 
     @property
     def word_vectors(self) -> tf.Variable:
-        """float32 [vocabulary, word_size]."""
+        """The text tower's table, float32 [vocabulary, word_size]."""
         return self.text_encoder.get_layer("word_vectors").embeddings
 
     def build_head(self, name):
@@ -146,7 +146,7 @@ class Mule(EmbN):
         languages = ids["caption_language_id"]
         losses = []
         for captions in levels:
-            losses.append(caption_neighbourhood(captions, image_ids, languages, slots, **self.triplets))
+            losses.append(caption_neighbourhood(captions, image_ids, languages, slots, **self.triplet_arguments))
         return tf.add_n(losses)
 
     def text_text_loss(self, *compared):
@@ -162,7 +162,7 @@ class Mule(EmbN):
         losses = []
         for text_a, text_b in zip(embeddings[:levels], embeddings[levels:]):
             pairs = Pairs(text_a, text_b, self.same_texts(ids))
-            losses.append(pair_neighbourhood(pairs, left_languages, right_languages, **self.triplets))
+            losses.append(pair_neighbourhood(pairs, left_languages, right_languages, **self.triplet_arguments))
         return tf.add_n(losses)
 
     def language_loss(self, *compared):
@@ -173,17 +173,17 @@ class Mule(EmbN):
         """
         *words, ids = compared
         total = tf.zeros([])
-        present = tf.zeros([])
+        sentence_count = tf.zeros([])
         for name, embeddings in zip(self.tasks["language"].compares, words):
             languages = ids[f"{name.removesuffix('_words')}_language_id"]
             logits = embeddings._replace(values=self.language_classifier(reverse_gradient(embeddings.values)))
             count = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
             total += count * language_loss(logits, languages)
-            present += count
-        return total / tf.maximum(present, 1.0)
+            sentence_count += count
+        return total / tf.maximum(sentence_count, 1.0)
 
     def word_vectors_loss(self, words, ids):
-        """Returns the squared distance to the files' vectors, of which each replica counts its share of the rows."""
+        """Returns this replica's share of the squared distance of all word vectors to the files', a float32 scalar."""
         distance = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
         share = tf.cast(words.count, tf.float32) / tf.cast(words.total, tf.float32)
         return distance * share
@@ -195,7 +195,7 @@ class Mule(EmbN):
         return parts
 
     def begin(self, tokenizer, restored):
-        """As `EmbN.begin`; a run is held to the vectors that it begins with."""
+        """As `EmbN.begin`; then keeps the word vectors, to which `word_vectors_loss` holds the run."""
         super().begin(tokenizer, restored)
         if self.is_held_to_files:
             self.original_vectors.assign(self.word_vectors)

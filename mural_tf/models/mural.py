@@ -31,14 +31,16 @@ class TextText(DualEncoder):
             raise UserError(f"method.text_text_temperature={temperature} must be above 0, or 0 for the images'.")
 
     def text_text_loss(self, text_a, text_b, ids):
-        """L_r2l + L_l2r, with a temperature and an additive margin."""
+        """Returns L_r2l + L_l2r with an additive margin, a float32 scalar; both sides are `Rows` [N, D]."""
         pairs = Pairs(text_a, text_b, self.same_texts(ids))
         temperature = self.options.text_text_temperature or self.temperature
         return contrastive_loss(pairs, temperature, margin=self.options.text_text_margin)
 
     def variable_groups(self):
-        heads = {"text_text_head": self.text_text_head.trainable_variables} if "text_text" in self.head_names else {}
-        return {**super().variable_groups(), **heads}
+        groups = super().variable_groups()
+        if "text_text" in self.head_names:
+            groups["text_text_head"] = self.text_text_head.trainable_variables
+        return groups
 
 
 class Mural(TextText, Align):

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.data.streams.columns import TEXTS
+from mural_tf.data.streams.columns import TEXTS, Column
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprints
 from mural_tf.models.dual_encoder import text_head
@@ -33,7 +33,13 @@ TEMPERATURES = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05)
 
 
 class NeighboursHead(keras.layers.Layer):
-    """States of the student's tower, float32 [B, H] → [B, D]; `own` is the student's head, [B, H] → [B, E]."""
+    """Maps states of the student's tower, float32 [B, H], to means of the known texts' vectors, float32 [B, D].
+
+    Args:
+      own: the student's head, [B, H] → [B, E].
+      student_size: E.
+      size: D.
+    """
 
     def __init__(self, own: keras.layers.Layer, student_size: int, size: int, **options):
         super().__init__(dtype="float32", **options)
@@ -51,18 +57,18 @@ class NeighboursHead(keras.layers.Layer):
         super().build(shape)
 
     def _rows(self, name: str, width: int) -> tf.Variable:
-        """Returns a variable with a row for each known text; their number is known when they, or a checkpoint, come."""
+        """Returns a variable [N, width], a row per known text; it has one row until these are set or restored."""
         zero = tf.zeros([1, width])
         return tf.Variable(zero, trainable=False, shape=[None, width], name=f"{self.name}/{name}")
 
     def own_vectors(self, states):
-        """Returns the student's vectors, float32 [B, E], of length 1 before and after the mean is subtracted."""
+        """Returns the student's vectors of states [B, H] less their mean: float32 [B, E], L2-normalised."""
         vectors = tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
         return tf.math.l2_normalize(vectors - self.mean, axis=-1)
 
     def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
-        """Takes the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
-        self.mean.assign(tf.zeros_like(self.mean))
+        """Sets the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
+        self.mean.assign(tf.zeros_like(self.mean))  # `own_vectors` subtracts it: 0 until the mean itself is known
         self.mean.assign(self._own_in_blocks(states).mean(axis=0))
         self.known.assign(self._own_in_blocks(states))
         self.vectors.assign(vectors)
@@ -82,10 +88,11 @@ class NeighboursHead(keras.layers.Layer):
 
 
 class KnownTexts(TranslationDistillation):
-    """Base of methods that follow from a teacher's vectors of known texts, without a step; batches are never made.
+    """Base of methods that compute a head from a teacher's vectors of known texts, without steps and batches.
 
     Attributes:
-      choices: values of the head's one free number, called `chooses`, of which dev takes one.
+      chooses: the name of the head's one free number.
+      choices: its values, of which the best on dev is taken.
     """
 
     fields = dict(TranslationDistillation.taught, most_known=2**16)  # texts
@@ -94,11 +101,11 @@ class KnownTexts(TranslationDistillation):
     choices: ClassVar[tuple[float, ...]] = ()
 
     def choose(self, value: float, head: keras.layers.Layer) -> None:
-        """Gives a head of this method, the model's own or a copy's, one of `choices`."""
+        """Sets the free number of a head of this method, the model's or a copy of it, to one of `choices`."""
         raise NotImplementedError
 
     def learn_from(self, states: np.ndarray, vectors: np.ndarray) -> None:
-        """Makes the head of the known texts: the student's states, float32 [N, H], the teacher's vectors, [N, D]."""
+        """Computes the head from the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
         raise NotImplementedError
 
     def _check(self):
@@ -109,39 +116,39 @@ class KnownTexts(TranslationDistillation):
             raise UserError(f"method.most_known={self.options.most_known}: expected 1 or more.")
 
     def learn(self, config, tokenizer, workdir) -> None:
-        """Takes the known texts into the head; called once, in place of a run's steps."""
-        texts, vectors = self._known(config, tokenizer, self.target_columns(config, tokenizer, workdir))
+        """Computes the head from all known texts of the training data; called once, in place of a run's steps."""
+        texts, vectors = self._known_texts(config, tokenizer, self.target_columns(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         states = states_of_texts(texts, self, config, tokenizer, workdir)
         self.learn_from(states.find(fingerprints(texts)), vectors)
 
-    def _known(self, config, tokenizer, columns):
+    def _known_texts(self, config, tokenizer, columns) -> tuple[list[bytes], np.ndarray]:
         """Returns the texts that have a target, and their targets, float32 [N, D], in the order of their keys.
 
-        At most `method.most_known` texts stay, see `with_smallest_keys`.
+        At most `method.most_known` texts stay, see `with_smallest_keys`. `columns` is the result of `target_columns`.
         """
         most = self.options.most_known
-        pairs: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}  # by keys of the text and of the target's text
+        pairs = {}  # as `_pairs_with_targets` returns them
         too_many = False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             column, id_entry = columns[target]
             target_entry = "group_id" if id_entry == "text_group_id" else TARGETS[target]
             for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, target_entry)):
-                text_keys = fingerprints(texts)
-                target_keys = fingerprints(target_texts)
-                vectors = column.find(target_keys)
-                for row in np.flatnonzero(vectors.any(axis=1)):
-                    keys = int(text_keys[row]), int(target_keys[row])
-                    pairs[keys] = texts[row], vectors[row].astype(np.float16)
+                pairs.update(_pairs_with_targets(texts, target_texts, column))
                 if len(pairs) > 2 * most:  # twice, so that they are not sorted again for every block
                     pairs = with_smallest_keys(pairs, most)
                     too_many = True
         if too_many or len(pairs) > most:
             pairs = with_smallest_keys(pairs, most)
             print(f"More texts are known than method.most_known={most}: {len(pairs):,} of the pivot stay.", flush=True)
-        texts, vectors = zip(*[pairs[keys] for keys in sorted(pairs)])
-        return list(texts), np.stack(vectors).astype(np.float32)
+        texts = []
+        vectors = []
+        for keys in sorted(pairs):
+            known_text, vector = pairs[keys]
+            texts.append(known_text)
+            vectors.append(vector)
+        return texts, np.stack(vectors).astype(np.float32)
 
 
 class Neighbours(KnownTexts):
@@ -171,15 +178,28 @@ class Neighbours(KnownTexts):
         head.temperature.assign(value)
 
 
-def with_smallest_keys(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
-    """Returns the `most` entries with the smallest (text's key, target's key): those keys are equal, if any are.
+def _pairs_with_targets(texts, target_texts, column: Column) -> dict[tuple[int, int], tuple]:
+    """Returns {(text's key, its target text's key): (text, target vector, float16 [D])} of texts that have a target."""
+    text_keys = fingerprints(texts)
+    target_keys = fingerprints(target_texts)
+    vectors = column.find(target_keys)
+    pairs = {}
+    for row in np.flatnonzero(vectors.any(axis=1)):  # the column has zeros for a text without a vector
+        keys = int(text_keys[row]), int(target_keys[row])
+        pairs[keys] = texts[row], vectors[row].astype(np.float16)
+    return pairs
 
-    Equal keys are of texts that teach their own vector. A part of the translations is worse than no translation: other
-    texts are drawn to the known translations.
+
+def with_smallest_keys(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
+    """Returns the `most` entries with the smallest keys among the texts that are their own target, if there are any.
+
+    Without such texts, among all entries. Translations are left out as a whole, because a part of them is worse than no
+    translation: other texts are drawn to the known translations.
+
+    Args:
+      pairs: {(text's key, its target text's key): …}; a text that is its own target has two equal keys.
+      most: how many entries may stay.
     """
-    own = {}
-    for (text_key, target_key), pair in pairs.items():
-        if text_key == target_key:
-            own[text_key, target_key] = pair
-    candidates = own or pairs
+    own_targets = {keys: pair for keys, pair in pairs.items() if keys[0] == keys[1]}
+    candidates = own_targets or pairs
     return {keys: candidates[keys] for keys in sorted(candidates)[:most]}

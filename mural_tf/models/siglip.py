@@ -31,7 +31,7 @@ class Siglip(Align):
         self.bias = self.add_weight(name="bias", shape=(), initializer=initial, trainable=True)
 
     def image_text_loss(self, image, caption, ids):
-        """The sum over all pairs, with the learned temperature and bias."""
+        """Returns L of `Rows` [N, D] each, with the learned temperature and bias, a float32 scalar."""
         pairs = Pairs(image, caption, self.same(ids, "image_id", "caption_id"))
         return sigmoid_loss(pairs, self.temperature, self.bias)
 

@@ -54,7 +54,7 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
-    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages, and `fields`."""
+    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages and `fields`."""
     data = config.data
     descriptions = []
     for stream in streams:
@@ -70,20 +70,20 @@ def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> 
 
 
 def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of all texts that a run with this configuration and workdir trains on."""
+    """Returns a column with the states of all texts that a run trains on, after embedding the texts without a state."""
     folder = _text_folder(model, config, workdir)
     made_for = data_digest(config, model.streams, "texts")
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all texts by the frozen tower, once …", flush=True)
             texts = texts_of(model, config, tokenizer)
-            folder.extend(texts, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
+            folder.extend(texts, texts_to_states(model, config, tokenizer), TEXTS_PER_BLOCK)
             folder.mark_complete(made_for, 0.0)
         return folder.column(as_stored=True)
 
 
 def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of these texts, and with all others that runs with this tower made."""
+    """Returns a column with the states of `texts`, and of all texts that runs with this tower embedded before."""
     folder = _text_folder(model, config, workdir)
     keys = fingerprints(texts)
     with folder.lock():
@@ -94,7 +94,7 @@ def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer
         for begin in range(0, len(texts), TEXTS_PER_BLOCK):
             block = slice(begin, begin + TEXTS_PER_BLOCK)
             blocks.append((keys[block], texts[block]))
-        folder.extend(blocks, _embed_texts(model, config, tokenizer), TEXTS_PER_BLOCK)
+        folder.extend(blocks, texts_to_states(model, config, tokenizer), TEXTS_PER_BLOCK)
         return folder.column(as_stored=True)
 
 
@@ -121,7 +121,7 @@ class KnownStates:
     def with_fallback(self, embed_texts: TensorFunction, head: str) -> TensorFunction:
         """Returns a function of texts, string [B], to their vectors by `head`, float32 [B, D].
 
-        It runs `embed_texts` on texts without a state. It runs in NumPy, not in a graph: a column of records is read.
+        It embeds texts without a state by `embed_texts`. It reads the column's files, so it runs eagerly, in no graph.
         """
         model = self._model
         column = self._column
@@ -161,12 +161,13 @@ def _text_folder(model, config: ConfigDict, workdir: pathlib.Path) -> ColumnFold
 def texts_of(model, config: ConfigDict, tokenizer) -> Items:
     """Yields (ids, texts) of all texts of a run, block by block; a text may come again."""
     for stream in model.streams:
-        for block in stream_items(config, tokenizer, stream, stream_class(stream).text_entries(config.data)):
-            for texts in block:
+        entries = stream_class(stream).text_entries(config.data)
+        for block in stream_items(config, tokenizer, stream, entries):
+            for texts in block:  # of each entry
                 yield fingerprints(texts), texts
 
 
-def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
+def texts_to_states(model, config: ConfigDict, tokenizer) -> Embed:
     """Returns the function of texts to states of the model's text tower, float32 [N, H]."""
 
     def encode(tokens):
@@ -177,12 +178,12 @@ def _embed_texts(model, config: ConfigDict, tokenizer) -> Embed:
 
 
 def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
-    """Returns a function of texts to float32 [N, H], which calls `encode` with the tokens of texts of similar length.
+    """Returns a function of N texts to float32 [N, H], which calls `encode` for texts of similar length at a time.
 
     Args:
       encode: maps tokens, {name: int32 [B, T]}, to float32 [B, H].
       tokenizer: the run's tokenizer.
-      dtype: the type that `encode` computes in, on which depends how many texts a call takes.
+      dtype: the type that `encode` computes in, a key of `TEXTS_PER_CALL`.
     """
     per_call = TEXTS_PER_CALL[dtype]
     signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}]
@@ -196,7 +197,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
         blocks = []
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
-            longest = max(1, lengths[rows[-1]])  # the texts are in order of their lengths
+            longest = max(1, lengths[rows[-1]])  # rows are in order of lengths; 0 where all texts are empty
             block = {name: values[rows, :longest] for name, values in ids.items()}
             blocks.append(traced(block).numpy())
         return np.concatenate(blocks)[np.argsort(order)]  # in the texts' own order again
@@ -235,7 +236,7 @@ def _image_digest(tower: keras.Model, config: ConfigDict) -> str:
 
 
 def split_image_tower(image_encoder: keras.Model) -> tuple[keras.Model, keras.layers.Layer | None]:
-    """Returns the part of an image tower that gives states, and the trained layer above it or `None`."""
+    """Returns the part of an image tower that gives states, and the trained head above it; `None` without a head."""
     for layer in image_encoder.layers:
         if layer.name == IMAGE_HEAD:
             return keras.Model(image_encoder.input, layer.get_input_at(0)), layer
@@ -255,15 +256,16 @@ def _picture_streams(model) -> list[str]:
 
 
 def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
-    """Returns a function of encoded pictures to float32 [N, width], which calls `encode` with their pixels.
+    """Returns a function of N encoded pictures to float32 [N, width], zeros for pictures that do not decode.
 
-    Pictures that do not decode get zeros.
+    `encode` maps uint8 [B, S, S, 3] to states; `tower` is the configuration's `image_tower`.
     """
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
-    traced = tf.function(encode, reduce_retracing=True, autograph=False)
     if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
-        traced = _by_lite_runtime(encode, tower.image_size)
+        to_states = _by_lite_runtime(encode, tower.image_size)
+    else:
+        to_states = tf.function(encode, reduce_retracing=True, autograph=False)
 
     def embed(pictures: list[bytes]) -> np.ndarray:
         states = np.zeros([len(pictures), width], np.float32)
@@ -278,19 +280,19 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
                 rows.append(row)
                 images.append(image)
             if rows:
-                states[rows] = traced(tf.stack(images))
+                states[rows] = to_states(tf.stack(images))
         return states
 
     return embed
 
 
 def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
-    """Returns `encode` of uint8 [B, S, S, 3] by TensorFlow Lite's float32 kernels, one picture on each processor.
+    """Returns `encode` as a function of uint8 [B, S, S, 3] that runs on TensorFlow Lite, one picture on each processor.
 
-    They take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
+    Lite's float32 kernels take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
     """
     workers = len(os.sched_getaffinity(0))
-    free_interpreters: queue.SimpleQueue = queue.SimpleQueue()
+    free_interpreters = queue.SimpleQueue()
     for interpreter in _make_interpreters(encode, side, workers):
         free_interpreters.put(interpreter)
     pool = concurrent.futures.ThreadPoolExecutor(workers)
@@ -298,12 +300,12 @@ def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor],
     def encode_one(picture: np.ndarray) -> np.ndarray:
         interpreter = free_interpreters.get()
         (pixels,) = interpreter.get_input_details()
-        (state,) = interpreter.get_output_details()
+        (output,) = interpreter.get_output_details()
         interpreter.set_tensor(pixels["index"], picture[np.newaxis].astype(np.float32))
         interpreter.invoke()
-        (values,) = interpreter.get_tensor(state["index"])
+        (state,) = interpreter.get_tensor(output["index"])
         free_interpreters.put(interpreter)
-        return values
+        return state
 
     def encode_all(pictures: tf.Tensor) -> np.ndarray:
         states = list(pool.map(encode_one, pictures.numpy()))
@@ -331,7 +333,7 @@ def _make_interpreters(encode: TensorFunction, side: int, count: int) -> list[tf
 
 
 def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: str, width: int) -> ColumnFolder:
-    """Returns the folder of states, float16 [N, width], of a tower with this digest."""
+    """Returns the folder of a tower's states, float16 [N, width]; `modality` is "texts" or "images"."""
     folder = _states_folder(config, workdir) / f"{modality}-{digest}"
     return ColumnFolder(folder, width, "float16", digest, STATES)
 
@@ -346,10 +348,9 @@ def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
 
 
 def _precision_setting(tower: ConfigDict, modality: str) -> list[str]:
-    """Returns the setting by which the digests of towers differ that compute in different types.
+    """Returns the type that a tower computes in as a list of settings for its digest; [] for float32.
 
-    It is ["bfloat16"] or, for float32, []: folders of float32 states keep the names that they had before there was a
-    choice.
+    So folders of float32 states keep the names that they had before there was a choice.
     """
     dtype = computed_in(tower, modality)
     if dtype == "float32":

@@ -95,16 +95,16 @@ class TrainingStep:
         logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
         logs.update(self._method.state_logs())
         summed = {}  # {name of an optimiser: its gradients}
-        for optimizer, own_gradients in gradients.by_optimizer.items():
-            summed[optimizer] = _sum_over_replicas(own_gradients, context)
+        for optimizer, replica_gradients in gradients.by_optimizer.items():
+            summed[optimizer] = _sum_over_replicas(replica_gradients, context)
         self.trained_parameters = self._count_reached(summed)
         with tf.name_scope("gradient_norms"):
-            for optimizer, all_gradients in summed.items():
-                logs.update(self._norms(optimizer, all_gradients))
+            for optimizer, global_gradients in summed.items():
+                logs.update(self._norms(optimizer, global_gradients))
         apply = self.guard.check(step, logs)
         with tf.name_scope("optimizer"):
-            for optimizer, all_gradients in summed.items():
-                self._apply(optimizer, all_gradients, logs, apply)
+            for optimizer, global_gradients in summed.items():
+                self._apply(optimizer, global_gradients, logs, apply)
         for layer, moments in gradients.moments.items():
             layer.update_moving(*moments, apply=apply)
         if self.average is not None:
@@ -112,18 +112,19 @@ class TrainingStep:
         return logs, apply
 
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
-        """Returns {name: scalar} of the global norm and its parts: both towers, and everything else as "heads"."""
+        """Returns {name: scalar}: the global norm of gradients, and the norms of both towers' and of the heads'."""
         groups = self._method.variable_groups()
-        tower_of = {}
+        tower_of = {}  # {a variable's reference: its tower}
         for tower in TOWERS:
-            tower_of.update({variable.ref(): tower for variable in groups.get(tower, ())})
-        squares = {name: [] for name in (*TOWERS, HEADS)}
+            for variable in groups.get(tower, ()):
+                tower_of[variable.ref()] = tower
+        squares = {part: [] for part in (*TOWERS, HEADS)}
         for gradient, variable in self._with_variables(gradients):
             part = tower_of.get(variable.ref(), HEADS)
-            squares[part].append(2.0 * tf.nn.l2_loss(gradient))
+            squares[part].append(2.0 * tf.nn.l2_loss(gradient))  # `l2_loss` is half of the sum of squares
         sums = []
-        for values in squares.values():
-            sums.append(tf.add_n(values) if values else tf.zeros([]))
+        for part_squares in squares.values():
+            sums.append(tf.add_n(part_squares) if part_squares else tf.zeros([]))
         norms = map(tf.sqrt, [tf.add_n(sums), *sums])
         return dict(zip(_norm_names(optimizer), norms))
 
@@ -133,11 +134,14 @@ class TrainingStep:
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
     def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
-        """Clips one optimiser's gradients and applies them; where `apply`, a bool scalar, is false, zeros."""
+        """Clips and applies the gradients of the optimiser `name`, or zeros in their place if `apply` is false.
+
+        `logs` has their global norm.
+        """
         gradients, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
-            norm = logs[_norm_names(name)[0]]
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=norm)
+            global_norm, *_ = _norm_names(name)
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=logs[global_norm])
         optimizer = self._optimizers[name]
         gradients = conditional(optimizer, self._zero_unless(apply, gradients), apply)
         optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
@@ -164,7 +168,7 @@ def _norm_names(optimizer: str) -> list[str]:
 
 
 def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
-    """Returns {name: the rows of all replicas, in the replicas' order} of `values`, one replica's; differentiable."""
+    """Returns {name: rows of all replicas, in their order} of {name: this replica's rows [B, …]}; differentiable."""
     context = context or tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return values
@@ -181,9 +185,9 @@ def _gather_rows(value: tf.Tensor, context) -> tf.Tensor:
 
 def _sum_over_replicas(gradients: list, context) -> list:
     """Returns the gradients added up over replicas, in their order; `None` stays."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
-    return [None if gradient is None else next(summed) for gradient in gradients]
+    present = {index: gradient for index, gradient in enumerate(gradients) if gradient is not None}
+    summed = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
+    return [summed.get(index) for index in range(len(gradients))]
 
 
 # Gradients, in one pass or in two.
@@ -205,14 +209,14 @@ class Gradients:
 
 @tf.autograph.experimental.do_not_convert  # as for the step: nothing here needs it, and converting takes seconds
 def compute_gradients(method, batch: dict, seed: tf.Tensor, chunks: int, optimizers=("joint",)) -> Gradients:
-    """Returns the gradients of the global batch's loss, for the losses that each of `optimizers` (names) minimises.
+    """Returns the gradients of the global batch's losses, for each optimiser of the loss that it minimises.
 
     Args:
       method: as in `TrainingStep`.
-      batch: this replica's part of the batch.
+      batch: this replica's part of the batch, {name: tensor [B, …]}.
       seed: int32 [2], for the draws of this step on this replica.
       chunks: 1 for one pass; above, the number of equal chunks of two passes.
-      optimizers: names, as in `losses_by_optimizer`.
+      optimizers: names of optimisers, as in `losses_by_optimizer`.
     """
     if chunks == 1:
         return _one_pass(method, batch, seed, optimizers)
@@ -227,7 +231,10 @@ def chunk_seed(seed: tf.Tensor, chunk: tf.Tensor | int) -> tf.Tensor:
 def global_losses(
     method, embeddings: dict, batch: dict, optimizers
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch."""
+    """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch.
+
+    `embeddings` {name: [B, D]} and `batch`, which has the ids, are this replica's; `optimizers` are names.
+    """
     context = tf.distribute.get_replica_context()
     replica = context.replica_id_in_sync_group
     counts = {name: count_rows(value) for name, value in embeddings.items()}
@@ -278,7 +285,7 @@ def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
 
 
 def _encode_chunks(method, examples, seed, chunks: int):
-    """First pass: returns the batch's embeddings {name: [B, D]} and {BatchNorm layer: moments, means over chunks}."""
+    """First pass: returns the batch's embeddings {name: [B, D]}, and {BatchNorm layer: (mean [C], variance [C])}."""
     layers = method.normalization_layers()
 
     def encode(index):
@@ -291,7 +298,7 @@ def _encode_chunks(method, examples, seed, chunks: int):
     for name, (part, width) in method.embedding_shapes.items():
         rows = tf.nest.flatten(examples[part])[0].shape[1]
         specs[name] = tf.TensorSpec([rows, width])
-    moment_specs = [(tf.TensorSpec(layer.moving_mean.shape),) * 2 for layer in layers]
+    moment_specs = [(tf.TensorSpec(layer.moving_mean.shape),) * 2 for layer in layers]  # mean and variance
     signature = (specs, moment_specs)
     embeddings, moments = tf.map_fn(encode, tf.range(chunks), fn_output_signature=signature, parallel_iterations=1)
     embeddings = {name: tf.reshape(value, [-1, value.shape[-1]]) for name, value in embeddings.items()}
@@ -300,10 +307,13 @@ def _encode_chunks(method, examples, seed, chunks: int):
 
 
 def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> list[tf.Tensor | None]:
-    """Second pass: returns the gradients that `upstream` {name: [B, D]} sends to the variables, in their order."""
+    """Second pass: returns the gradients of the trainable variables, `None` for variables that the loss does not reach.
+
+    `upstream` is {name: the loss's gradient with respect to these embeddings, [B, D]}.
+    """
     variables = method.trainable_variables
     upstream = _split(upstream, chunks)
-    has_gradient: list[bool] = []  # of each variable; every chunk sets the same values
+    has_gradient: list[bool] = []  # per variable; set while the loop's body is traced, and the same in every chunk
 
     def add_chunk(index, sums):
         with tf.GradientTape() as tape:
@@ -337,7 +347,7 @@ def _split(values, chunks: int):
 
 
 def _chunk(values, index):
-    """Returns one chunk of every tensor in a nest of `_split`."""
+    """Returns the chunk at `index` of every tensor in a nest that `_split` returned."""
     return tf.nest.map_structure(lambda value: value[index], values)
 
 
@@ -408,7 +418,7 @@ class WeightAverage(tf.Module):
         self.values = values
 
     def update(self, apply: tf.Tensor) -> None:
-        """Counts the present weights in, if `apply`, a bool scalar."""
+        """Moves the average towards the present weights, if `apply`, a bool scalar, is true."""
         steps = tf.cast(self.steps, tf.float32)
         rate = 1.0 - tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
         for value, weight in zip(self.values, self._weights):
@@ -427,7 +437,7 @@ class Meters:
         return list(self._by_name.values())
 
     def update(self, logs: Mapping[str, tf.Tensor], weight: tf.Tensor | float = 1.0) -> dict[str, tf.Tensor]:
-        """Counts scalars in with a weight, and returns {name: mean so far}."""
+        """Adds `logs` {name: scalar} to the means with a weight, and returns {name: mean since the last reset}."""
         for name, value in logs.items():
             self._by_name[name].update_state(value, sample_weight=weight)
         return {name: self._by_name[name].result() for name in logs}

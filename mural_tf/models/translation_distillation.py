@@ -89,7 +89,9 @@ class TranslationDistillation(LearnedTemperature):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check()
         if self.options.get("trained") == FIRST:
-            self._hold_what_follows_the_first_layer()
+            for layer in (*self.text_encoder.layers, self.image_text_head):
+                if layer.name not in FIRST_LAYERS:
+                    layer.trainable = False
 
     def build_head(self, name):
         owner = method_class(self.options.heads_of)
@@ -141,20 +143,18 @@ class TranslationDistillation(LearnedTemperature):
                 embeddings[target] = Embedding(text, function="teach")
         return embeddings
 
-    def _hold_what_follows_the_first_layer(self) -> None:
-        """Freezes the layers after the text tower's first, and the head."""
-        for layer in (*self.text_encoder.layers, self.image_text_head):
-            if layer.name not in FIRST_LAYERS:
-                layer.trainable = False
-
     # The teacher.
 
     def compile(self, *args, **kwargs):
-        """As `DualEncoder.compile`; a teacher of its own is made of the weights that the model has now."""
+        """As `DualEncoder.compile`; without `method.teacher` the teacher is the model as it is now."""
         if self.options.teacher:
-            self.teacher_digest = tf.Variable(0, trainable=False, dtype=tf.int64)
-            super().compile(*args, **kwargs)
-            return
+            self.teacher_digest = tf.Variable(0, trainable=False, dtype=tf.int64)  # 0: not known yet
+        else:
+            self._copy_teacher()
+        super().compile(*args, **kwargs)
+
+    def _copy_teacher(self) -> None:
+        """Makes `teacher` and `teacher_head` of the text tower and the head as they are now; they are never trained."""
         self.teacher_head = self.build_head("image_text")
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
         copies = {self.teacher_head: self.image_text_head}
@@ -167,7 +167,6 @@ class TranslationDistillation(LearnedTemperature):
             for variable, value in zip(part.variables, source.variables):
                 variable.assign(value)
             part.trainable = False
-        super().compile(*args, **kwargs)
 
     def training_parts(self):
         if self.options.teacher:
@@ -178,10 +177,11 @@ class TranslationDistillation(LearnedTemperature):
         return parts
 
     def teach(self, texts: dict | tf.Tensor, training: bool) -> tf.Tensor:
-        """Returns the teacher's vectors, float32 [B, D], L2-normalised, without gradient; `training` changes nothing.
+        """Returns the teacher's vectors, float32 [B, D], L2-normalised, without gradient.
 
         Args:
           texts: tokens, or the states of a frozen tower, float32 [B, H].
+          training: unused: the teacher never draws. An `Embedding.function` has this argument.
         """
         states = texts
         if not tf.is_tensor(texts):
@@ -191,11 +191,14 @@ class TranslationDistillation(LearnedTemperature):
         return tf.stop_gradient(targets)
 
     def columns(self, config, tokenizer, workdir):
-        """Makes all targets, where they are cached, and returns their columns, as `DualEncoder.columns`."""
+        """As `DualEncoder.columns`: the columns of targets that are cached, after making the missing targets.
+
+        Raises `UserError` if `method.teacher` is another model than when the run began.
+        """
         if not self._is_cached:
             return {}
         if self.options.teacher:
-            digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
+            digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]  # checkpoints hold it as a number
             if int(self.teacher_digest) not in (0, digest):
                 raise UserError(
                     f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
@@ -205,7 +208,7 @@ class TranslationDistillation(LearnedTemperature):
         return self.target_columns(config, tokenizer, workdir)
 
     def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
-        """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts that lack one."""
+        """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts without a target."""
         pivots = pivots_of(config.data, self.options.pivot)
         used = [name for name in TARGETS if name in self.used]
         if self.options.teacher:
@@ -218,7 +221,7 @@ class TranslationDistillation(LearnedTemperature):
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
             print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
-            members: list[np.ndarray] = []  # groups and keys, int64 [2, M] each; `_keyed_texts` adds to it
+            members: list[np.ndarray] = []  # (groups, keys), int64 [2, M] each; the generator adds to it
             targets.extend(self._keyed_texts(config, tokenizer, pivots, used, members), embed)
             if members:
                 groups, keys = np.concatenate(members, axis=1)
@@ -234,15 +237,19 @@ class TranslationDistillation(LearnedTemperature):
 
     @property
     def _teacher_id(self) -> str:
-        """16 hexadecimal digits."""
+        """16 hexadecimal digits that differ between teachers."""
         if self.options.teacher:
             return self.towers.outside_teacher.digest
         return digest_of((*self.teacher.variables, *self.teacher_head.variables))
 
     def _keyed_texts(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (keys, texts) of texts that need a target; with several pivots it adds (groups, keys) to `members`.
+        """Yields (keys, int64 [B], and texts) of text_a of pairs, of text_b in a pivot language, and of captions.
 
-        Texts are text_a of the pairs, text_b where it is in a pivot language, too, and captions.
+        Args:
+          pivots: the pivot languages.
+          used: the targets in use, keys of `TARGETS`: only their texts are read.
+          members: with several pivots (groups, keys), int64 [2, B], of each block are added here, so that the data are
+            read once: a group's target is the mean over the texts of its keys.
         """
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
@@ -259,7 +266,10 @@ class TranslationDistillation(LearnedTemperature):
                 yield fingerprints(captions), captions
 
     def _embedder(self, config, tokenizer, workdir) -> Embed:
-        """Returns the model's own teacher as a function of texts; a frozen tower embeds them only once for all runs."""
+        """Returns the model's own teacher as a function of N texts to float32 [N, D].
+
+        With a frozen text tower it takes the texts' states, which all runs share, and computes only the head.
+        """
         if not self.text_tower.frozen or self.text_tower.name == "words":
             return by_tokens(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
@@ -271,18 +281,18 @@ class TranslationDistillation(LearnedTemperature):
 
         return embed
 
-    # The losses.
+    # The losses: of texts and targets, `Rows` [N, D] each, float32 scalars.
 
     def translation_loss(self, text_b, target, ids):
-        """L(y, T(x))."""
+        """Returns L(y, T(x))."""
         return self._distance(Pairs(text_b, target, self.same_texts(ids)))
 
     def pivot_loss(self, text_a, target, ids):
-        """L(x, T(x))."""
+        """Returns L(x, T(x))."""
         return self._distance(Pairs(text_a, target, self.same_texts(ids)))
 
     def captions_loss(self, caption, target, ids):
-        """L(c, T(c))."""
+        """Returns L(c, T(c))."""
         return self._distance(Pairs(caption, target, self.same(ids, "caption_id")))
 
     def _distance(self, pairs: Pairs) -> tf.Tensor:
@@ -292,6 +302,6 @@ class TranslationDistillation(LearnedTemperature):
         return contrastive_loss(pairs, TEMPERATURE)
 
     def begin(self, tokenizer, restored):
-        """Raises `UserError` if there is nothing to learn from."""
+        """Raises `UserError` unless the weights come from a trained model, which is the teacher."""
         if not restored:
             raise UserError("translation_distillation needs a trained model to learn from: run_finetune.py --from=….")

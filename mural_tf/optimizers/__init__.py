@@ -60,7 +60,7 @@ class ConditionalGradient(NamedTuple):
 
 
 def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor], apply: tf.Tensor) -> list:
-    """Returns the gradients as the optimiser takes them: `ConditionalGradient`s for the optimisers of this file."""
+    """Returns gradients as the optimiser takes them: `ConditionalGradient`s for this file's, for others as they are."""
     if isinstance(optimizer, _VariableRates):
         return [ConditionalGradient(gradient, apply) for gradient in gradients]
     return gradients
@@ -75,16 +75,18 @@ def create_variables(optimizer: keras.optimizers.Optimizer, variables: list[tf.V
 
 
 class _VariableRates:
-    """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
+    """Multiplies the learning rate of each variable by `rates[base_name(variable)]`, or by 1 if it is not in `rates`.
 
-    Gradients may be `ConditionalGradient`s: one that is not applied has the rate 0, and its moments stay as
-    they were.
+    A `ConditionalGradient` that is not applied gets the rate 0, and the variable's moments stay as they were.
     """
 
     rates: Mapping[str, float] = {}
 
-    def _scaled(self, var, apply, apply_state):
-        """Returns Keras' {(device, dtype): coefficients} for a variable, which does not change if `apply` is false."""
+    def _with_rate(self, var, apply, apply_state):
+        """Returns `apply_state` for one variable: {its (device, dtype): {name: coefficient}}, with the variable's rate.
+
+        If `apply` is false, the coefficients change neither the variable nor its moments.
+        """
         key = (var.device, var.dtype.base_dtype)
         coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         rate = self.rates.get(base_name(var), 1.0) * tf.cast(apply, key[1])
@@ -97,10 +99,10 @@ class _VariableRates:
     def _resource_apply_dense(self, grad, var, apply_state=None):
         if not isinstance(grad, ConditionalGradient):
             grad = ConditionalGradient(grad, True)
-        return self._update(grad.value, var, self._scaled(var, grad.apply, apply_state))
+        return self._update(grad.value, var, self._with_rate(var, grad.apply, apply_state))
 
     def _update(self, grad, var, apply_state):
-        """Updates a variable by the coefficients of `_scaled`."""
+        """Updates a variable and its moments by the coefficients that `_with_rate` returned."""
         return super()._resource_apply_dense(grad, var, apply_state)
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
@@ -129,7 +131,7 @@ class Lamb(_VariableRates, LAMB):
         @tf.function(jit_compile=True, autograph=False)
         def update(grad, coefficients):
             LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
-            return coefficients["lr_t"]
+            return coefficients["lr_t"]  # any tensor: Keras waits for the result of an update
 
         return update(grad, {name: tf.convert_to_tensor(value) for name, value in scaled.items()})
 
@@ -147,10 +149,11 @@ class AdamW(_VariableRates, keras.optimizers.legacy.Adam):
 
     def _update(self, grad, var, apply_state):
         ((_, scaled),) = apply_state.items()
-        decayed = []
+        decays = []  # operations that run before Adam's step
         if self.weight_decay and is_decayed(var):
-            decayed = [var.assign(var * (1.0 - scaled["lr_t"] * self.weight_decay))]  # half of an assign_sub's passes
-        with tf.control_dependencies(decayed):
+            kept = 1.0 - scaled["lr_t"] * self.weight_decay
+            decays.append(var.assign(var * kept))  # takes half of an assign_sub's passes over memory
+        with tf.control_dependencies(decays):
             return super()._update(grad, var, apply_state)
 
     def get_config(self):
@@ -187,7 +190,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """rate(s) = peak · rate^(s // every), after a linear warm-up over the first `warmup_steps` as above."""
+    """rate(s) = peak · decay_rate^(s // every), times s / warmup during the warm-up as in `WarmupLinearDecay`."""
 
     def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
         if not 0.0 < decay_rate <= 1.0 or every < 1:
@@ -252,12 +255,12 @@ def losses_by_optimizer(losses: Mapping[str, tf.Tensor], optimizers: Iterable[st
 
 
 def log_suffix(optimizer: str) -> str:
-    """Returns the end of the names of an optimiser's numbers: "" where there is one optimiser."""
+    """Returns the end of the names of an optimiser's numbers in logs: "" for the joint optimiser, else "_<task>"."""
     return "" if optimizer == JOINT else f"_{optimizer}"
 
 
 def learning_rates(optimizers: Mapping[str, keras.optimizers.legacy.Optimizer]) -> dict[str, float]:
-    """Returns the present rate of each optimiser, {name in logs: rate}."""
+    """Returns {"learning_rate", or "learning_rate_<task>": present rate} of optimisers {name: optimiser}."""
     return {
         f"learning_rate{log_suffix(name)}": float(optimizer.learning_rate(optimizer.iterations))
         for name, optimizer in optimizers.items()
@@ -292,9 +295,11 @@ def check_optimizer(config: ConfigDict) -> None:
 
 
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
-    """Returns one optimiser with its schedule.
+    """Returns a new optimiser of the configured name, with the configured schedule.
 
     Args:
+      config, steps: as `build_optimizers` takes them.
+      peak: the highest learning rate.
       rates: {name of a variable: factor of its learning rate}.
     """
     warmup = min(config.warmup_steps, steps - 1)

@@ -30,8 +30,8 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
       beta_1, beta_2: decay of the two moments, in [0, 1).
       epsilon: added to the root of the second moment.
       weight_decay: λ.
-      exclude_from_weight_decay: regular expressions; variables whose name holds one have λ = 0.
-      exclude_from_layer_adaptation: the same for the trust ratio, which is 1 then; `None`: as for the decay.
+      exclude_from_weight_decay: regular expressions; λ is 0 for variables whose name one of them matches.
+      exclude_from_layer_adaptation: the same for the trust ratio, which is 1 then; empty: as for the decay.
       name: the optimiser's name.
     """
 
@@ -79,7 +79,7 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
         state["epsilon"] = tf.convert_to_tensor(self.epsilon, var_dtype)
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        """Updates one variable and its two moments by the equations above."""
+        """Updates one variable and its two moments by the equations at the top of this file; g is `grad`, θ `var`."""
         key = var.device, var.dtype.base_dtype
         state = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         first_moment = self.get_slot(var, "m")
@@ -102,6 +102,7 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
         return var.assign(var - trust_ratio * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        """Updates an embedding table by gradients of some rows, float [K, …], with `indices` [K], which may repeat."""
         # Every row moves, by its moments and the decay; a dense update does it in one pass.
         dense = tf.math.unsorted_segment_sum(grad, indices, tf.shape(var)[0])
         return self._resource_apply_dense(dense, var, apply_state)
@@ -117,7 +118,7 @@ class OwnLamb(keras.optimizers.legacy.Optimizer):
 
 
 def _is_named(variable: tf.Variable, patterns: Sequence[str] | None) -> bool:
-    """Whether a variable's name holds one of the regular expressions."""
+    """Whether one of the regular expressions matches anywhere in a variable's name."""
     return any(re.search(pattern, variable.name) for pattern in patterns or ())
 
 
