@@ -119,7 +119,7 @@ def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def _entry(name: str) -> Entry:
-    """Returns the benchmark of a name; raises `UserError` with the nearest name if there is none of this name."""
+    """Returns the benchmark of a name; raises `UserError` with the nearest name if no benchmark has this name."""
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

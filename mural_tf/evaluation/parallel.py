@@ -42,7 +42,7 @@ def read_parallel(
     if unknown:
         raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
     frequent = sorted(language for language, count in counts.items() if count >= least_share * len(rows))
-    chosen_languages = list(languages) or frequent
+    chosen_languages = list(dict.fromkeys(languages)) or frequent
     if len(chosen_languages) < 2:
         raise UserError(f"Two languages or more are needed; got {', '.join(chosen_languages) or 'none'}.")
     left_out = sorted(set(counts) - set(chosen_languages))

@@ -25,7 +25,7 @@ def xtd_texts(request: Request) -> list[Evaluation]:
     The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
     """
     texts, notes = _read(request)
-    languages = list(request.languages or texts)
+    languages = list(dict.fromkeys(request.languages or texts))
     if len(languages) < 2 or not set(languages) <= set(texts):
         raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(languages)}.")
     sentences = len(texts[languages[0]])  # as many as in every other language

@@ -89,7 +89,7 @@ def published_tables() -> dict[tuple[str, str], Table]:
 def _read_table(block: str) -> Table:
     """Returns the table of a block of the file: a line of paper, place, title and choices; the metrics; the rows."""
     head, names, *rows = (line.split("\t") for line in block.splitlines())
-    paper, place, title, *choices = head
+    paper, location, title, *choices = head
     columns = tuple(names[2:])
     cells = []
     for setting, row, *numbers in rows:
@@ -97,7 +97,7 @@ def _read_table(block: str) -> Table:
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, place, title, protocol, columns, tuple(cells))
+    return Table(paper, location, title, protocol, columns, tuple(cells))
 
 
 @functools.cache
