@@ -13,35 +13,35 @@ Field = type | Sequence[str]  # int, str, or the values to choose from
 
 
 def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:
-    """Returns ("etcl", {"steps": 300}) for "etcl,steps=300": a variant, then fields in any order.
+    """Returns the variant and the values of its fields: ("etcl", {"steps": 300}) for "etcl,steps=300".
 
     Args:
-      text: the arguments; without a variant it is the first of `variants`.
-      variants: {variant: {name of a field: what it takes}}.
+      text: a variant, by default the first of `variants`, then fields in any order.
+      variants: {variant: {name of a field: its `Field`}}.
 
     Raises:
-      UserError: a variant, a field or a value that is not known.
+      UserError: an unknown variant or field, or a value that the field does not take.
     """
-    words = [word for word in text.split(",") if word]
-    variant = next(iter(variants))
-    if words and "=" not in words[0]:
-        variant = words.pop(0)
+    arguments = [argument for argument in text.split(",") if argument]
+    variant = list(variants)[0]
+    if arguments and "=" not in arguments[0]:
+        variant = arguments.pop(0)
     if variant not in variants:
         raise UserError(f"Unknown argument {variant!r} of the configuration: expected one of {', '.join(variants)}.")
     fields = variants[variant]
-    given = {}
-    for word in words:
-        name, _, value = word.partition("=")
+    values = {}
+    for argument in arguments:
+        name, _, value = argument.partition("=")
         field = fields.get(name)
         if field is None or not _takes(field, value):
-            expected = ", ".join(map(_shown, fields.items())) or "no others"
-            raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {expected}.")
-        given[name] = int(value) if field is int else value
-    return variant, given
+            expected = ", ".join(_describe(name, field) for name, field in fields.items()) or "no others"
+            raise UserError(f"Unknown argument {argument!r} of the configuration: {variant} takes {expected}.")
+        values[name] = int(value) if field is int else value
+    return variant, values
 
 
 def _takes(field: Field, value: str) -> bool:
-    """Whether a field may have this value."""
+    """Whether a field may have this value, as text."""
     if field is int:
         return value.isdecimal()
     if field is str:
@@ -49,11 +49,10 @@ def _takes(field: Field, value: str) -> bool:
     return value in field
 
 
-def _shown(field: tuple[str, Field]) -> str:
-    """Returns a field with its possible values for a message: "steps=NUMBER"."""
-    name, values = field
-    if values is int:
+def _describe(name: str, field: Field) -> str:
+    """Returns a field with its possible values for a message: "steps=NUMBER", "languages=core|all"."""
+    if field is int:
         return f"{name}=NUMBER"
-    if values is str:
+    if field is str:
         return f"{name}=…"
-    return f"{name}={'|'.join(values)}"
+    return f"{name}={'|'.join(field)}"

@@ -8,9 +8,10 @@ from mural_tf.configs.mural_base import get_config as mural_base
 
 
 def get_config(arguments: str = ""):
-    _, given = parse(arguments, {"align": {"languages": str}})
+    """Returns the configuration; `languages=en+de` leaves out image-text pairs in other languages."""
+    _, values = parse(arguments, {"align": {"languages": str}})
     config = mural_base()
     config.model = "align"  # one text head, Dense(768 -> 512) [MURAL] A.1
-    if "languages" in given:
-        config.data.image_text_languages = tuple(given["languages"].split("+"))
+    if "languages" in values:
+        config.data.image_text_languages = tuple(values["languages"].split("+"))
     return config

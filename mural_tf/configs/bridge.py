@@ -24,7 +24,8 @@ from mural_tf.models import mount
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    depth, given = parse(arguments, dict.fromkeys(("all", "head", "linear", "neighbours"), translated.ARGUMENTS))
+    """Returns the configuration for a depth, by default "all", and fields: "head,words=FOLDER"."""
+    depth, values = parse(arguments, dict.fromkeys(("all", "head", "linear", "neighbours"), translated.ARGUMENTS))
     config = translated.get_config()
     if depth in ("linear", "neighbours"):
         mount(config, depth)
@@ -33,6 +34,6 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.text_tower.adapter_size = 2_048
         config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1.2e-2
     config.method.pivot_weight = 1.0  # a new head knows nothing
-    if "words" in given:
-        translated.add_words(config, given["words"])
+    if "words" in values:
+        translated.add_words(config, values["words"])
     return config

@@ -53,12 +53,12 @@ METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # {variant: its metho
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    variant, given = parse(arguments, VARIANTS)
+    """Returns the configuration for a variant, by default "mural", and its fields: "etcl,steps=300"."""
+    variant, values = parse(arguments, VARIANTS)
     is_stage = variant in ("etcl", "etcl_image_text")
     usual_steps = 150 if is_stage else 1_400
-    steps = given.pop("steps", usual_steps)
-    config = _small(given.pop("languages", "core"), steps)
-    if given.pop("regularization", "weak") == "strong":
+    config = _small(values.pop("languages", "core"), values.pop("steps", usual_steps))
+    if values.pop("regularization", "weak") == "strong":
         _regularize(config)
     mount(config, METHODS.get(variant, variant))
     if is_stage:
@@ -75,7 +75,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.loss.text_text_weight = 0.0
         config.train.image_text_batch *= 2  # a triple is two image-caption pairs
     elif variant == "globetrotter":
-        _globetrotter(config, **given)
+        _globetrotter(config, **values)
     elif variant == "labse":
         config.image_tower.name = "none"
         config.image_tower.projection = config.embedding_size
@@ -87,7 +87,7 @@ def get_config(arguments: str = "") -> ConfigDict:
 
 
 def _small(languages: str, steps: int) -> ConfigDict:
-    """Returns the fields that all variants share."""
+    """Returns the configuration that all variants share, for languages "core" or "all"."""
     config = base_config()
 
     config.data.source = "emoji"
@@ -149,12 +149,8 @@ def _regularize(config: ConfigDict) -> None:
     config.augmentation.erase = 0.3
 
 
-def _globetrotter(config: ConfigDict, **given: str) -> None:
-    """Sets Globetrotter's fields.
-
-    Args:
-      given: {argument of the configuration's name: its value}.
-    """
+def _globetrotter(config: ConfigDict, **values: str) -> None:
+    """Sets Globetrotter's fields; `values` are `alpha` and `images` as in `globetrotter_resnet18.FIELDS`."""
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t
@@ -166,7 +162,7 @@ def _globetrotter(config: ConfigDict, **given: str) -> None:
     config.augmentation.crop_area = (0.5, 1.0)  # our choice: a drawing fills its picture
     config.augmentation.greyscale = 0.1
     config.augmentation.blur = 0.5  # pixels, of 48
-    globetrotter_resnet18.apply_arguments(config, **given)
+    globetrotter_resnet18.apply_arguments(config, **values)
 
 
 def _use_word_vectors(config: ConfigDict, variant: str) -> None:

@@ -15,7 +15,8 @@ from mural_tf.models import mount
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    _, given = parse(arguments, {"translated": translated.ARGUMENTS})
+    """Returns the configuration, with the folder of word-by-word translations for "words=FOLDER"."""
+    _, values = parse(arguments, {"translated": translated.ARGUMENTS})
     config = mount(emoji("mural"), "translation_distillation")
     config.method.pivot = "+".join(WELL_RESOURCED)
     config.method.cached = True
@@ -26,7 +27,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.train.steps = 2_000
     config.train.text_text_batch = 384  # many small steps teach more than few large steps of the same texts
     config.train.image_text_batch = 128
-    if "words" in given:
-        translated.add_words(config, given["words"])
+    if "words" in values:
+        translated.add_words(config, values["words"])
         config.train.text_text_batch = 1_024
     return config

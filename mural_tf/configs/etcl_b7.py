@@ -13,8 +13,9 @@ from mural_tf.configs.mural_etcl_reproduction import get_config as source_config
 
 
 def get_config(arguments: str = ""):
+    """Returns the configuration for arguments such as "image_text,languages=cs"."""
     fields = {"languages": str}
-    variant, given = parse(arguments, {"etcl": fields, "image_text": fields})
+    variant, values = parse(arguments, {"etcl": fields, "image_text": fields})
     config = source_config()
     config.model = "etcl"
     config.loss.image_text_weight = 1 / 3  # of L(I, A) + L(B, I), Eq. 4
@@ -29,6 +30,6 @@ def get_config(arguments: str = ""):
         config.model = "mural"
         config.loss.image_text_weight = 1.0
         config.loss.text_text_weight = 0.0
-    if "languages" in given:
-        config.data.image_text_languages = tuple(given["languages"].split("+"))
+    if "languages" in values:
+        config.data.image_text_languages = tuple(values["languages"].split("+"))
     return config

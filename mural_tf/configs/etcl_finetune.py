@@ -10,6 +10,7 @@ STEPS = {"flickr30k": 3_000, "mscoco": 6_000}
 
 
 def get_config(arguments: str = ""):
+    """Returns the configuration for a benchmark of `STEPS`, by default "flickr30k"."""
     benchmark, _ = parse(arguments, {name: {} for name in STEPS})
     config = base_config()
     config.loss.text_text_weight = 0.0  # "without text-text matching loss"

@@ -17,6 +17,7 @@ from mural_tf.configs import parse
 
 
 def get_config(arguments: str = ""):
+    """Returns the configuration for "captions" (the default) or "wit"."""
     variant, _ = parse(arguments, {"captions": {}, "wit": {}})
     config = base_config()
     config.loss.text_text_weight = 0.0

@@ -26,20 +26,21 @@ FIELDS = {"alpha": ("code", "paper", "pairs"), "images": ("all", "none")}
 
 
 def get_config(arguments: str = ""):
+    """Returns the configuration for arguments such as "paper,alpha=pairs"; see above."""
     fields = {**FIELDS, "adapt": str}
-    variant, given = parse(arguments, {"code": fields, "paper": fields})
+    variant, values = parse(arguments, {"code": fields, "paper": fields})
     config = _code()
     if variant == "paper":
         _follow_paper(config)
-    if "adapt" in given:
-        config.evaluation.groups = ConfigDict({"new": (given.pop("adapt"),)})
+    if "adapt" in values:
+        config.evaluation.groups = ConfigDict({"new": (values.pop("adapt"),)})
         config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions, §4, B.4
-    apply_arguments(config, **given)
+    apply_arguments(config, **values)
     return config
 
 
 def apply_arguments(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
-    """Applies the arguments `alpha` and `images` to a configuration; an empty `alpha` leaves α as it is.
+    """Sets the fields of a configuration for `alpha` and `images` of `FIELDS`; an empty `alpha` leaves α as it is.
 
     `images` "none" is the baseline "text only": no image tower, and no loss except the cloze task's.
     """
@@ -55,7 +56,7 @@ def apply_arguments(config: ConfigDict, alpha: str = "", images: str = "all") ->
 
 
 def _follow_paper(config: ConfigDict) -> None:
-    """Sets the fields in which the paper differs from its code."""
+    """Sets the fields in which the paper differs from the authors' code."""
     config.shared_head = True  # one head on the first token, §3.5
     config.text_tower.pooling = "first"
     config.method.alpha = "paper"  # Eq. 2

@@ -28,13 +28,14 @@ DECAY = 0.794  # the learning rate's factor per epoch
 
 
 def get_config(arguments: str = ""):
-    variant, options = parse(arguments, VARIANTS)
+    """Returns the configuration for arguments such as "embn,languages=de"; see above."""
+    variant, values = parse(arguments, VARIANTS)
     if variant == "mscoco":
-        return _mscoco(options.get("folder", "data/mscoco_groups"))
+        return _mscoco(values.get("folder", "data/mscoco_groups"))
     default_languages = "en+de+fr+cs"
     if variant == "embn":
         default_languages = "en"
-    languages = tuple(options.get("languages", default_languages).split("+"))
+    languages = tuple(values.get("languages", default_languages).split("+"))
     if variant == "lp":
         return _language_pretraining(languages)
     config = _multi30k(variant, languages)
@@ -67,7 +68,7 @@ def _mscoco(folder: str) -> ConfigDict:
 
 
 def pretrain_words(config: ConfigDict) -> None:
-    """Makes MULE's configuration the configuration of LP: text pairs on the universal language embedding alone."""
+    """Sets the fields of LP in MULE's configuration: it learns only text pairs on the universal language embedding."""
     config.loss.image_text_weight = 0.0
     config.loss.text_text_weight = 1.0
     config.method.neighbourhood_weight = 0.0  # on the captions of a batch of images
@@ -75,10 +76,10 @@ def pretrain_words(config: ConfigDict) -> None:
     config.method.neighbourhood_levels = ("words",)
 
 
-def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
-    """Returns the configuration of a method with word vectors on Multi30K ([MULE] Table 2a)."""
+def _multi30k(method: str, languages: tuple[str, ...]) -> ConfigDict:
+    """Returns the configuration of a method with word vectors ("mule", "embn", …) on Multi30K ([MULE] Table 2a)."""
     config = base_config()
-    mount(config, model)
+    mount(config, method)
     config.embedding_size = 512  # of images and sentences [MULE]
 
     config.image_tower.name = "features"

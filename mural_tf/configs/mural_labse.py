@@ -13,10 +13,11 @@ from mural_tf.configs import parse
 
 
 def get_config(arguments: str = ""):
-    _, given = parse(arguments, {"labse": {"handle": str, "preprocessor": str, "text": ("trained", "frozen")}})
+    """Returns the configuration for arguments such as "handle=HANDLE,preprocessor=HANDLE,text=frozen"."""
+    _, values = parse(arguments, {"labse": {"handle": str, "preprocessor": str, "text": ("trained", "frozen")}})
     config = base_config()
     config.text_tower.name = "hub"
-    config.text_tower.handle = given.get("handle", "")
-    config.text_tower.frozen = given.get("text") == "frozen"
-    config.vocabulary.file = given.get("preprocessor", "")
+    config.text_tower.handle = values.get("handle", "")
+    config.text_tower.frozen = values.get("text") == "frozen"
+    config.vocabulary.file = values.get("preprocessor", "")
     return config

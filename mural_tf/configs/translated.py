@@ -20,14 +20,15 @@ ARGUMENTS = {"words": str}
 
 
 def add_words(config: ConfigDict, folder: str) -> None:
-    """Adds a folder of word-by-word translations: half of the pairs are real, and weigh what they weigh without it."""
+    """Adds a folder of word-by-word translations, which then are half of the pairs."""
     folders = dict(data=config.data.get_ref("directory"), words=folder)
     config.data.sources = {name: dict(directory=directory, weight=1.0) for name, directory in folders.items()}
-    config.method.translation_weight = 2.0
+    config.method.translation_weight = 2.0  # so that the real pairs, now half of all, weigh as before
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    _, given = parse(arguments, {"translated": ARGUMENTS})
+    """Returns the configuration, with the folder of word-by-word translations for "words=FOLDER"."""
+    _, values = parse(arguments, {"translated": ARGUMENTS})
     config = mount(base_config(), "translation_distillation")
     config.method.cached = True  # unless there are too many texts, or more than the steps will meet
     config.method.pivot_weight = 0.0  # captions hold the pivot where it is
@@ -40,6 +41,6 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.train.text_text_batch = 0
     config.train.image_text_batch = 0
     config.train.evaluate_first = True
-    if "words" in given:
-        add_words(config, given["words"])
+    if "words" in values:
+        add_words(config, values["words"])
     return config

@@ -34,43 +34,41 @@ TEXT_TOWERS = {
 
 
 def settle_vocabulary(config: ConfigDict) -> None:
-    """Gives a configuration, before it is stored, the vocabulary of its text tower: only TF-Hub's towers bring one."""
+    """Sets the vocabulary of a configuration, before it is stored, if its text tower is TF-Hub's and brings its own."""
     if config.text_tower.name == "hub":
         pkgutil.resolve_name("mural_tf.encoders.hub:settle_vocabulary")(config)
 
 
 def _without_a_file(build: Callable) -> Callable:
-    """Makes the `save` of built towers refuse: Keras' fails at the first layer, because ours do not store arguments."""
+    """Decorates a builder of towers, whose `save` then raises `UserError`: our layers do not store their arguments."""
 
-    def refuse(path, *_, **__):
+    def refuse_to_save(path, *_, **__):
         raise UserError(
             f"{path}: a tower alone has no file of Keras': save the whole model, model.save('….keras'), or "
             "the tower's weights, save_weights, or SavedModels, run_export.py."
         )
 
     @functools.wraps(build)
-    def built(*arguments, **named):
-        tower = build(*arguments, **named)
-        tower.save = refuse
+    def build_without_a_file(*arguments, **options):
+        tower = build(*arguments, **options)
+        tower.save = refuse_to_save
         return tower
 
-    return built
+    return build_without_a_file
 
 
 @_without_a_file
 def build_image_encoder(config: ConfigDict) -> keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
-    The model maps float32 [B, S, S, 3] RGB in [0, 1] ("features": [B, F]) to float32 [B, D], not normalised;
-    `model.embedding_size` is D. Raises `UserError` for an unknown `name` or values that cannot be built.
+    The model maps float32 [B, S, S, 3] RGB in [0, 1], or with `name` "features" float32 [B, F], to float32 [B, D], not
+    normalised; `model.embedding_size` is D. Raises `UserError` for an unknown `name` or values that cannot be built.
     """
     towers.check_ranges(config, "image_tower")
     if config.adapter_size:
         return _with_adapter(config)
     if config.branch_size:
-        tower_config = config.copy_and_resolve_references()
-        tower_config.update(branch_size=0, projection=0)
-        return towers.add_branch(build_image_encoder(tower_config), config)
+        return towers.add_branch(_build_changed(config, branch_size=0, projection=0), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
     model = pkgutil.resolve_name(IMAGE_TOWERS[config.name])(config)
@@ -79,23 +77,28 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
     return model
 
 
+def _build_changed(config: ConfigDict, **fields: int) -> keras.Model:
+    """Builds the image tower that a copy of `config` with other values of `fields` describes."""
+    changed_config = config.copy_and_resolve_references()
+    changed_config.update(fields)
+    return build_image_encoder(changed_config)
+
+
 def _with_adapter(config: ConfigDict) -> keras.Model:
-    """Returns the tower that `config` describes without a projection, under an `Adapter` to `projection` numbers."""
+    """Builds the tower that `config` describes, with an `Adapter` to `projection` numbers in place of a projection."""
     if config.projection < 1 or config.head_size or config.branch_size:
         raise UserError(
             f"image_tower.adapter_size={config.adapter_size} needs image_tower.projection, the size of the embedding, "
             "and neither head_size nor branch_size."
         )
-    tower_config = config.copy_and_resolve_references()
-    tower_config.update(adapter_size=0, projection=0)
-    tower = build_image_encoder(tower_config)
+    tower = _build_changed(config, adapter_size=0, projection=0)
     model = keras.Model(tower.input, image_adapter(config, IMAGE_HEAD)(tower.output), name="image_encoder")
     model.embedding_size = config.projection
     return model
 
 
 def _with_head(tower: keras.Model, size: int) -> keras.Model:
-    """Returns the tower under Globetrotter's head, as wide as the tower's output and trained even on a frozen tower."""
+    """Returns the tower with Globetrotter's head on top, float32 [B, size], which is trained even on a frozen tower."""
     embeddings = MlpHead(tower.embedding_size, size, name=IMAGE_HEAD)(tower.output)
     model = keras.Model(tower.input, embeddings, name="image_encoder")
     model.embedding_size = size

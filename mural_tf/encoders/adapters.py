@@ -37,15 +37,15 @@ class Adapter(keras.layers.Layer):
 
         s = (x - mean) / deviation, cut off at ±4,    y = W2 dropout(GELU(W1 s + b1)) + b2 + W3 s
 
-    A pretrained tower's states lie close to one direction: less their mean, in units of their deviation, a new head
-    learns from their differences. Both are numbers of all states that a run trains on, taken by `standardize`.
+    All states of a pretrained tower point in nearly the same direction. So their mean is subtracted, and a new head
+    learns from their differences. `standardize` takes mean and deviation from all states that a run trains on.
     In training s gets Gaussian noise, so that a head that sees each text many times learns its surroundings, too.
 
     Args:
-      hidden_size: width of the layer between.
+      hidden_size: width of the hidden layer, W1.
       size: width of the embedding.
-      dropout: share of the layer between that is dropped in training.
-      noise: deviation of the noise, in units of the states' own deviation.
+      dropout: share of the hidden layer that is dropped in training.
+      noise: standard deviation of the noise that is added to s.
     """
 
     def __init__(self, hidden_size: int, size: int, dropout: float = 0.0, noise: float = 0.0, **options):
@@ -63,43 +63,45 @@ class Adapter(keras.layers.Layer):
         super().build(shape)
 
     def standardize(self, states: np.ndarray) -> None:
-        """Takes the mean and deviation of states, float [N, hidden]; a number that never changes gets deviation 1."""
+        """Sets mean and deviation by the columns of states, float [N, hidden]; a constant column has deviation 1."""
         states = np.asarray(states, np.float64)
         deviation = states.std(axis=0)
+        varies = deviation > 1e-6  # equal numbers do not give exactly 0, because sums are rounded
         self.mean.assign(states.mean(axis=0).astype(np.float32))
-        self.deviation.assign(np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32))
+        self.deviation.assign(np.where(varies, deviation, 1.0).astype(np.float32))
 
-    def standard(self, x) -> tf.Tensor:
-        """Maps states, [B, hidden], to s, float32."""
-        deviations = (tf.cast(x, tf.float32) - self.mean) / self.deviation
+    def standardized(self, states: tf.Tensor) -> tf.Tensor:
+        """Returns s of states, float [B, hidden]: float32 [B, hidden]."""
+        deviations = (tf.cast(states, tf.float32) - self.mean) / self.deviation
         return tf.clip_by_value(deviations, -FARTHEST, FARTHEST)
 
-    def call(self, x, training=None):
-        x = self.standard(x)
+    def call(self, states, training=None):
+        x = self.standardized(states)
         if training and self.noise:
             x += tf.random.stateless_normal(tf.shape(x), seed_of_pass(), stddev=self.noise)
-        between = self.dropout(self.dense(x), training=training)
-        return self.output_dense(between) + self.skip(x)
+        hidden = self.dropout(self.dense(x), training=training)
+        return self.output_dense(hidden) + self.skip(x)
 
 
 class TextAdapter(Adapter):
-    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], see the module."""
+    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], as above in this file."""
 
-    def call(self, x, training=None):
-        trained = tf.math.l2_normalize(super().call(x, training=training), axis=-1)
-        return tf.concat([trained, self.centred(x)], axis=-1)
+    def call(self, states, training=None):
+        trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
+        return tf.concat([trained, self.centred(states)], axis=-1)
 
-    def centred(self, x) -> tf.Tensor:
-        """Returns states, [B, hidden], less the mean of all that were standardised with, as float32 of length 1."""
-        return tf.math.l2_normalize(tf.cast(x, tf.float32) - self.mean, axis=-1)
+    def centred(self, states: tf.Tensor) -> tf.Tensor:
+        """Returns states, float [B, hidden], minus the mean state and then scaled to length 1: float32 [B, hidden]."""
+        return tf.math.l2_normalize(tf.cast(states, tf.float32) - self.mean, axis=-1)
 
 
 class ClassesAdapter(Adapter):
-    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], see the module.
+    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], as above here.
 
-    The last `classes` numbers of a state are a classifier's probabilities. `name_states`, float32 [classes, width], the
-    text tower's states of their names, are assigned once; `names`, float32 [classes, size + width], are these names'
-    vectors, which `embed_names` brings up to date. The other arguments are as in `Adapter`.
+    The last `classes` numbers of the input are a classifier's probabilities. The weight `name_states`, float32
+    [classes, width], holds the text tower's states of the classes' names and is assigned once. The weight `names`,
+    float32 [classes, size + width], holds the vectors of the names, which `embed_names` brings up to date. The other
+    arguments are as in `Adapter`; `settings` are its dropout and noise.
     """
 
     def __init__(self, hidden_size: int, size: int, *settings, classes: int, width: int, **options):
@@ -115,7 +117,7 @@ class ClassesAdapter(Adapter):
         super().build((*shape[:-1], shape[-1] - self.classes))
 
     def embed_names(self, text_head: keras.layers.Layer) -> None:
-        """Sets `names` to the class names' vectors by a text head."""
+        """Sets `names` to a text head's vectors of the class names; changes nothing if the head has no ConSE."""
         if not isinstance(text_head, TextAdapter):
             return  # the head of a bridge, whose texts are another model's
         by_head = text_head(self.name_states)[:, : self.size]
@@ -126,10 +128,10 @@ class ClassesAdapter(Adapter):
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
 
-    def call(self, x, training=None):
-        states = x[:, : -self.classes]
-        probabilities = tf.cast(x[:, -self.classes :], tf.float32)
-        share = self.share(states)
+    def call(self, inputs, training=None):
+        states = inputs[:, : -self.classes]
+        probabilities = tf.cast(inputs[:, -self.classes :], tf.float32)
+        share = self.share_of_head(states)
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         embedding = share * trained
         by_head, by_state = self.mean_names(probabilities)
@@ -137,17 +139,13 @@ class ClassesAdapter(Adapter):
             embedding += (1 - share) * by_head
         return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)
 
-    def share(self, states: tf.Tensor) -> tf.Tensor:
-        """Maps states, [B, hidden], to a, float32 [B, 1]."""
-        distance = tf.reduce_mean(tf.square(self.standard(states)), axis=-1, keepdims=True)
+    def share_of_head(self, states: tf.Tensor) -> tf.Tensor:
+        """Returns a of states, float [B, hidden]: float32 [B, 1], from 0 to 1, the weight of the trained head."""
+        distance = tf.reduce_mean(tf.square(self.standardized(states)), axis=-1, keepdims=True)
         return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
 
     def mean_names(self, probabilities: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns h, float32 [B, size], and s, float32 [B, width], of the module, each of length 1/2.
-
-        Args:
-          probabilities: float32 [B, classes], softened here.
-        """
+        """Returns h, float32 [B, size], and s, float32 [B, width], from probabilities, float32 [B, classes]."""
         logits = tf.math.log(tf.maximum(probabilities, LEAST))
         weights = tf.nn.softmax(logits / SOFTENING)
         sums = tf.matmul(weights, self.names)
@@ -156,7 +154,7 @@ class ClassesAdapter(Adapter):
 
 
 def image_adapter(tower: ConfigDict, name: str) -> Adapter:
-    """Returns the head that the `image_tower` part of a configuration describes; with classes it has ConSE.
+    """Returns the head, a layer of this name, that an `image_tower` describes; with classes it has ConSE.
 
     Raises `UserError` where `projection` leaves no numbers for the trained head.
     """
@@ -174,18 +172,17 @@ def image_adapter(tower: ConfigDict, name: str) -> Adapter:
 
 
 def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: str) -> Adapter:
-    """Returns the head that the `text_tower` part of a configuration describes.
+    """Returns the head, a layer of this name, that a `text_tower` describes, with `embedding_size` numbers.
 
-    Args:
-      state_size: how many of the `embedding_size` numbers are the text's own state, for ConSE; 0 without ConSE.
+    The last `state_size` numbers are the text's own state, for ConSE; with 0 there is no ConSE.
     """
-    adapter = TextAdapter if state_size else Adapter
-    size = embedding_size - state_size
-    return adapter(tower.adapter_size, size, tower.adapter_dropout, tower.adapter_noise, name=name)
+    adapter_class = TextAdapter if state_size else Adapter
+    trained_size = embedding_size - state_size
+    return adapter_class(tower.adapter_size, trained_size, tower.adapter_dropout, tower.adapter_noise, name=name)
 
 
 def embed_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:
-    """Embeds the class names of ConSE's head, if the image tower has one, anew with a text head."""
+    """Embeds the class names anew with a text head, if the image tower's head has ConSE; else changes nothing."""
     for layer in image_encoder.layers:
         if isinstance(layer, ClassesAdapter):
             layer.embed_names(text_head)

@@ -58,10 +58,10 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`; with
-    `attention` "full" T is `max_length`, and the mask is not looked at. With `pooling` "mean" the output is the mean of
-    the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see `FirstAndMean`; with a pooler of another
-    size it is [B, pooler_size].
-    A frozen tower runs without dropout even in training.
+    `attention` "full" T is `max_length`, and the mask is ignored. With `pooling` "first_and_mean" the output is
+    [B, 2 hidden_size], see `FirstAndMean`; with `pooler_size` it is [B, pooler_size].
+    A frozen tower runs without dropout even in training. The model has `embedding_size`, the width of its output, and
+    `token_states(tokens, training)`; with `attention` "masked" also `packed_states(tokens, groups, training)`.
     Raises `UserError` for values out of range.
     """
     _check(config, vocabulary_size)
@@ -71,9 +71,9 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         vocabulary_size,
         config.hidden_size,
         config.max_length,
-        config.token_embedding_size or config.hidden_size,
-        dropout_rate(config),
-        config.epsilon if config.norm == "after" else None,
+        token_size=config.token_embedding_size or config.hidden_size,
+        dropout=dropout_rate(config),
+        epsilon=config.epsilon if config.norm == "after" else None,
         name="embeddings",
         dtype=policy,
     )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
@@ -106,10 +106,10 @@ def dropout_rate(config: ConfigDict) -> float:
 
 
 def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.Policy) -> TransformerLayer:
-    """Returns one of the tower's layers."""
+    """Returns the tower's layer number `index`, counted from 0."""
     only = ""
     if config.pooling in ("first", "last") and index == config.layers - 1:
-        only = config.pooling  # the last layer computes just the one position that is read
+        only = config.pooling  # the last layer computes only the position that is read
     return TransformerLayer(
         config.heads,
         config.feed_forward_size,
@@ -125,7 +125,7 @@ def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_preci
 
 
 def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns the embeddings of texts, float32 [B, hidden] or [B, 2 hidden], by their tokens' states."""
+    """Returns one state per text, float32 [B, hidden] or [B, 2 hidden], from tokens' states, [B, T or 1, hidden]."""
     if config.pooling in ("first", "last"):
         return OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     if config.pooling == "mean":
@@ -136,7 +136,7 @@ def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def _pooler(config: ConfigDict) -> keras.layers.Layer:
-    """Returns BERT's layer above the [CLS] state: [B, hidden] -> float32 [B, pooler_size]."""
+    """Returns BERT's tanh layer on top of the [CLS] state: [B, hidden] -> float32 [B, pooler_size]."""
     return keras.layers.Dense(
         config.pooler_size,
         activation="tanh",
@@ -147,14 +147,21 @@ def _pooler(config: ConfigDict) -> keras.layers.Layer:
 
 
 def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
-    """Returns the states of `model(tokens)`, float32 [B, H], computed only on the real tokens; see `Packing`."""
-    check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
+    """Returns the embeddings `model(tokens)`, float32 [B, D], computed only on the real tokens; see `Packing`.
+
+    Args:
+      model: a tower of `build_bert` or `build_modernbert`, whose pooling is `pooling`.
+      tokens: {name of `TOKENS`: int32 [B, T]}.
+      groups: in how many groups of similar length attention runs.
+    """
+    embeddings = model.get_layer("embeddings")
+    check_length(tokens["input_word_ids"], embeddings.max_length)
     packing = Packing(tokens["input_mask"], groups)
-    packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
-    x = model.get_layer("embeddings")(packed, training=training, packing=packing)
+    packed_ids = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
+    x = embeddings(packed_ids, training=training, packing=packing)
     for layer in model.layers:
         if isinstance(layer, TransformerLayer):
-            x = layer([x, packed[0]], training=training, packing=packing)
+            x = layer([x], training=training, packing=packing)
         elif layer.name == FINAL_NORM:
             x = layer(x, training=training)
     x = tf.cast(x, tf.float32)
@@ -169,7 +176,7 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
 
 
 def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
-    """Returns the final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
+    """Returns the final states of all tokens, {name: int32 [B, T]}: [B, T, hidden] in the tower's compute dtype."""
     mask = [] if model.attends_to_padding else [tokens["input_mask"]]
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
@@ -181,13 +188,15 @@ def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
 
 
 class BertEmbeddings(keras.layers.Layer):
-    """Sum of token, position and token-type embeddings: two int32 [B, T] -> [B, T, hidden].
-
-    The sum is normalised with `epsilon`, or not at all where that is `None`.
+    """Sum of token, position and token-type embeddings: ids of tokens and of types, int32 [B, T] -> [B, T, hidden].
 
     With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
-    With `token_size` other than `hidden_size` the token table is [vocabulary, token_size] and a Dense layer takes it
-    to `hidden_size` before the sum.
+
+    Args:
+      vocabulary_size, hidden_size, max_length: the sizes of the tables.
+      token_size: width of the token table; if it is not `hidden_size`, a Dense layer projects tokens to `hidden_size`.
+      dropout: rate, in [0, 1).
+      epsilon: of the layer normalisation of the sum; `None`: the sum is not normalised.
     """
 
     def __init__(self, vocabulary_size, hidden_size, max_length, token_size, dropout, epsilon, **options):
@@ -225,21 +234,24 @@ class BertEmbeddings(keras.layers.Layer):
         # A one-hot product, because its gradient is a small dense matrix; `tf.gather`'s would have B * T rows.
         types = tf.one_hot(type_ids, TOKEN_TYPES, dtype=self.compute_dtype)  # [B, T, 2]
         x = x + tf.tensordot(types, tf.cast(self.type_table, x.dtype), axes=1)
-        if packing is None:
-            length = tf.shape(word_ids)[1]
-            positions = tf.cast(self.position_table[:length], x.dtype)[tf.newaxis]  # [1, T, hidden]
-        else:
-            one_hot = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
-            positions = tf.tensordot(one_hot, tf.cast(self.position_table, x.dtype), axes=1)  # [1, N, hidden]
+        positions = self._position_embeddings(word_ids, packing)
         if self.layer_norm is None:
             x = x + positions
         else:
-            x = self.layer_norm([x, positions], training=training)  # adds the two itself
+            x = self.layer_norm([x, positions], training=training)  # of their sum
         return self.dropout(x, training=training)
+
+    def _position_embeddings(self, word_ids, packing):
+        """Returns the embeddings of positions, [1, T, hidden], or of a packed row's positions, [1, N, hidden]."""
+        if packing is None:
+            length = tf.shape(word_ids)[1]
+            return tf.cast(self.position_table[:length], self.compute_dtype)[tf.newaxis]
+        one_hot = tf.one_hot(packing.positions, self.max_length, dtype=self.compute_dtype)  # [N, max_length]
+        return tf.tensordot(one_hot[tf.newaxis], tf.cast(self.position_table, self.compute_dtype), axes=1)
 
 
 def check_length(word_ids: tf.Tensor, max_length: int) -> None:
-    """Raises `UserError` if a padded batch is known to be wider than the position table."""
+    """Raises `UserError` if a batch of ids, [B, T], has a static T above `max_length`; an unknown T passes."""
     length = word_ids.shape[1]
     if length is not None and length > max_length:
         raise UserError(
@@ -251,8 +263,8 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
     """Raises `UserError` for values that cannot be built."""
     if config.hidden_size % config.heads:
-        divisors = [n for n in range(1, 65) if config.hidden_size % n == 0]
-        nearest = min(divisors, key=lambda n: abs(n - config.heads))
+        divisors = [heads for heads in range(1, 65) if config.hidden_size % heads == 0]
+        nearest = min(divisors, key=lambda heads: abs(heads - config.heads))
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
             f"the nearest number of heads that divides it is {nearest}."
@@ -260,12 +272,13 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
     for field, choices in CHOICES.items():
         if config[field] not in choices:
             raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(choices)}.")
-    if any((config.attention == attention) != (config.pooling == pooling) for attention, pooling in POOLING_OF.items()):
-        raise UserError(
-            f"text_tower.pooling={config.pooling} with attention={config.attention}: attention=full needs pooling=last "
-            "(the last position, even of padding) and attention=causal needs pooling=end (the last token, which sees "
-            "the whole text); neither pooling goes with another attention."
-        )
+    for attention, pooling in POOLING_OF.items():
+        if (config.attention == attention) != (config.pooling == pooling):  # each is taken only with the other
+            raise UserError(
+                f"text_tower.pooling={config.pooling} with attention={config.attention}: attention=full needs "
+                "pooling=last (the last position, even of padding) and attention=causal needs pooling=end (the last "
+                "token, which sees the whole text); neither pooling goes with another attention."
+            )
     if config.pooler_size and config.pooling == "first_and_mean":
         raise UserError(f"text_tower.pooler_size with pooling={config.pooling}: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:

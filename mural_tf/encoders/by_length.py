@@ -18,39 +18,39 @@ LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled l
 
 
 def longest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest length, rounded up to a multiple of `LENGTH_STEP`; without texts, the length 1 rounded up."""
+    """Returns the largest of lengths, int32 [N], 1 if N is 0, rounded up to a multiple of `LENGTH_STEP`."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 
 
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
-    """Returns all [B_i, T_i] along the batch, padded with 0 to the largest T; its T is static if all T_i are."""
-    widths = [value.shape[1] for value in ids]
+    """Returns batches, int32 [B_i, T_i], as one, padded with 0 to the largest T_i, which is static if every T_i is."""
+    widths = [batch.shape[1] for batch in ids]
     if None in widths:
-        width = tf.reduce_max([tf.shape(value)[1] for value in ids])
+        width = tf.reduce_max([tf.shape(batch)[1] for batch in ids])
     else:
         width = max(widths)
     padded = []
-    for value in ids:
-        missing = width - tf.shape(value)[1]
-        padded.append(tf.pad(value, [[0, 0], [0, missing]]))
+    for batch in ids:
+        missing = width - tf.shape(batch)[1]
+        padded.append(tf.pad(batch, [[0, 0], [0, missing]]))
     return tf.concat(padded, axis=0)
 
 
 def encode_by_length(
     encoder: keras.Model, tokens: dict, groups: int, training: bool, lengths: Sequence[int] = ()
 ) -> tf.Tensor:
-    """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
+    """Returns `encoder(tokens)`, float32 [B, D], computed in groups of texts of similar length, on little padding.
 
-    Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
-    its own longest text. With one group, or a tower that attends to padding, it is the plain call, on padding too.
-
-    With `lengths`, increasing, and B and T that are static, every size is known before the first step, as XLA needs it:
-    each group runs at the smallest of the lengths, T being the last, that holds its longest text. All are compiled, and
-    the texts decide on the device which one runs. There are as many groups as divide B.
+    A tower with `packed_states` gets the packed tokens. Any other tower gets the texts sorted by length, in groups,
+    each group cut to its longest text. A tower that attends to padding gets the whole batch, padding included.
 
     Args:
       tokens: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
+      groups: how many groups there are; 1: the tower gets the whole batch, padding included.
+      lengths: increasing lengths, for XLA, which needs to know every size before the first step. If B and T are static,
+        each group is cut to the smallest of these lengths, and T, that holds its longest text. Every length is
+        compiled, and the texts decide on the device which length runs. The number of groups then divides B.
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
@@ -61,14 +61,17 @@ def encode_by_length(
     order = tf.argsort(counts, stable=True)
     if has_lengths:
         sorted_tokens = {name: tf.gather(ids, order) for name, ids in tokens.items()}
-        states = _at_known_lengths(encoder, sorted_tokens, tf.gather(counts, order), groups, training, lengths)
+        states = _encode_at_lengths(encoder, sorted_tokens, tf.gather(counts, order), groups, training, lengths)
     else:
-        states = _at_own_lengths(encoder, tokens, counts, order, groups, training)
+        states = _encode_at_longest(encoder, tokens, counts, order, groups, training)
     return tf.scatter_nd(order[:, tf.newaxis], states, tf.shape(states))  # whose gradient is a gather of known size
 
 
-def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
-    """Returns the states of the texts in `order`, [B, H], each group computed as wide as its longest text."""
+def _encode_at_longest(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
+    """Returns the embeddings of texts in `order`, float32 [B, D], each group computed as wide as its longest text.
+
+    `counts` are the texts' numbers of tokens, `order` sorts the texts by them, int32 [B] each.
+    """
     size = tf.shape(order)[0]
     states = []
     for group in range(groups):
@@ -79,11 +82,11 @@ def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training:
     return tf.concat(states, axis=0)
 
 
-def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool, lengths: Sequence[int]) -> tf.Tensor:
-    """Returns the states of texts that are sorted by length, [B, H]; `counts`, [B], are their numbers of tokens.
+def _encode_at_lengths(encoder, tokens: dict, counts, groups: int, training: bool, lengths: Sequence[int]) -> tf.Tensor:
+    """Returns the embeddings of texts sorted by length, float32 [B, D], each group computed at one of `lengths`.
 
-    It loops over groups, so that each length is compiled once. A graph has one number of groups: the largest that
-    divides the texts evenly.
+    A loop goes over the groups, so that each length is compiled once. All groups have the same size: their number is
+    the largest up to `groups` that divides B. `counts` are the texts' numbers of tokens, int32 [B].
     """
     size, width = tokens["input_mask"].shape
     groups = max(number for number in range(1, groups + 1) if size % number == 0)
@@ -100,7 +103,7 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
         with dense_tables():
             return encoder(cut, training=training)
 
-    def encode(group):
+    def encode_group(group):
         rows = {name: ids[group] for name, ids in by_group.items()}
         branches = [functools.partial(encode_cut, rows, length) for length in widths]
         if current is None:
@@ -108,5 +111,5 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
         with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
             return tf.switch_case(width_index[group], branches)
 
-    states = tf.map_fn(encode, tf.range(groups), fn_output_signature=tf.float32, parallel_iterations=1)
+    states = tf.map_fn(encode_group, tf.range(groups), fn_output_signature=tf.float32, parallel_iterations=1)
     return tf.reshape(states, [size, -1])

@@ -11,7 +11,7 @@ _initializing = threading.local()
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Towers built inside start with zeros as weights: to draw a large table takes several times its memory."""
+    """Within this context, large layers start with zeros: drawing a table needs several times the table's memory."""
     _initializing.draws = False
     try:
         yield
@@ -20,5 +20,5 @@ def undrawn() -> Iterator[None]:
 
 
 def is_drawn() -> bool:
-    """Whether large layers start with random weights: see `undrawn`."""
+    """Whether large layers start with random weights, as they do outside of `undrawn`."""
     return getattr(_initializing, "draws", True)

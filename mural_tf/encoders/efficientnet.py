@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
+from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused, silu
 from mural_tf.encoders.layers import BatchNormalization, Dropout
 from mural_tf.encoders.towers import image_input, tower_with_projection
 
@@ -84,7 +84,7 @@ LITE_COEFFICIENTS = {
 
 
 def scaled_width(channels: int, width: float) -> int:
-    """Returns `channels` times `width` rounded to a multiple of 8, never more than 10% below the product."""
+    """Returns `channels` times `width` rounded to a multiple of 8, at least 8, at most 10% below the product."""
     scaled = channels * width
     rounded = max(WIDTH_DIVISOR, int(scaled + WIDTH_DIVISOR / 2) // WIDTH_DIVISOR * WIDTH_DIVISOR)
     if rounded < 0.9 * scaled:
@@ -93,12 +93,12 @@ def scaled_width(channels: int, width: float) -> int:
 
 
 def scaled_depth(blocks: int, depth: float) -> int:
-    """Returns the number of blocks of a stage that has `blocks` of them in B0."""
+    """Returns the number of blocks of a stage that has `blocks` blocks in B0; `depth` is the depth coefficient."""
     return math.ceil(blocks * depth)
 
 
 def blocks_by_stage(depth: float, lite: bool) -> list[int]:
-    """Returns the number of blocks of each stage; Lite's first and last stage are not deepened."""
+    """Returns the number of blocks of each of the seven stages; Lite's first and last stage are not deepened."""
     counts = [scaled_depth(stage.blocks, depth) for stage in STAGES]
     if lite:
         counts[0] = STAGES[0].blocks
@@ -112,16 +112,11 @@ def kernel_initializer() -> keras.initializers.Initializer:
 
 
 @fused
-def swish(x: tf.Tensor) -> tf.Tensor:
-    """x * sigmoid(x), elementwise."""
-    return x * tf.sigmoid(x)
-
-
-@fused
 def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bias):
-    """swish, then channels scaled by a gate that their means over space give: [B, H, W, C] -> [B, H, W, C].
+    """Returns swish(x) with each channel scaled by a gate: [B, H, W, C] -> [B, H, W, C] (Hu et al., 2018).
 
-    Kernels are [1, 1, C, R] and [1, 1, R, C]. One function, so that its three uses of swish(x) cost one pass each.
+    The gate is computed from the channels' means over space, by kernels [1, 1, C, R] and [1, 1, R, C] and biases [R]
+    and [C]. It is one function, so that the three uses of swish(x) cost one pass over memory each.
     """
     x = x * tf.sigmoid(x)
     means = tf.cast(tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2]), x.dtype)  # [B, C]
@@ -134,17 +129,18 @@ def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bi
 class PixelNormalization(keras.layers.Layer):
     """Pixels, float32 [B, H, W, 3] in [0, 1], normalised as `config.normalization` of an image tower says.
 
-    "imagenet", "clip", "given": less a mean, divided by a deviation; "symmetric": [-1, 1]; "none": as they are. Raises
-    `UserError` for another name, or where mean and deviation are not three numbers each, the deviations above 0.
+    "imagenet", "clip", "given": minus a mean, divided by a deviation, per colour; "symmetric": scaled to [-1, 1];
+    "none": unchanged. Raises `UserError` for another name, or where mean and deviation are not three numbers each, the
+    deviations above 0.
     """
 
     def __init__(self, config: ConfigDict, **options):
         super().__init__(**options)
-        self.kind = config.normalization
-        if self.kind not in NORMALIZATIONS:
+        self.normalization = config.normalization
+        if self.normalization not in NORMALIZATIONS:
             expected = ", ".join(NORMALIZATIONS)
-            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {expected}.")
-        mean, deviation = STATISTICS.get(self.kind, (config.pixel_mean, config.pixel_deviation))
+            raise UserError(f"Unknown image_tower.normalization {self.normalization!r}: expected {expected}.")
+        mean, deviation = STATISTICS.get(self.normalization, (config.pixel_mean, config.pixel_deviation))
         if (len(mean), len(deviation)) != (3, 3) or not min(deviation) > 0:
             raise UserError(
                 f"image_tower.pixel_mean={tuple(mean)} and pixel_deviation={tuple(deviation)}: expected three numbers "
@@ -158,9 +154,9 @@ class PixelNormalization(keras.layers.Layer):
         self.standardize = standardize
 
     def call(self, images, training=None):
-        if self.kind == "symmetric":
+        if self.normalization == "symmetric":
             return images * 2.0 - 1.0
-        if self.kind == "none":
+        if self.normalization == "none":
             return images
         return self.standardize(images, training=training)
 
@@ -169,7 +165,7 @@ class Swish(keras.layers.Layer):
     """The activation after the stem's and the expansion's BatchNorm."""
 
     def call(self, x, training=None):
-        return swish(x, training=training)
+        return silu(x, training=training)
 
 
 class ReluSix(keras.layers.Layer):
@@ -180,12 +176,17 @@ class ReluSix(keras.layers.Layer):
 
 
 class SwishSqueezeExcite(keras.layers.Layer):
-    """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018)."""
+    """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018).
+
+    Args:
+      squeezed: R, the channels between the two convolutions.
+      prefix: the beginning of the variables' names, which end as the names of Keras' layers do.
+    """
 
     def __init__(self, squeezed: int, prefix: str, **options):
         super().__init__(**options)
         self.squeezed = squeezed
-        self.prefix = prefix  # begins the variables' names, which end as the names of Keras' layers do
+        self.prefix = prefix
 
     def build(self, shape):
         def convolution(name, inputs, outputs):
@@ -204,12 +205,12 @@ class SwishSqueezeExcite(keras.layers.Layer):
 def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
-    D is the last block's width, of Lite `TOP_WIDTH`, or, with `projection`, the size of a Dense layer after pooling.
-    With `pooled_stages` the means over space of every stage's output precede it (our choice, after the
-    hypercolumns of Hariharan et al., 2015): colours, lines and textures, which the last layer of a classifier drops.
-    With `classes` the classifier's probabilities follow it. `name` "efficientnet" or "efficientnet_lite" chooses the
-    family. Any image size is accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics
-    even in training. Raises `UserError` for values out of range.
+    `name` "efficientnet" or "efficientnet_lite" chooses the family; S is any size. The embedding joins, in this order:
+    with `pooled_stages`, the means over space of each stage's output (our choice, after the hypercolumns of Hariharan
+    et al., 2015): colours, lines and textures, which the last layer of a classifier drops; the means of the last
+    layer's output; with `classes`, the classifier's probabilities. D is the sum of their sizes, see `output_width`, or
+    with `projection` the size of a Dense layer on top. A frozen tower runs without stochastic depth and with fixed
+    BatchNorm statistics even in training. Raises `UserError` for values out of range.
     """
     _check(config)
     builder = _Builder(config)
@@ -221,7 +222,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
     block_counts = blocks_by_stage(config.depth, builder.lite)
     blocks_before = 0
-    pooled = []
+    parts = []  # of the embedding, [B, …] each
     for stage_number, (stage, block_count) in enumerate(zip(STAGES, block_counts), start=1):
         for block in range(block_count):
             x = builder.block(
@@ -235,22 +236,22 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
             )
             blocks_before += 1
         if config.pooled_stages and (builder.lite or stage_number < len(STAGES)):
-            pooled.append(average_over_space(f"stage{stage_number}_pool")(x))  # [B, C]
+            parts.append(average_over_space(f"stage{stage_number}_pool")(x))
 
     if builder.lite:
         x = builder.normalize(builder.pointwise(x, TOP_WIDTH, "top_conv"), "top_bn", activate="top_activation")
-    embeddings = average_over_space("avg_pool")(x)  # [B, D]
-    pooled.append(embeddings)
+    embeddings = average_over_space("avg_pool")(x)
+    parts.append(embeddings)
     if config.classes:
         classifier = keras.layers.Dense(config.classes, "softmax", name=CLASSIFIER, dtype="float32")
-        pooled.append(classifier(embeddings))
-    if len(pooled) > 1:
-        embeddings = keras.layers.Concatenate(name="state", dtype="float32")(pooled)
+        parts.append(classifier(embeddings))
+    if len(parts) > 1:
+        embeddings = keras.layers.Concatenate(name="state", dtype="float32")(parts)  # [B, D]
     return tower_with_projection(images, embeddings, config)
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values that cannot be built."""
+    """Raises `UserError` for values of the fields of EfficientNet that cannot be built."""
     check_settings(config)
     if config.padding not in PADDINGS:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
@@ -259,12 +260,12 @@ def _check(config: ConfigDict) -> None:
 
 
 def average_over_space(name: str) -> keras.layers.Layer:
-    """Returns a layer [B, H, W, C] -> float32 [B, C]."""
+    """Returns a layer of this name that takes the mean over height and width: [B, H, W, C] -> float32 [B, C]."""
     return keras.layers.GlobalAveragePooling2D(name=name, dtype="float32")
 
 
 def output_width(config: ConfigDict) -> int:
-    """Returns D of `build_efficientnet` without a projection."""
+    """Returns the width of the embedding that `build_efficientnet` gives without a projection."""
     widths = [scaled_width(stage.width, config.width) for stage in STAGES]
     if config.name == "efficientnet_lite":
         widths.append(TOP_WIDTH)
@@ -273,7 +274,7 @@ def output_width(config: ConfigDict) -> int:
 
 
 class _Builder:
-    """Adds layers with the configuration's precision, momentum and Keras' EfficientNet initialisation."""
+    """Adds layers with the configuration's precision, padding and BatchNorm, and Keras' EfficientNet initialisation."""
 
     def __init__(self, config: ConfigDict):
         self.lite = config.name == "efficientnet_lite"
@@ -284,7 +285,7 @@ class _Builder:
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def stem(self, x, channels: int):
-        """The first convolution: [B, H, W, 3] -> [B, H / 2, W / 2, channels]."""
+        """Adds the first convolution, 3x3: [B, H, W, 3] -> [B, H / 2, W / 2, channels]."""
         x, padding = self.pad(x, 3, "stem_conv_pad")
         return keras.layers.Conv2D(
             channels,
@@ -298,20 +299,20 @@ class _Builder:
         )(x)
 
     def pad(self, x, kernel: int, name: str):
-        """Returns the input of a stride-2 convolution and how the convolution itself pads."""
+        """Returns the input of a stride-2 convolution, padded if need be, and the convolution's argument `padding`."""
         if self.padding == "same":
             return x, "same"
         sides = (kernel // 2 - 1, kernel // 2)  # before and after
         return keras.layers.ZeroPadding2D((sides, sides), name=name, dtype=self.policy)(x), "valid"
 
     def pointwise(self, x, channels: int, name: str):
-        """A 1x1 convolution: [B, H, W, C] -> [B, H, W, channels]."""
+        """Adds a 1x1 convolution: [B, H, W, C] -> [B, H, W, channels]."""
         return PointwiseConvolution(
             channels, use_bias=False, kernel_initializer=kernel_initializer(), name=name, dtype=self.policy
         )(x)
 
     def normalize(self, x, name: str, activate: str = ""):
-        """BatchNorm and, with `activate`, an activation of this name: [B, H, W, C] -> the same."""
+        """Adds BatchNorm and, if `activate` is not empty, an activation layer of this name; shapes stay."""
         x = BatchNormalization(self.group, momentum=self.momentum, name=name, dtype=self.policy)(x)
         if activate:
             activation = ReluSix if self.lite else Swish
@@ -319,7 +320,10 @@ class _Builder:
         return x
 
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
-        """The mobile inverted bottleneck, without squeeze-and-excitation in Lite: [B, H, W, C] -> [B, H', W', D]."""
+        """Adds a mobile inverted bottleneck: [B, H, W, C] -> [B, H / stride, W / stride, channels].
+
+        Lite has no squeeze-and-excitation; names of layers begin with `name`; `drop_rate` is of stochastic depth.
+        """
         width = inputs.shape[-1]
         x = inputs
         if expansion != 1:
@@ -346,14 +350,17 @@ class _Builder:
 
 
 def drop_blocks(x: tf.Tensor, rate: float, name: str, policy) -> tf.Tensor:
-    """Stochastic depth (Huang et al., 2016): drops a whole residual block, [B, H, W, C], for a share of examples."""
+    """Adds stochastic depth (Huang et al., 2016): a residual block's output, [B, H, W, C], is 0 for some examples.
+
+    `rate` is the share of these examples, in training; at 0 no layer is added.
+    """
     if rate <= 0:
         return x
     return Dropout(rate, noise_shape=(None, 1, 1, 1), name=name, dtype=policy)(x)
 
 
 def check_settings(config: ConfigDict) -> None:
-    """Raises `UserError` for a setting out of range that EfficientNet and ResNet share."""
+    """Raises `UserError` if one of the rates that EfficientNet and ResNet share is not in [0, 1)."""
     for name in ("drop_connect_rate", "batch_norm_momentum"):
         if not 0 <= config[name] < 1:
             raise UserError(f"image_tower.{name}={config[name]} must be at least 0 and below 1.")

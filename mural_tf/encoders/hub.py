@@ -45,8 +45,8 @@ def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
 
     `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
-    always runs in inference mode. Layer counts and sizes, `dropout` and `max_length` of the configuration are the
-    SavedModel's own and ignored here, and so is `vocabulary_size`.
+    always runs in inference mode. The SavedModel determines its layers, sizes, dropout and longest text: these fields
+    of the configuration, and `vocabulary_size`, are ignored.
     Raises `UserError` if `handle` cannot be loaded or has another interface.
     """
     encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
@@ -80,13 +80,22 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
 def settle_vocabulary(config: ConfigDict) -> None:
     """Gives a configuration with a hub text tower the module's vocabulary and casing, before it is stored.
 
-    `vocabulary.file` may name a file, which stays, or the module that prepares the tower's texts; where it is empty,
-    the tower's own assets hold the vocabulary. It is cased if a piece has a capital letter.
+    `vocabulary.file` may be a .txt file: then nothing changes. Otherwise it is the handle of the module that prepares
+    the tower's texts, by default the tower's own handle, and the vocabulary is the file among that module's assets.
+    Texts are lower-cased, and lose their accents, unless a piece has a capital letter.
     Raises `UserError` where there is not exactly one vocabulary.
     """
     if config.vocabulary.file.endswith(".txt"):
         return
-    handle = config.vocabulary.file or config.text_tower.handle
+    file = _vocabulary_file(config.vocabulary.file or config.text_tower.handle)
+    pieces = read_lines(file)
+    is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    config.vocabulary.update(file=str(file), size=len(pieces), builder="tokenizers")
+    config.vocabulary.update(lower_case=not is_cased, strip_accents=not is_cased)
+
+
+def _vocabulary_file(handle: str) -> pathlib.Path:
+    """Returns the only .txt file among a module's assets; raises `UserError` if there is not exactly one."""
     try:
         folder = pathlib.Path(hub.resolve(_local_handle(handle)))
     except Exception as error:  # network and archive errors have no common base
@@ -97,14 +106,11 @@ def settle_vocabulary(config: ConfigDict) -> None:
             f"{handle!r} has {len(files) or 'no'} vocabularies (.txt) among its assets, and one is needed: name the "
             "module that prepares its texts, or the file, with --config.vocabulary.file."
         )
-    pieces = read_lines(files[0])
-    cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-    config.vocabulary.update(file=str(files[0]), size=len(pieces), builder="tokenizers")
-    config.vocabulary.update(lower_case=not cased, strip_accents=not cased)
+    return files[0]
 
 
 class HubEncoder(hub.KerasLayer):
-    """`hub.KerasLayer` without the module's own dropout for chunks that are encoded twice, where it would differ."""
+    """`hub.KerasLayer`, in inference mode for a chunk that is encoded twice: the module's dropout would differ."""
 
     def call(self, inputs, training=None):
         current = current_pass()
@@ -113,7 +119,7 @@ class HubEncoder(hub.KerasLayer):
 
 
 class Embedding(keras.layers.Layer):
-    """Picks the embedding from a module's output and gives it its static size: -> float32 [B, size]."""
+    """A module's output, a tensor or a dict with a key of `OUTPUTS` -> the embedding, float32 [B, size]."""
 
     def __init__(self, size: int, **options):
         super().__init__(**options)
@@ -124,14 +130,17 @@ class Embedding(keras.layers.Layer):
 
 
 def _embedding(outputs):
-    """Returns the embedding among a text module's outputs (None if it is not there), or an image module's output."""
+    """Returns an image module's output itself; of a text module's dict the embedding, `None` if it has no such key."""
     if not isinstance(outputs, dict):
         return outputs
-    return next((outputs[name] for name in OUTPUTS if name in outputs), None)
+    for name in OUTPUTS:
+        if name in outputs:
+            return outputs[name]
+    return None
 
 
 def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
-    """Returns the layer of a tower's module; raises `UserError` for another precision, or as `load_module`."""
+    """Returns the layer that runs a tower's module; raises `UserError` for another precision, or as `load_module`."""
     if config.precision not in ("auto", "float32"):
         raise UserError(
             f"{tower}.precision={config.precision!r} with a TF-Hub {tower.replace('_', ' ')}: a SavedModel keeps the "
@@ -148,9 +157,9 @@ def _local_handle(handle: str) -> str:
 
 
 def load_module(handle: str, tower: str, interface: str):
-    """Loads the module of `config[tower].handle`; `interface` is the expected interface, for errors.
+    """Returns the module, a callable, of a TF-Hub handle, a local folder or a folder in a store.
 
-    Raises `UserError` if it is missing or it cannot be called.
+    Raises `UserError` if it cannot be loaded or called, with the name `tower` and the `interface` that it should have.
     """
     if not handle:
         raise UserError(
@@ -181,21 +190,28 @@ def load_module(handle: str, tower: str, interface: str):
 
 
 def _embedding_size(encoder: HubEncoder, example, handle: str, inputs: str, example_name: str, interface: str) -> int:
-    """Returns D, by running two examples through the encoder; raises `UserError` if its interface is another."""
+    """Returns D, the width of the embeddings that an encoder gives for an `example` of two inputs.
+
+    For `inputs` "texts" a module returns a dict, for "images" a tensor; `handle`, `example_name` and `interface` are
+    for messages. Raises `UserError` if the encoder does not take the example or does not return embeddings.
+    """
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
         raise UserError(f"{handle!r} does not take {example_name} ({first_line(error)}); {interface}.") from error
     embedding = _embedding(outputs)
-    as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (inputs == "texts")
-    if not as_expected or embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
-        received = embedding if as_expected else outputs
-        raise UserError(f"{handle!r} returns {_describe(received)} for 2 {inputs}; {interface}.")
-    return embedding.shape[1]
+    is_dict_as_expected = isinstance(outputs, dict) == (inputs == "texts")
+    if not is_dict_as_expected or not isinstance(embedding, tf.Tensor):
+        unexpected = outputs
+    elif embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
+        unexpected = embedding
+    else:
+        return embedding.shape[1]
+    raise UserError(f"{handle!r} returns {_describe(unexpected)} for 2 {inputs}; {interface}.")
 
 
 def _describe(output) -> str:
-    """Returns a module's output in words: dtype and shape, keys, or a type."""
+    """Returns a module's output in words: "float32 (2, 768)", "a dict with ['pooled_output']", or its type's name."""
     if isinstance(output, tf.Tensor):
         return f"{output.dtype.name} {tuple(output.shape)}"
     if isinstance(output, dict):

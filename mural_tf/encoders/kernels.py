@@ -30,7 +30,7 @@ _for_tpu = False
 
 @contextlib.contextmanager
 def for_tpu() -> Iterator[None]:
-    """Inside, everything is built and traced as for a TPU, on a machine without a TPU."""
+    """Within this context, layers are built and traced as for a TPU, on a machine without a TPU."""
     global _for_tpu
     before = _for_tpu
     _for_tpu = True
@@ -46,11 +46,11 @@ def on_tpu() -> bool:
 
 
 def set_fusion(fusion: str) -> str:
-    """Sets whether chains are compiled in functions traced from now on; returns the setting before.
+    """Sets whether functions traced from now on compile chains: "on", "off" or "auto"; returns the setting before.
 
-    "auto": on CPUs, where it was measured. A GPU has fused kernels of its own for most of them, and each new shape
-    costs a compilation. `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them:
-    turn it "off" before. Raises `UserError` for anything else.
+    "auto" compiles on CPUs, where it was measured to be faster. A GPU has fused kernels of its own for most chains, and
+    each new shape costs a compilation. Set "off" before `tf.debugging.enable_check_numerics`, which fails on compiled
+    functions. Raises `UserError` for another setting.
     """
     global _fusion
     if fusion not in FUSION:
@@ -61,7 +61,7 @@ def set_fusion(fusion: str) -> str:
 
 
 def compiles_fused() -> bool:
-    """Returns whether chains are compiled here and now: never on a TPU, where the whole step is."""
+    """Whether functions traced now compile chains; never on a TPU, where the whole step is compiled."""
     if on_tpu():
         return False
     if _fusion == "auto":
@@ -73,22 +73,22 @@ in_one_loop = functools.partial(tf.function, jit_compile=True, autograph=False)
 
 
 def compile_first_quietly() -> None:
-    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, at any log level."""
+    """Compiles a small function with stderr hidden: TensorFlow 2.15 prints a line there at the first compilation."""
     with without_noise():
         add_one = in_one_loop(lambda x: x + 1.0)
         add_one(tf.constant(0.0))
 
 
 def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns `function` with a keyword `training`: when `True`, it and its gradient run as one compiled loop each.
+    """Decorates a function: with `training=True`, it and its gradient run as one loop each, where `compiles_fused`.
 
     `function` maps float tensors to one tensor and must be differentiable in each of them and free of randomness
-    and variables. Each new shape is compiled once, some tens of milliseconds.
+    and variables. Each new shape is compiled once, which takes some tens of milliseconds.
     """
 
     @functools.cache
-    def compiled(*signature):
-        """New functions for every signature; a shared one would warn of retracing."""
+    def compile_both_ways(*signature):
+        """Returns new functions for each signature; functions for all signatures would warn of retracing."""
 
         @in_one_loop
         def forward(*inputs):
@@ -104,18 +104,18 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return forward, backward
 
     @tf.custom_gradient
-    def run(*inputs):
+    def run_compiled(*inputs):
         signature = [(x.dtype, tuple(x.shape)) for x in inputs]
-        forward, backward = compiled(*signature)
+        forward, backward = compile_both_ways(*signature)
         return forward(*inputs), lambda upstream: backward(inputs, upstream)
 
     @functools.wraps(function)
-    def call(*inputs, training=False):
+    def run(*inputs, training=False):
         if training is True and compiles_fused():
-            return run(*inputs)
+            return run_compiled(*inputs)
         return function(*inputs)
 
-    return call
+    return run
 
 
 # BERT's cheap functions (Devlin et al., 2019).
@@ -125,25 +125,25 @@ MASKED = -1e9  # added to the attention logits of padding
 
 @fused
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """x times the standard normal's distribution function at x (exact, by erf)."""
+    """Returns x times the standard normal distribution function at x, computed exactly by erf."""
     return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
 
 
 @fused
 def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
-    """GELU by a hyperbolic tangent (Hendrycks and Gimpel, 2016, section 2), as big_vision's models have it."""
+    """Returns GELU approximated by tanh (Hendrycks and Gimpel, 2016, section 2), as in big_vision's models."""
     return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 @fused
 def quick_gelu(x: tf.Tensor) -> tf.Tensor:
-    """GELU by a sigmoid, x sigmoid(1.702 x) (the same), as OpenAI's CLIP has it."""
+    """Returns GELU approximated by x sigmoid(1.702 x) (the same section), as in OpenAI's CLIP."""
     return x * tf.sigmoid(1.702 * x)
 
 
 @fused
 def silu(x: tf.Tensor) -> tf.Tensor:
-    """x sigmoid(x) (Hendrycks and Gimpel, 2016), in the gates of smaller ModernBERTs."""
+    """Returns x sigmoid(x) (Hendrycks and Gimpel, 2016): EfficientNet's swish, and in gates of smaller ModernBERTs."""
     return x * tf.sigmoid(x)
 
 
@@ -152,44 +152,44 @@ ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu, "
 
 @functools.cache
 def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
-    """Returns the fused function of one or two tensors, gamma and beta that normalises the sum over the last axis.
+    """Returns the fused function (x, gamma, beta) or (x, y, gamma, beta) that normalises x, or x + y, over axis -1.
 
-    It computes in float32, as gamma and beta are, for any dtype of the tensors.
+    x, y and the result are [..., C] of any float dtype; gamma and beta are float32 [C], and so is the computation.
     """
 
     @fused
     def add_and_normalize(*inputs):
-        *terms, gamma, beta = inputs
-        total = tf.cast(sum(terms[1:], terms[0]), tf.float32)
+        x, *others, gamma, beta = inputs
+        total = tf.cast(sum(others, x), tf.float32)
         centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-        return tf.cast(centred * tf.math.rsqrt(variance + epsilon) * gamma + beta, terms[0].dtype)
+        return tf.cast(centred * tf.math.rsqrt(variance + epsilon) * gamma + beta, x.dtype)
 
     return add_and_normalize
 
 
-def softmax(logits: tf.Tensor, *mask: tf.Tensor, training=False) -> tf.Tensor:
-    """Returns attention weights: the softmax over the last axis of [B, heads, Q, T], over tokens that are in each mask.
+def softmax(logits: tf.Tensor, *masks: tf.Tensor, training=False) -> tf.Tensor:
+    """Returns attention weights: the softmax of logits, [B, heads, Q, T], over the tokens that are 1 in every mask.
 
-    A mask, 1 or 0, is [B, T], or [B, Q, T] where each query has its own; without masks all tokens count.
-
-    In float32; where nothing is compiled TensorFlow's own kernel does that inside, and a pass over memory is saved.
+    A mask of 1 and 0 is float [B, T], or [B, Q, T] where each query has its own; without masks all tokens count. The
+    softmax is computed in float32: where nothing is compiled TensorFlow's kernel casts inside, which saves a pass.
     """
     if training or not compiles_fused():
-        return _softmax_in_float32(logits, *mask, training=training)
-    return tf.nn.softmax(_masked(logits, *mask))
+        return _softmax_in_float32(logits, *masks, training=training)
+    return tf.nn.softmax(_masked(logits, *masks))
 
 
 @fused
-def _softmax_in_float32(logits, *mask):
-    masked = _masked(tf.cast(logits, tf.float32), *mask)
+def _softmax_in_float32(logits, *masks):
+    """Returns `softmax` of logits that are cast to float32 first, in the logits' own dtype."""
+    masked = _masked(tf.cast(logits, tf.float32), *masks)
     return tf.cast(tf.nn.softmax(masked), logits.dtype)
 
 
-def _masked(logits, *mask):
-    """Returns the logits with `MASKED` added where a mask, [B, T] or [B, Q, T], is 0."""
-    for token_mask in mask:
-        for_queries = token_mask if token_mask.shape.rank == 3 else tf.expand_dims(token_mask, 1)
+def _masked(logits, *masks):
+    """Returns logits, [B, heads, Q, T], with `MASKED` added where a mask, float [B, T] or [B, Q, T], is 0."""
+    for mask in masks:
+        for_queries = mask if mask.shape.rank == 3 else tf.expand_dims(mask, 1)
         logits += tf.cast(tf.expand_dims(1.0 - for_queries, 1) * MASKED, logits.dtype)  # [B, 1, Q or 1, T]
     return logits
 
@@ -219,7 +219,7 @@ class PointwiseConvolution(keras.layers.Conv2D):
 
 
 class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
-    """A depthwise convolution without bias: [B, H, W, C] -> with "same" padding [B, H / stride, W / stride, C]."""
+    """A depthwise convolution without bias: [B, H, W, C] -> [B, H / stride, W / stride, C] with "same" padding."""
 
     def __init__(self, kernel_size: int, stride: int, padding: str = "same", **options):
         super().__init__(kernel_size, strides=stride, padding=padding, use_bias=False, **options)
@@ -233,18 +233,18 @@ class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
 
 
 def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
-    """Whether matrix products take the gradient of a depthwise kernel on x, [B, H, W, C], faster."""
-    if None in x.shape[1:3] or on_tpu():
+    """Whether the gradient of a depthwise kernel on x, [B, H, W, C], is faster by matrix products, as measured."""
+    height, width = x.shape[1:3]
+    if height is None or width is None or on_tpu():
         return False
-    inputs = x.shape[1] * x.shape[2]
-    outputs = -(-x.shape[1] // stride) * -(-x.shape[2] // stride)
-    if kernel_size < 5:
-        return outputs <= TINY_MAP
-    return outputs <= TINY_MAP or inputs * outputs <= MAX_POSITION_PAIRS
+    outputs = math.ceil(height / stride) * math.ceil(width / stride)
+    if outputs <= TINY_MAP:
+        return True
+    return kernel_size >= 5 and height * width * outputs <= MAX_POSITION_PAIRS
 
 
 def _same_depthwise(stride: int):
-    """Returns a depthwise convolution with "same" padding; matrix products over the batch make its kernel gradient."""
+    """Returns a depthwise convolution, (x, kernel) -> y, with "same" padding, whose kernel's gradient is products."""
     strides = [1, stride, stride, 1]
 
     @tf.custom_gradient
@@ -263,8 +263,8 @@ def _same_depthwise(stride: int):
 def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
     """Returns the gradient of a depthwise kernel: x [B, H, W, C] and upstream [B, h, w, C] -> [k, k, C, 1].
 
-    Sums x[b, p, c] * upstream[b, q, c] over the batch for every input position p and output position q, then adds
-    up, for each kernel tap, the pairs (p, q) that this tap connects.
+    First x[b, p, c] * upstream[b, q, c] is summed over the batch for every input position p and output position q. Then
+    each tap, a position in the kernel, adds up the pairs (p, q) that it connects.
     """
     _, height, width, channels = x.shape
     out_height, out_width = upstream.shape[1:3]
@@ -281,7 +281,7 @@ def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride:
 
 
 def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) -> np.ndarray:
-    """Returns [k, inputs, outputs], 1 where the tap reads that input for that output under "same" padding."""
+    """Returns float32 [kernel_size, inputs, outputs]: 1 where a tap reads an input for an output, by "same" padding."""
     padding = max((outputs - 1) * stride + kernel_size - inputs, 0) // 2
     connections = np.zeros((kernel_size, inputs, outputs), np.float32)
     for output in range(outputs):
@@ -297,13 +297,11 @@ PRECISIONS = ("auto", "float32", "mixed_bfloat16", "bfloat16")
 
 
 def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
-    """Returns the Keras policy of the name `precision`: "mixed_bfloat16" computes in bfloat16 with float32 weights.
+    """Returns the Keras policy for the layers of an "image" or "text" `tower`; the process-wide policy stays as it is.
 
-    With "bfloat16", for exports, weights are bfloat16 too: they take half the memory and no time to be rounded.
-
-    `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope. The
-    policy is set layer by layer, so that the process-wide Keras policy stays untouched.
-    Raises `UserError` for any other name.
+    "mixed_bfloat16" computes in bfloat16 with float32 weights. With "bfloat16", for exports, weights are bfloat16 too,
+    which takes half the memory and no time for rounding. "auto" is "float32" or "mixed_bfloat16": the faster for this
+    tower, this machine and the distribution strategy in scope. Raises `UserError` for another precision.
     """
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}.")
@@ -317,16 +315,16 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability, (major, minor), of this machine's cards; (0, 0) for cards without it."""
-    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
+    cards = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return min((card.get("compute_capability", (0, 0)) for card in cards), default=(0, 0))
 
 
 def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) -> str:
-    """Returns the precision of "auto": bfloat16 only where products are faster in it.
+    """Returns the precision that "auto" means: "mixed_bfloat16" only where it is faster, else "float32".
 
-    A TPU's matrix unit and the tensor cores of NVIDIA's Ampere and later multiply bfloat16 (read, not measured); on
-    processors whose products are fast in it (see `multiplies_bfloat16`) convolutions are not, and all others emulate
-    it. docs/speed.md has the measurements.
+    A TPU's matrix unit and the tensor cores of NVIDIA's Ampere and later multiply bfloat16 (read, not measured). A fast
+    processor, which `multiplies_bfloat16`, has slow convolutions in it, and all other processors emulate it.
+    docs/speed.md has the measurements. `tower` is "image" or "text".
     """
     if on_matrix_unit or (on_fast_processor and tower == "text"):
         return "mixed_bfloat16"
@@ -335,9 +333,9 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the processor's bfloat16 products are faster than float32; `False` where the system does not say.
+    """Whether the processor multiplies bfloat16 faster than float32; `False` where the system does not say.
 
-    They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` but without AMX float32 is faster.
+    AMX and AMD's `avx512_bf16` are faster than float32; Intel's `avx512_bf16` without AMX is slower.
     """
     try:
         words = pathlib.Path(cpuinfo).read_text(encoding="utf-8", errors="replace").split()

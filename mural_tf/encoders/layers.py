@@ -29,11 +29,11 @@ _running = threading.local()  # MirroredStrategy traces every replica in a threa
 
 
 class ForwardPass:
-    """Hands out seeds in the order in which layers ask, and collects BatchNorm's moments.
+    """Hands out seeds in the order in which layers ask, and collects BatchNorm's moments, {layer: [(mean, variance)]}.
 
     Args:
       seed: int32 [2].
-      repeated: whether it is a chunk that runs twice, in loops: no collective operations and no draws of its own.
+      repeated: whether a chunk runs twice, in loops: no operations on all replicas, and no draws other than by seeds.
     """
 
     def __init__(self, seed: tf.Tensor, repeated: bool = False):
@@ -43,7 +43,7 @@ class ForwardPass:
         self._draws = 0
 
     def next_seed(self) -> tf.Tensor:
-        """Returns int32 [2], another one at every call."""
+        """Returns a seed, int32 [2], that differs at every call."""
         self._draws += 1
         return tf.random.experimental.stateless_fold_in(self._seed, self._draws)
 
@@ -51,13 +51,13 @@ class ForwardPass:
         """Returns each layer's (mean [C], variance [C]), averaged over its calls."""
         means = {}
         for layer, calls in self.moments.items():
-            means[layer] = tuple(tf.add_n(values) / len(calls) for values in zip(*calls))
+            means[layer] = tuple(tf.add_n(moments) / len(calls) for moments in zip(*calls))
         return means
 
 
 @contextlib.contextmanager
 def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
-    """Inside, a new `ForwardPass`, which is yielded, is the running pass."""
+    """Within this context, a new `ForwardPass`, which it yields, is the running pass; see there for the arguments."""
     outer_pass = current_pass()
     current = ForwardPass(seed, repeated)
     _running.current = current
@@ -74,7 +74,7 @@ def current_pass() -> ForwardPass | None:
 
 @contextlib.contextmanager
 def dense_tables() -> Iterator[None]:
-    """Inside, the gradients of tables are as large as the tables: XLA needs their size in a loop and in a branch."""
+    """Within this context, gradients of tables are dense matrices, whose size XLA knows, as loops and branches need."""
     before = getattr(_running, "tables_are_dense", False)
     _running.tables_are_dense = True
     try:
@@ -84,9 +84,9 @@ def dense_tables() -> Iterator[None]:
 
 
 def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of a table, float [V, D], with some ids, int32 [B, T]: [B, T, D].
+    """Returns the rows of a table, float [V, D], that ids, int32 [B, T], name: float [B, T, D].
 
-    The gradient is a list of rows, as `tf.gather` has it, or within `dense_tables` a matrix [V, D].
+    The table's gradient is `tf.IndexedSlices`, as `tf.gather` has it, or within `dense_tables` a matrix [V, D].
     """
     if getattr(_running, "tables_are_dense", False):
         return _rows_with_dense_gradient(tf.convert_to_tensor(table), ids)
@@ -95,7 +95,7 @@ def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def _rows_with_dense_gradient(table: tf.Tensor, ids: tf.Tensor):
-    """Returns the rows [B, T, D] of a table [V, D]; the gradient of the table is dense, [V, D]."""
+    """Returns `rows_of_table` and the function that computes the table's gradient as a matrix, [V, D]."""
     vocabulary_size, width = table.shape
 
     def gradient(upstream):
@@ -110,13 +110,13 @@ GROUPS = ("local", "global")
 
 
 def parse_group(group: str | int) -> str | int:
-    """Returns "local", "global" or a number of examples; raises `UserError` for anything else."""
+    """Returns "local", "global" or the number of examples that a text names; raises `UserError` for other texts."""
     if group in GROUPS:
         return group
     try:
         size = int(group)
     except ValueError:
-        size = 0
+        size = 0  # which is refused
     if size < 1:
         raise UserError(
             f"image_tower.batch_norm_group={group!r}: expected {', '.join(GROUPS)} or a number of examples, 1 or more."
@@ -125,10 +125,10 @@ def parse_group(group: str | int) -> str | int:
 
 
 class BatchNormalization(keras.layers.BatchNormalization):
-    """Keras' layer for [B, H, W, C], with its variables and numbers, except for the group.
+    """Keras' BatchNormalization of [B, H, W, C], whose moments are of a `group` of examples, see the top of the file.
 
-    In a `ForwardPass` the moments go there, and the caller of the pass calls `update_moving`; outside of one the
-    layer updates its moving averages itself, as Keras' does.
+    Within a `ForwardPass` the layer gives the moments to the pass, whose owner calls `update_moving`; otherwise the
+    layer updates its moving averages itself, as Keras' layer does.
     """
 
     def __init__(self, group: str | int = "local", **options):
@@ -147,13 +147,13 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return y
 
     def update_moving(self, mean: tf.Tensor, variance: tf.Tensor, apply: tf.Tensor | bool = True) -> None:
-        """Moves both averages towards float32 [C] moments by 1 - momentum; leaves them if `apply` is false."""
-        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            new_average = average - (average - tf.cast(value, average.dtype)) * (1.0 - self.momentum)
+        """Moves both moving averages towards a batch's mean and variance, float32 [C], unless `apply` is false."""
+        for average, moment in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            new_average = average - (average - tf.cast(moment, average.dtype)) * (1.0 - self.momentum)
             average.assign(tf.where(apply, new_average, average))
 
     def _normalize(self, x):
-        """Returns y [B, H, W, C], and the mean and the unbiased variance, [C] each, for the moving averages."""
+        """Returns normalised x, [B, H, W, C], and its mean and unbiased variance, [C] each, for the moving averages."""
         examples = x.shape[0]
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         is_whole = self.group == "global" and replicas == 1
@@ -166,7 +166,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
-        """As `_normalize`, with the moments of `group` examples together, a part of the replica's."""
+        """Returns as `_normalize`, with moments of `group` examples each, parts of the replica's `examples`."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "
@@ -175,11 +175,11 @@ class BatchNormalization(keras.layers.BatchNormalization):
         parts = tf.reshape(tf.cast(x, tf.float32), [examples // self.group, -1, x.shape[-1]])  # [G, N * H * W, C]
         mean, variance = tf.nn.moments(parts, axes=[1], keepdims=True)
         y = tf.reshape(self._scale(parts, mean, variance), tf.shape(x))
-        count = tf.shape(parts)[1]
-        return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), self._unbiased(variance, count, [0, 1])
+        mean_variance = tf.reduce_mean(variance, [0, 1])
+        return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), _unbiased(mean_variance, tf.shape(parts)[1])
 
     def _replicas_in_group(self, examples: int, replicas: int) -> int:
-        """Returns how many replicas share moments; raises `UserError` if a group does not consist of whole replicas."""
+        """Returns how many replicas of `examples` each share moments; `UserError` if a group is not whole replicas."""
         if self.group == "global":
             return replicas
         members = self.group // examples
@@ -191,7 +191,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return members
 
     def _over_replicas(self, x, examples: int, replicas: int):
-        """As `_normalize`, with the moments of several replicas' examples together."""
+        """Returns as `_normalize`, with the moments of the examples of several neighbouring replicas."""
         members = self._replicas_in_group(examples, replicas)
         current = current_pass()
         if current is not None and current.repeated:
@@ -201,8 +201,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
             )
         context = tf.distribute.get_replica_context()
         values = tf.cast(x, tf.float32)
-        own_moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
-        moments = context.all_gather(own_moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
+        replica_moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
+        moments = context.all_gather(replica_moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
         group_start = context.replica_id_in_sync_group // members * members  # on a TPU known only when the step runs
         moments = tf.slice(moments, [group_start, 0, 0], [members, 2, x.shape[-1]])
         means, variances = tf.unstack(moments, axis=1)  # [members, C] each
@@ -210,17 +210,17 @@ class BatchNormalization(keras.layers.BatchNormalization):
         variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)  # within and between replicas
         y = self._scale(values, mean, variance)
         count = members * tf.size(x) // x.shape[-1]
-        return tf.cast(y, x.dtype), mean, self._unbiased(variance, count, [])
+        return tf.cast(y, x.dtype), mean, _unbiased(variance, count)
 
     def _scale(self, x, mean, variance):
-        """Returns x less its mean, in units of its deviation, times gamma, plus beta."""
+        """Returns (x - mean) / deviation * gamma + beta, in the shape of x."""
         return (x - mean) * (tf.math.rsqrt(variance + self.epsilon) * self.gamma) + self.beta
 
-    @staticmethod
-    def _unbiased(variance, count, axes):
-        """Returns the mean variance over `axes`, [C], corrected for moments of `count` numbers."""
-        count = tf.cast(count, tf.float32)
-        return tf.reduce_mean(variance, axes) * count / tf.maximum(count - 1.0, 1.0)
+
+def _unbiased(variance, count):
+    """Returns the unbiased variance, [C], for a variance, [C], of `count` numbers: times count / (count - 1)."""
+    count = tf.cast(count, tf.float32)
+    return variance * count / tf.maximum(count - 1.0, 1.0)
 
 
 class Dropout(keras.layers.Layer):
@@ -228,8 +228,8 @@ class Dropout(keras.layers.Layer):
 
     Args:
       rate: 0 <= rate < 1.
-      noise_shape: as in `keras.layers.Dropout`; `None` entries take the input's size. (None, 1, 1, 1) drops whole
-        examples: stochastic depth.
+      noise_shape: the shape of the draws, where `None` entries take the input's size; they are broadcast to the input.
+        (None, 1, 1, 1) drops whole examples: stochastic depth.
     """
 
     def __init__(self, rate: float, noise_shape: tuple | None = None, **options):
@@ -259,10 +259,10 @@ def seed_of_pass() -> tf.Tensor:
 def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
 
-    A float takes twice as many random bits, and drawing them is slow on a CPU. A TPU draws in hardware, but is slow at
-    taking words apart.
+    An entry takes 16 random bits, because drawing bits is slow on a CPU: `words` of 32 bits hold two entries each. A
+    TPU draws in hardware, but is slow at taking words apart, so there an entry takes a word.
     """
-    least = round(rate * 2**16)
+    least = round(rate * 2**16)  # the smallest draw of 16 bits whose entry is kept
     if on_tpu():
         draws = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.uint32)
         return draws >= tf.constant(least << 16, tf.uint32)
@@ -290,9 +290,9 @@ class MlpHead(keras.layers.Layer):
     The output is not normalised.
 
     Args:
-      hidden_size: width of the layer between.
+      hidden_size: width of the first Dense layer.
       size: width of the embedding.
-      columns: (first, last + 1) of the input's columns that the head sees; `None`: all.
+      columns: (begin, end) of the input's columns that the head sees, `end` excluded; `None`: all.
     """
 
     def __init__(self, hidden_size: int, size: int, columns: tuple[int, int] | None = None, **options):
@@ -311,10 +311,10 @@ class MlpHead(keras.layers.Layer):
 
 
 class ClozeHead(keras.layers.Layer):
-    """BERT's head for masked tokens: float [..., hidden] -> float32 logits [..., V].
+    """BERT's head for masked tokens: states, float [..., hidden], and table, [V, size] -> float32 logits [..., V].
 
-    Dense(size), GELU, layer normalisation, times the token table [V, size], plus a bias for each piece. The table is
-    given with every call: it is the text tower's own.
+    Dense(size), GELU, layer normalisation, times the token table, plus a bias for each piece. The table is an argument
+    of every call, because it is a variable of the text tower.
     """
 
     def __init__(self, vocabulary_size: int, token_size: int, **options):

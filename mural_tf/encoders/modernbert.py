@@ -26,7 +26,7 @@ from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout, rows_of_table
 from mural_tf.encoders.pooling import MeanOfTokens, OnePosition
 from mural_tf.encoders.towers import token_inputs
-from mural_tf.encoders.transformer import Dense, LayerNorm, TransformerLayer, initializer
+from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 
 POOLINGS = ("first", "mean")
 
@@ -35,8 +35,8 @@ POOLINGS = ("first", "mean")
 def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
-    Inputs are as in `build_bert`; token types are not looked at. With `pooling` "mean" the output is the mean of the
-    tokens' states, else the first token's. Raises `UserError` for values out of range.
+    Inputs and attributes are as in `build_bert`; token types are ignored. With `pooling` "mean" the output is the mean
+    of the tokens' states, else the first token's state. Raises `UserError` for values out of range.
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
@@ -67,7 +67,7 @@ def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 def _gated_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.Policy) -> GatedLayer:
-    """Returns one of the tower's layers, global or local."""
+    """Returns the tower's layer number `index`, counted from 0: a global or a local layer."""
     global_base, local_base = config.rotary_bases
     window = config.attention_window
     rotary_base = local_base
@@ -76,7 +76,7 @@ def _gated_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.P
         rotary_base = global_base
     only = ""
     if config.pooling == "first" and index == config.layers - 1:
-        only = "first"  # the last layer computes just the one position that is read
+        only = "first"  # the last layer computes only the position that is read
     return GatedLayer(
         config.heads,
         config.feed_forward_size,
@@ -93,10 +93,10 @@ def _gated_layer(config: ConfigDict, index: int, policy: keras.mixed_precision.P
 
 
 class TokenEmbeddings(keras.layers.Layer):
-    """Normalised embeddings of tokens, without positions: two int32 [B, T] -> [B, T, hidden].
+    """Normalised embeddings of tokens, without positions: ids of tokens and of types, int32 [B, T] -> [B, T, hidden].
 
-    The first input holds ids of tokens; the second, token types, is not looked at.
-    With a `packing` inputs and output are packed, [1, N] and [1, N, hidden].
+    Types are ignored. With a `packing` inputs and output are packed, [1, N] and [1, N, hidden]. Texts of more than
+    `max_length` tokens raise `UserError`; other arguments are as in `BertEmbeddings`.
     """
 
     def __init__(self, vocabulary_size, hidden_size, max_length, epsilon, dropout, **options):
@@ -123,71 +123,41 @@ class GatedLayer(TransformerLayer):
     """A layer of ModernBERT: as a `TransformerLayer` with `norm_first`, without biases, rotated and gated.
 
     Args:
+      heads, feed_forward_size, dropout, options: as in `TransformerLayer`.
       window: how far a token sees on either side; 0: the whole text.
       rotary_base: base of the rotations' frequencies, base^(-2i / size of a head).
       has_norm: whether attention has a norm before it.
     """
 
-    def __init__(self, *arguments, window=0, rotary_base=10_000.0, has_norm=True, **options):
-        super().__init__(*arguments, norm_first=True, **options)
+    has_bias = False
+
+    def __init__(self, heads, feed_forward_size, dropout, *, window, rotary_base, has_norm, **options):
+        super().__init__(heads, feed_forward_size, dropout, norm_first=True, **options)
+        self.intermediate_size = 2 * feed_forward_size  # of values and of gates
         self.window = window
         self.rotary_base = rotary_base
         self.has_norm = has_norm
 
-    def build(self, shapes):
-        hidden = shapes[0][-1]
-        self.hidden_size = hidden
-
-        def dense(size, name):
-            kernel = initializer(hidden)
-            return Dense(size, use_bias=False, kernel_initializer=kernel, name=name, dtype=self.dtype_policy)
-
-        def norm(name):
-            return LayerNorm(self.epsilon, center=False, name=name, dtype=self.dtype_policy)
-
-        def dropout():
-            return Dropout(self.rate, dtype=self.dtype_policy)
-
-        self.attention_kernel = self.add_weight(
-            "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)
-        )
-        self.attention_output = dense(hidden, "attention_output")
-        self.attention_norm = norm("attention_norm") if self.has_norm else _as_it_is
-        self.intermediate = dense(2 * self.feed_forward_size, "intermediate")
-        self.output_dense = dense(hidden, "output")
-        self.output_norm = norm("output_norm")
-        self.attention_dropout = dropout()
-        self.hidden_dropout = dropout()
-        self.output_dropout = dropout()
-
-    def kernel_and_bias(self, x):
-        return tf.cast(self.attention_kernel, x.dtype), None
-
     def feed_forward(self, x, training):
-        """The gated second half, position by position: [B, T, hidden] -> [B, T, hidden]."""
+        """Returns the gated second half of the layer, position by position: [B, T, hidden] -> [B, T, hidden]."""
         y, gate = tf.split(self.intermediate(x, training=training), 2, axis=-1)
         y = self.activation(y, training=training) * gate
         return self.output_dropout(self.output_dense(y, training=training), training=training)
 
-    def attention(self, query, key, value, mask, training):
-        """As `TransformerLayer`, of rotated queries and keys; a single query is the first token's, at angle 0."""
+    def attention(self, query, key, value, masks, training):
+        """Returns `TransformerLayer.attention` of rotated queries and keys; a single query is the first token's."""
         length = tf.shape(key)[2]
         cosines, sines = rotations(length, key.shape[-1], self.rotary_base)
         key = rotated(key, cosines, sines)
-        is_first_token = query.shape[2] == 1
+        is_first_token = query.shape[2] == 1  # at angle 0, which changes nothing
         if not is_first_token:
             query = rotated(query, cosines, sines)
         if self.window:
-            places = tf.range(length)
-            queries = places[:1] if is_first_token else places
-            is_near = tf.abs(queries[:, tf.newaxis] - places) <= self.window  # [Q, T]
-            mask = [*mask, is_near[tf.newaxis]]
-        return super().attention(query, key, value, mask, training)
-
-
-def _as_it_is(x, training=None):
-    """Takes the place of a norm that the layer lacks."""
-    return x
+            positions = tf.range(length)
+            query_positions = positions[:1] if is_first_token else positions
+            is_near = tf.abs(query_positions[:, tf.newaxis] - positions) <= self.window  # [Q, T]
+            masks = [*masks, is_near[tf.newaxis]]
+        return super().attention(query, key, value, masks, training)
 
 
 def rotations(length: tf.Tensor, size: int, base: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -201,14 +171,17 @@ def rotations(length: tf.Tensor, size: int, base: float) -> tuple[tf.Tensor, tf.
 
 
 def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
-    """Returns [B, heads, T, size] with the pairs (i, i + size / 2) turned by each position's angles, in float32."""
+    """Returns x, [B, heads, T, size], with the pairs (i, i + size / 2) turned by the angles of each position T.
+
+    Cosines and sines are `rotations`; the computation is in float32, the result in the dtype of x.
+    """
     first, second = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
     turned = tf.concat([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return tf.cast(turned, x.dtype)
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values that cannot be built."""
+    """Raises `UserError` for values of the fields of a ModernBERT that cannot be built."""
     if config.hidden_size % (2 * config.heads):
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} with heads={config.heads}: expected heads of an even size."

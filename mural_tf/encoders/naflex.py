@@ -54,6 +54,7 @@ class PatchPositions(keras.layers.Layer):
     """Squares of patches, [B, S, S, 3] in [0, 1] -> weights of the grid's positions, and a mask of patches.
 
     The weights are float32 [B, N, grid * grid], with the sum 1 for each patch; the mask is int32 [B, N], 1 on patches.
+    N is `patches`, the most patches of a picture; the learned positions are a square of `grid` by `grid`.
     """
 
     def __init__(self, patch_size: int, patches: int, grid: int, **options):
@@ -63,29 +64,37 @@ class PatchPositions(keras.layers.Layer):
         self.grid = grid
 
     def call(self, images):
-        corner = images.shape[1] - self.patch_size  # of the last cell
-        pixels = tf.round(images[:, corner, corner : corner + 2] * 255.0)  # [B, 2, 3]
-        sizes = pixels[..., 0] + 256.0 * pixels[..., 1]  # [B, 2]: rows and columns
-        rows, columns = tf.split(sizes, 2, axis=1)  # [B, 1] each
+        rows, columns = self.sizes(images)
         number = tf.range(self.patches, dtype=tf.float32)  # [N]
         mask = tf.cast(number < rows * columns, tf.int32)  # [B, N]
         rows = tf.maximum(rows, 1.0)
         columns = tf.maximum(columns, 1.0)
         row = tf.floor((number + 0.5) / columns)  # half a patch off, so that division never rounds to the row before
         column = number - row * columns
-        by_row = self.weights_of(row, rows)  # [B, N, grid]
-        by_column = self.weights_of(column, columns)  # [B, N, grid]
+        by_row = self.line_weights(row, rows)  # [B, N, grid]
+        by_column = self.line_weights(column, columns)  # [B, N, grid]
         weights = by_row[..., tf.newaxis] * by_column[:, :, tf.newaxis]  # [B, N, grid, grid]
         weights = tf.reshape(weights, [-1, self.patches, self.grid**2])
         return weights * tf.cast(mask, tf.float32)[..., tf.newaxis], mask
 
-    def weights_of(self, lines, size):
-        """Returns weights of the grid's lines for a picture's: its lines [B, N], of `size` [B, 1] -> [B, N, grid].
+    def sizes(self, images):
+        """Returns how many rows and columns of patches each picture has, float32 [B, 1] each.
 
-        A triangle around the line, as wide as the larger of two neighbours' distances in the grid and in the picture.
+        The first pixel of the last cell has the number of rows, the second of columns: red + 256 green.
         """
-        scale = self.grid / size
-        centre = (lines + 0.5) * scale - 0.5
+        corner = images.shape[1] - self.patch_size  # of the last cell
+        pixels = tf.round(images[:, corner, corner : corner + 2] * 255.0)  # [B, 2, 3]
+        sizes = pixels[..., 0] + 256.0 * pixels[..., 1]  # [B, 2]
+        return tf.split(sizes, 2, axis=1)
+
+    def line_weights(self, line, count):
+        """Returns the weights of the grid's lines, rows or columns, for each patch's line: float32 [B, N, grid].
+
+        They are a triangle around the patch, as wide as a line of the grid or of the picture, the wider of the two.
+        `line` are the patches' rows or columns, [B, N]; `count` is how many the picture has, [B, 1].
+        """
+        scale = self.grid / count
+        centre = (line + 0.5) * scale - 0.5  # in lines of the grid
         width = tf.maximum(scale, 1.0)[..., tf.newaxis]
         distance = tf.abs(tf.range(self.grid, dtype=tf.float32) - centre[..., tf.newaxis])
         weights = tf.maximum(1.0 - distance / width, 0.0)
@@ -93,7 +102,7 @@ class PatchPositions(keras.layers.Layer):
 
 
 class FlexiblePatches(keras.layers.Layer):
-    """A projection of each patch, with its position: [B, S, S, 3] and [B, N, grid * grid] -> [B, N, hidden]."""
+    """A projection of each patch plus its position's vector: [B, S, S, 3] and [B, N, grid * grid] -> [B, N, hidden]."""
 
     def __init__(self, patch_size: int, hidden_size: int, **options):
         super().__init__(**options)
@@ -112,7 +121,7 @@ class FlexiblePatches(keras.layers.Layer):
         pixels, positions = inputs
         cells = tf.nn.space_to_depth(pixels, self.patch_size)  # [B, S / p, S / p, p * p * 3]
         count = cells.shape[1] * cells.shape[2]
-        patches = tf.reshape(cells, [-1, count, cells.shape[3]])[:, : positions.shape[1]]
+        patches = tf.reshape(cells, [-1, count, cells.shape[3]])[:, : positions.shape[1]]  # the first N cells
         x = product(patches, tf.cast(self.kernel, patches.dtype), self.bias)
         return x + product(positions, tf.cast(self.position_table, positions.dtype), None)
 

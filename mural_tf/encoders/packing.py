@@ -18,11 +18,13 @@ FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it: loops are compil
 
 
 class Packing:
-    """The places of a padded batch's tokens in the packed row, and how attention finds them.
+    """Where the tokens of a padded batch are in the packed row of N tokens, and in groups of texts for attention.
+
+    B is the number of texts; in a group, b is the number of its texts and t its longest text's length.
 
     Args:
       mask: int32 [B, T], 1 on tokens and 0 on padding, which comes last; a text's first position counts as a token.
-      groups: attention runs in this many parts of texts of similar length, each as wide as its own longest.
+      groups: the number of groups, each of texts of similar length.
     """
 
     def __init__(self, mask: tf.Tensor, groups: int):
@@ -35,7 +37,7 @@ class Packing:
         self._indices: dict[tuple[int, int], tuple[list[tf.Tensor], tf.Tensor]] = {}
 
     def _lay_out_row(self, lengths: tf.Tensor) -> None:
-        """Sets where each token of the row comes from, by the lengths of the texts in the row's order, int32 [B]."""
+        """Sets the text and position of each of the row's N tokens, by texts' lengths in the row's order, int32 [B]."""
         text_of = tf.repeat(tf.range(tf.size(lengths)), lengths)
         token_count = tf.reduce_sum(lengths)
         self.count = _rounded(token_count)  # N
@@ -46,7 +48,7 @@ class Packing:
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
 
     def _lay_out_groups(self, lengths: tf.Tensor, groups: int) -> None:
-        """Sets which of the row's tokens each group of texts takes; `lengths` as in `_lay_out_row`."""
+        """Sets each group's mask and which tokens of the row it takes; `lengths` is as in `_lay_out_row`."""
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
         self.masks = []
         self._rows = []
@@ -58,33 +60,33 @@ class Packing:
             self.masks.append(tf.cast(is_token, tf.int32))
 
     def pack(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the tokens of a padded batch in the packed row: [B, T] -> [1, N]."""
+        """Returns the packed row of a padded batch's ids: int32 [B, T] -> [1, N]."""
         texts = tf.gather(self.order, self.places)
         indices = tf.stack([texts, self.positions], axis=1)  # [N, 2]
         return tf.gather_nd(ids, indices)[tf.newaxis]
 
     def first_tokens(self, x: tf.Tensor) -> tf.Tensor:
-        """The first token of each text, shorter texts first: [1, N, C] -> [1, B, C]."""
+        """Returns the state of each text's first token, shorter texts first: [1, N, C] -> [1, B, C]."""
         return tf.gather(x, self.first, axis=1)
 
     def in_batch_order(self, x: tf.Tensor) -> tf.Tensor:
-        """[1, B, C], shorter texts first -> [B, C] as in the batch."""
+        """Returns a state per text, [1, B, C], shorter texts first, in the order of the batch: [B, C]."""
         return tf.gather(x[0], tf.argsort(self.order))
 
     def by_text(self, x: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
-        """[1, N, parts * heads * size] -> for each group, [parts, b, heads, t, size]; 0 beyond a text's end."""
+        """Returns x, [1, N, parts * heads * size], for each group as [parts, b, heads, t, size]; 0 for padding."""
         by_text, by_token = self._text_and_token_indices(parts, heads)
         size = x.shape[-1] // (parts * heads)
         return _gather_with_gather_gradient([x], forward_indices=by_text, backward_indices=[by_token], size=size)
 
     def by_first_token(self, x: tf.Tensor, heads: int) -> list[tf.Tensor]:
-        """[1, B, heads * size] -> for each group, [b, heads, 1, size]."""
+        """Returns x, a vector per text, [1, B, heads * size], for each group as [b, heads, 1, size]."""
         x = tf.reshape(x, [-1, heads, 1, x.shape[-1] // heads])
         # Not tf.split: where B is unknown, TensorFlow's graph optimiser takes all its parts to be of one size.
         return [x[begin:end] for begin, end in itertools.pairwise(self.group_bounds)]
 
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
-        """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for the end of the row."""
+        """Returns the row, [1, N, heads * size], of groups, [b, heads, t, size] each; 0 for the end of the row."""
         _, heads, _, size = groups[0].shape
         by_text, by_token = self._text_and_token_indices(1, heads)
         (x,) = _gather_with_gather_gradient(groups, forward_indices=[by_token], backward_indices=by_text, size=size)
@@ -93,10 +95,10 @@ class Packing:
     def _text_and_token_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns which of the row's vectors each group takes, and which of the groups' vectors the row takes.
 
-        A vector is of one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second
-        int32 [N * parts * heads], where the groups' vectors count on from group to group.
+        A vector is one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second are
+        int32 [N * parts * heads], where the numbers of a group's vectors follow the previous group's.
         """
-        if (parts, heads) in self._indices:
+        if (parts, heads) in self._indices:  # the same in every layer
             return self._indices[parts, heads]
         per_token = parts * heads  # vectors of a token
         columns = tf.reshape(tf.range(per_token), [parts, 1, heads, 1])
@@ -116,7 +118,7 @@ class Packing:
 
 
 def _rounded(count: tf.Tensor) -> tf.Tensor:
-    """Returns the next multiple of the largest power of two that is at most count / FINEST_COUNT."""
+    """Returns a count rounded up to a multiple of the largest power of two that is at most count / FINEST_COUNT."""
     step = tf.constant(1)
     for power in range(1, 26):  # FINEST_COUNT << 25 is 2^30, the largest power of two in int32
         step = tf.where(count >= FINEST_COUNT << power, 1 << power, step)
@@ -126,11 +128,11 @@ def _rounded(count: tf.Tensor) -> tf.Tensor:
 def _gather_with_gather_gradient(
     inputs: list[tf.Tensor], forward_indices: list[tf.Tensor], backward_indices: list[tf.Tensor], size: int
 ) -> list[tf.Tensor]:
-    """Returns, for each of `forward_indices`, the inputs' vectors of `size` at these indices.
+    """Returns the inputs' vectors of `size` numbers at each of `forward_indices`, [..., size] each.
 
-    Indices count the vectors of all inputs in turn; the index after the last one is of a vector of zeros. No
-    vector is taken twice, so that a gather by `backward_indices`, one for each input, undoes it. The gradient is that
-    gather, because the scatter-add of `tf.gather`'s own gradient takes several times as long.
+    Indices count the vectors of all inputs in turn; the index after the last vector means a vector of zeros. No
+    vector is taken twice, so a gather by `backward_indices`, a tensor per input, undoes the first gather. That gather
+    is the gradient, because the scatter-add of `tf.gather`'s own gradient takes several times as long.
     """
 
     def gather_vectors(arrays, indices):

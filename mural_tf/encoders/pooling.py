@@ -11,14 +11,14 @@ POOLINGS = ("first", "mean", "first_and_mean", "last", "end")
 
 
 class OnePosition(keras.layers.Layer):
-    """[B, 1, hidden] -> [B, hidden] in the layer's own dtype: the state of the one token that the last layer gives."""
+    """States of the one token that the last layer gives, [B, 1, hidden] -> [B, hidden] in the layer's own dtype."""
 
     def call(self, x):
         return x[:, 0]
 
 
 class EndOfText(keras.layers.Layer):
-    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the state of each row's last token, as CLIP takes it."""
+    """States [B, T, hidden], int32 mask [B, T] -> [B, hidden]: the state of each text's last token, as in CLIP."""
 
     def call(self, inputs):
         x, mask = inputs
@@ -27,9 +27,9 @@ class EndOfText(keras.layers.Layer):
 
 
 class FirstAndMean(keras.layers.Layer):
-    """([B, T, hidden], int32 mask [B, T]) -> [B, 2 hidden]: the [CLS] state, and the mean of the tokens after it.
+    """States [B, T, hidden], int32 mask [B, T] -> [B, 2 hidden]: the [CLS] state, then the mean of the other tokens.
 
-    Globetrotter's code compares texts with images by the first, and texts with texts by the other tokens.
+    Globetrotter's code compares texts with images by the [CLS] state, and texts with texts by the mean.
     """
 
     def call(self, inputs):
@@ -40,9 +40,9 @@ class FirstAndMean(keras.layers.Layer):
 
 
 class MeanOfTokens(keras.layers.Layer):
-    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the mean of the states of all tokens, [CLS] and [SEP] too.
+    """States [B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of all tokens, [CLS] and [SEP] included.
 
-    Sentence-Transformers' mean pooling (Reimers and Gurevych, 2019); zeros for a row without any token.
+    It is the mean pooling of Sentence-Transformers (Reimers and Gurevych, 2019); a text without any token gives zeros.
     """
 
     def call(self, inputs):
@@ -51,20 +51,20 @@ class MeanOfTokens(keras.layers.Layer):
 
 
 def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """[B, T, hidden], int32 mask [B, T] -> [B, hidden]: the mean of the tokens; zeros without any token."""
+    """Returns the mean of tokens' states [B, T, hidden] with int32 mask [B, T]: [B, hidden]; zeros without a token."""
     token_weights = tf.expand_dims(tf.cast(mask, x.dtype), -1)  # [B, T, 1], 1 for a token, 0 for padding
     total = tf.reduce_sum(x * token_weights, axis=1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(token_weights, axis=1))
 
 
 def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """`MeanOfTokens` for packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
+    """Returns `MeanOfTokens` of packed texts' states: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
     total, count = _packed_sums(x, packing)
     return tf.math.divide_no_nan(total, count)[tf.newaxis]
 
 
 def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """`FirstAndMean` for packed texts: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
+    """Returns `FirstAndMean` of packed texts' states: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
     first = packing.first_tokens(x)[0]  # [B, hidden]
     total, count = _packed_sums(x, packing)
     mean = tf.math.divide_no_nan(total - first, count - 1.0)
@@ -72,8 +72,8 @@ def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 
 def _packed_sums(x: tf.Tensor, packing: Packing) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the sum of each text's states, [B, hidden], and its number of tokens, [B, 1], of packed states x."""
-    texts = tf.size(packing.order)
-    token_weights = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]: 0 at the row's end
-    total = tf.math.unsorted_segment_sum(x[0] * token_weights, packing.places, texts)
-    return total, tf.math.unsorted_segment_sum(token_weights, packing.places, texts)
+    """Returns the sum of each text's states x, [1, N, hidden]: [B, hidden], and its number of tokens, [B, 1]."""
+    text_count = tf.size(packing.order)
+    token_weights = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]: 0 for fillers
+    totals = tf.math.unsorted_segment_sum(x[0] * token_weights, packing.places, text_count)
+    return totals, tf.math.unsorted_segment_sum(token_weights, packing.places, text_count)

@@ -27,8 +27,9 @@ EPSILON = 1e-5  # of batch normalisation
 def build_resnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
-    D is 512 times `width` (to a multiple of 8) or, with `projection`, the size of a Dense layer after pooling. A stage
-    has 2 times `depth` blocks. A frozen tower keeps its BatchNorm statistics and drops no block even in training.
+    S is any size. D is 512 times `width`, rounded to a multiple of 8, or with `projection` the size of a Dense layer
+    after pooling. A stage has 2 times `depth` blocks, rounded up. A frozen tower keeps its BatchNorm statistics and
+    drops no block even in training.
     Raises `UserError` for values out of range.
     """
     check_settings(config)
@@ -53,7 +54,7 @@ def build_resnet(config: ConfigDict) -> keras.Model:
 
 
 class _Builder:
-    """Adds layers with the configuration's precision, momentum and group."""
+    """Adds layers with the configuration's precision and BatchNorm; `x` and results are symbolic tensors of Keras."""
 
     def __init__(self, config: ConfigDict):
         self.policy = dtype_policy(config.precision, "image")
@@ -62,7 +63,7 @@ class _Builder:
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def convolve(self, x, channels: int, size: int, stride: int, name: str):
-        """A convolution: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
+        """Adds a convolution with a `size` x `size` kernel: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
         return keras.layers.Conv2D(
             channels,
             size,
@@ -81,7 +82,7 @@ class _Builder:
         return keras.layers.ReLU(name=name, dtype=self.policy)(x)
 
     def block(self, inputs, name: str, channels: int, stride: int, drop_rate: float):
-        """Two 3x3 convolutions and a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
+        """Adds two 3x3 convolutions with a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
         x = self.normalize(self.convolve(inputs, channels, 3, stride, name + "conv1"), name + "bn1")
         x = self.activate(x, name + "activation1")
         x = self.normalize(self.convolve(x, channels, 3, 1, name + "conv2"), name + "bn2")

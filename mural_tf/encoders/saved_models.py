@@ -19,29 +19,29 @@ DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folde
 
 
 def seal_graph(folder: str | pathlib.Path) -> None:
-    """Writes the digests of a SavedModel's graph and assets."""
+    """Writes the digests of a SavedModel's graph and assets into its file `DIGESTS`, for `check_graph`."""
     folder = pathlib.Path(folder)
     (folder / DIGESTS).parent.mkdir(exist_ok=True)
     (folder / DIGESTS).write_text("".join(f"{line}\n" for line in _digest_lines(folder)), encoding="utf-8")
 
 
 def check_graph(folder: str | pathlib.Path) -> None:
-    """Raises `UserError` if the graph or an asset of a SavedModel has changed since `seal_graph`."""
+    """Raises `UserError` if a SavedModel's graph or an asset has changed since `seal_graph`, if that ever ran."""
     folder = pathlib.Path(folder)
     if not (folder / DIGESTS).is_file():
         return
     sealed = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
     present = _digest_lines(folder)
-    if present != sealed:
-        changed = "an asset, or the list,"  # where a line is missing, and none differs
-        for line in present:
-            if line not in sealed:
-                _, _, changed = line.partition("  ")
-                break
-        raise UserError(
-            f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder "
-            "again from where it came from, or export again."
-        )
+    if present == sealed:
+        return
+    changed_lines = [line for line in present if line not in sealed]
+    changed = "an asset, or the list,"  # a file, or a line of the list, is missing
+    if changed_lines:
+        _, changed = changed_lines[0].split("  ", 1)
+    raise UserError(
+        f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder again "
+        "from where it came from, or export again."
+    )
 
 
 def _digest_lines(folder: pathlib.Path) -> list[str]:
@@ -54,7 +54,7 @@ def _digest_lines(folder: pathlib.Path) -> list[str]:
 
 
 def load_saved_model(folder: str | pathlib.Path):
-    """Loads a SavedModel, which must be kept as long as its signatures.
+    """Returns the loaded SavedModel of a folder; keep it as long as its signatures are in use.
 
     Raises `UserError` if it is damaged, or its graph or assets have changed since it was saved.
     """

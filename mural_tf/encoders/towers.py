@@ -19,15 +19,15 @@ from mural_tf.text.tokens import TOKENS
 
 
 def keeps_precision(tower: ConfigDict) -> bool:
-    """Whether a tower, of images or texts, computes in the precision of its file, as a TF-Hub module does."""
+    """Whether a tower, of images or texts, computes in the precision of its file: a TF-Hub module does."""
     return tower.name == "hub"
 
 
 def computed_in(tower: ConfigDict, modality: str) -> str:
-    """Returns the dtype that a tower of "image" or "text" computes in on this machine."""
+    """Returns the dtype, for example "float32", that a tower of "image" or "text" computes in on this machine."""
     precision = "float32" if keeps_precision(tower) else tower.precision
-    if tower.name in ("vit", "naflex"):  # transformers
-        modality = "text"
+    if tower.name in ("vit", "naflex"):
+        modality = "text"  # image towers that are transformers, as text towers are
     return dtype_policy(precision, modality).compute_dtype
 
 
@@ -69,15 +69,14 @@ CHOICES = {
 
 
 def preparation(tower: ConfigDict) -> dict[str, int | str]:
-    """Returns {field: value} of the fields that say how a picture becomes an image tower's pixels, for JSON."""
+    """Returns {field: value} of the fields of an image tower that say how a picture becomes its pixels, for JSON."""
     return {name: tower[name] for name in ("resize", "image_size", *CHOICES)}
 
 
 def check_ranges(tower: ConfigDict, name: str) -> None:
-    """Raises `UserError` for a number of a tower that is outside of its range, or an unknown text of `CHOICES`.
+    """Raises `UserError` for a field of a tower outside of its range in `RANGES`, or not among its `CHOICES`.
 
-    Args:
-      name: the tower's part of a configuration, such as "image_tower", for messages.
+    `name` is the tower's part of a configuration, "image_tower" or "text_tower", for messages.
     """
     for field, choices in CHOICES.items():
         if field in tower and tower[field] not in choices:
@@ -88,18 +87,19 @@ def check_ranges(tower: ConfigDict, name: str) -> None:
 
 
 def read_class_names(path: str) -> list[str]:
-    """Returns the names of a classifier's classes, in its order; raises `UserError` for a file without such a list."""
+    """Returns a classifier's class names, in its order, from a JSON list; raises `UserError` for another file."""
     try:
         names = json.loads(as_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"image_tower.class_names={path} cannot be read: {error}.") from None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
+    is_list_of_names = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
+    if not names or not is_list_of_names:
         raise UserError(f"image_tower.class_names={path}: expected a JSON list of texts, the name of each class.")
     return names
 
 
 def image_input(side: int | None = None) -> tf.Tensor:
-    """Returns the Keras input of an image tower, float32 [B, S, S, 3], S `side`; without `side`, for any size."""
+    """Returns the Keras input of an image tower, float32 [B, S, S, 3]: S is `side`, or any size without `side`."""
     return keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
 
 
@@ -109,10 +109,10 @@ def token_inputs() -> dict[str, tf.Tensor]:
 
 
 def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:
-    """Builds the tower from its Keras input, [B, S, S, 3], and the backbone's output, float32 [B, D].
+    """Builds an image tower from its Keras input, [B, S, S, 3], and its output before the projection, float32 [B, D].
 
-    With `config.projection` a Dense layer maps the output to that size. The model's `embedding_size` is its output's;
-    with `config.frozen` nothing in it is trained, and it always runs in inference mode.
+    With `config.projection` a Dense layer maps the output to that size; the model's `embedding_size` is the width of
+    the result. With `config.frozen` nothing in the model is trained, and it always runs in inference mode.
     """
     if config.projection:
         embeddings = keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
@@ -123,14 +123,14 @@ def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: Conf
 
 
 def build_features(config: ConfigDict) -> keras.Model:
-    """Returns the image tower that computes nothing, see `feature_input`."""
+    """Builds the image tower of features made beforehand: `feature_input` of `feature_size`; `UserError` without it."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an image has.")
     return feature_input(config.feature_size)
 
 
 def feature_input(size: int) -> keras.Model:
-    """Returns the tower that computes nothing, float32 [B, `size`] → the same: its features were made beforehand."""
+    """Returns the tower that computes nothing, float32 [B, size] -> the same, because features were made beforehand."""
     features = keras.Input(shape=(size,), name="features", dtype=tf.float32)
     model = keras.Model(features, keras.layers.Layer(name="given", dtype="float32")(features))
     model.embedding_size = size
@@ -138,17 +138,18 @@ def feature_input(size: int) -> keras.Model:
 
 
 def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
-    """Puts EmbN's and MULE's branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
+    """Returns a model of a tower that gives features, [B, F], and EmbN's and MULE's branch on top of it.
 
-    [MULE], figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm, ReLU → Dense 512.
-    The branch trains even where the tower is frozen. It computes in float32.
+    Its inputs are the tower's, its output is float32 [B, `projection`]. [MULE], figure 2, after Wang et al. (2019):
+    features (2048 of ResNet-152) -> Dense 2048, BatchNorm, ReLU -> Dense 512. The branch computes in float32 and is
+    trained even where the tower is frozen. Raises `UserError` without a `projection`.
     """
     if config.projection < 1:
         raise UserError(
             f"image_tower.branch_size={config.branch_size} needs image_tower.projection, the size of the embedding."
         )
     x = keras.layers.Dense(config.branch_size, name="branch_hidden", dtype="float32")(tower.output)
-    # [B, 1, 1, C], as images have: one BatchNorm for all towers.
+    # [B, 1, 1, C], because our BatchNormalization takes the axes of images.
     x = keras.layers.Reshape((1, 1, config.branch_size), name="branch_columns", dtype="float32")(x)
     x = BatchNormalization(
         config.batch_norm_group, momentum=config.batch_norm_momentum, name="branch_bn", dtype="float32"
@@ -162,12 +163,11 @@ def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
 
 
 def build_no_image(config: ConfigDict) -> keras.Model:
-    """Builds the tower of a model of only texts: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
+    """Builds the image tower of a model of only texts: float32 [B, S, S, 3] -> zeros, float32 [B, projection].
 
-    So one kind of model serves all methods: it trains, resumes, exports and embeds texts as the others do. Its image
-    embeddings say nothing, and evaluations of images leave it out.
-
-    Raises `UserError` if `image_tower.projection`, which must be the embedding size, is not set.
+    It has no variables. With it, a model of only texts trains, resumes, exports and embeds texts as other models do;
+    evaluations of images leave the model out. Raises `UserError` if `image_tower.projection`, which must be the
+    embedding size, is not set.
     """
     if config.projection < 1:
         raise UserError(

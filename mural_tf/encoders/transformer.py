@@ -28,9 +28,10 @@ def initializer(hidden_size: int) -> keras.initializers.Initializer:
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, activation=None, training=False) -> tf.Tensor:
-    """activation(x kernel + bias): [..., C] and [C, units], [units] or `None` -> [..., units].
+    """Returns activation(x kernel + bias), [..., units], for x [..., C], kernel [C, units] and bias [units] or `None`.
 
-    All in two axes, where TensorFlow joins them to one operation; in three, as Keras' Dense has them, it does not.
+    `activation` is a function of `kernels.ACTIVATIONS` or `None`. All is computed in two axes, where TensorFlow joins
+    product, bias and activation to one operation; with three axes, as in Keras' Dense, it does not.
     """
     rows = tf.reshape(x, [-1, x.shape[-1]])
     shape = [*leading_sizes(x), kernel.shape[-1]]
@@ -59,7 +60,7 @@ class Dense(keras.layers.Dense):
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation of a tensor, or of the sum of two: [B, T, hidden] each -> [B, T, hidden].
 
-    Without `center` nothing is added: beta is 0.
+    Without `center` there is no beta to learn: it is 0.
     """
 
     def __init__(self, epsilon: float = LAYER_NORM_EPSILON, center: bool = True, **options):
@@ -83,18 +84,22 @@ class LayerNorm(keras.layers.Layer):
 class TransformerLayer(keras.layers.Layer):
     """One layer: [[B, T, hidden], int32 mask [B, T]], or without a mask [B, T, hidden] -> [B, T, hidden].
 
-    With `only` the output is that position's, [B, 1, hidden], except in `every_position` calls.
+    The first half of the layer is attention, the second half a feed-forward network. With a `packing` (a `Packing`)
+    a call takes packed texts, [1, N, hidden], without a mask; with `every_position` it ignores `only`.
 
     Args:
       heads: how many heads attention has; they divide hidden.
-      feed_forward_size: the width between the second half's two products.
+      feed_forward_size: the width of the second half's hidden layer.
       dropout: rate for attention weights and for both halves' outputs, in [0, 1).
-      only: "first" or "last" position, see above; "": all positions.
+      only: "first" or "last": the output is the state of this position, [B, 1, hidden]; "": of all positions.
       norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
       activation: one of `kernels.ACTIVATIONS`.
       epsilon: added to the variance in both norms.
       causal: whether a position sees only itself and the positions before it; this needs a mask.
     """
+
+    has_bias = True  # whether products and norms add something
+    has_norm = True  # whether attention has a norm
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class TransformerLayer(keras.layers.Layer):
         super().__init__(**options)
         self.causal = causal
         self.heads = heads
-        self.feed_forward_size = feed_forward_size
+        self.intermediate_size = feed_forward_size
         self.rate = dropout
         self.only = only
         self.norm_first = norm_first
@@ -123,10 +128,11 @@ class TransformerLayer(keras.layers.Layer):
         self.hidden_size = hidden
 
         def dense(size, name):
-            return Dense(size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy)
+            options = dict(kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy)
+            return Dense(size, use_bias=self.has_bias, **options)
 
         def norm(name):
-            return LayerNorm(self.epsilon, name=name, dtype=self.dtype_policy)
+            return LayerNorm(self.epsilon, self.has_bias, name=name, dtype=self.dtype_policy)
 
         def dropout():
             return Dropout(self.rate, dtype=self.dtype_policy)
@@ -134,10 +140,11 @@ class TransformerLayer(keras.layers.Layer):
         self.attention_kernel = self.add_weight(
             "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)
         )
-        self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
+        if self.has_bias:
+            self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
         self.attention_output = dense(hidden, "attention_output")
-        self.attention_norm = norm("attention_norm")
-        self.intermediate = dense(self.feed_forward_size, "intermediate")
+        self.attention_norm = norm("attention_norm") if self.has_norm else _unchanged
+        self.intermediate = dense(self.intermediate_size, "intermediate")
         self.output_dense = dense(hidden, "output")
         self.output_norm = norm("output_norm")
         self.attention_dropout = dropout()
@@ -145,13 +152,13 @@ class TransformerLayer(keras.layers.Layer):
         self.output_dropout = dropout()
 
     def call(self, inputs, training=None, packing=None, every_position=False):
-        x, *mask = tf.nest.flatten(inputs)
+        x, *masks = tf.nest.flatten(inputs)  # one mask or no mask
         only = "" if every_position else self.only
         attention_input = x
         if self.norm_first:
             attention_input = self.attention_norm(x, training=training)
         if packing is None:
-            attended = self.attend(attention_input, mask, training, only)
+            attended = self.attend(attention_input, masks, training, only)
         else:
             attended = self.attend_packed(attention_input, packing, training)
         attended = self.attention_output(attended, training=training)
@@ -165,29 +172,25 @@ class TransformerLayer(keras.layers.Layer):
         return self.output_norm([x, self.feed_forward(x, training)], training=training)
 
     def feed_forward(self, x, training):
-        """The second half, position by position: [B, T, hidden] -> [B, T, hidden]."""
+        """Returns the second half of the layer, position by position: [B, T, hidden] -> [B, T, hidden]."""
         y = self.intermediate(x, self.activation, training=training)
         return self.output_dropout(self.output_dense(y, training=training), training=training)
 
-    def attend(self, x, mask, training, only):
-        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden].
-
-        Args:
-          mask: a list of one mask, or an empty list.
-        """
+    def attend(self, x, masks, training, only):
+        """Returns attention before its output projection: x [B, T, hidden], [mask] or [] -> [B, T or 1, hidden]."""
         if only:
-            return self.attend_once(one_token(x, only), x, mask, training)
+            return self.attend_once(one_token(x, only), x, masks, training)
         parts = self.by_head(product(x, *self.kernel_and_bias(x), training=training))  # each [B, heads, T, size]
-        return self.join_heads(self.attention(*parts, mask, training))
+        return self.join_heads(self.attention(*parts, masks, training))
 
-    def attend_once(self, token, x, mask, training):
-        """The same with queries of one token: [B, 1, hidden] and [B, T, hidden] -> [B, 1, hidden]."""
+    def attend_once(self, token, x, masks, training):
+        """Returns `attend` with queries of `token`, [B, 1, hidden], and keys of x, [B, T, hidden]: [B, 1, hidden]."""
         queries, keys_values = self.project_one(token, x, training)
         parts = [*self.by_head(queries), *self.by_head(keys_values)]
-        return self.join_heads(self.attention(*parts, mask, training))
+        return self.join_heads(self.attention(*parts, masks, training))
 
     def attend_packed(self, x, packing, training):
-        """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
+        """Returns `attend` for packed texts: [1, N, hidden] -> the same, or with `only` [1, B, hidden]."""
         if self.only:
             queries, keys_values = self.project_one(one_token(x, self.only, packing), x, training)
             queries = packing.by_first_token(queries, self.heads)
@@ -205,19 +208,23 @@ class TransformerLayer(keras.layers.Layer):
             return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
         return packing.by_token(attended)
 
-    def attention(self, query, key, value, mask, training):
-        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
+    def attention(self, query, key, value, masks, training):
+        """Returns softmax(query key / sqrt(size)) value over the tokens in each of a list of masks: as the query.
+
+        Query is [B, heads, Q, size], key and value are [B, heads, T, size].
+        """
         logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
-        mask = [tf.cast(tokens, tf.float32) for tokens in mask]
+        masks = [tf.cast(mask, tf.float32) for mask in masks]
         if self.causal:
-            (tokens,) = mask
-            length = tf.shape(tokens)[1]
-            mask = [tokens[:, tf.newaxis] * tf.sequence_mask(tf.range(1, length + 1), length, tf.float32)]  # [B, T, T]
-        weights = softmax(logits, *mask, training=training)  # [B, heads, Q, T]
+            (is_token,) = masks
+            length = tf.shape(is_token)[1]
+            is_not_later = tf.sequence_mask(tf.range(1, length + 1), length, tf.float32)  # [T, T]
+            masks = [is_token[:, tf.newaxis] * is_not_later]  # [B, T, T]
+        weights = softmax(logits, *masks, training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project_one(self, token, x, training):
-        """Returns queries of one token, keys and values of all tokens: [., ., hidden] and [., ., 2 hidden]."""
+        """Returns queries of `token`, [B, 1, hidden], and keys and values of all tokens x, [B, T, 2 hidden]."""
         kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)
@@ -229,25 +236,33 @@ class TransformerLayer(keras.layers.Layer):
         return queries, product(x, other_kernels, other_biases, training=training)
 
     def kernel_and_bias(self, x):
-        return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
+        """Returns the kernel and the bias, or `None`, of queries, keys and values in the dtype of x."""
+        bias = tf.cast(self.attention_bias, x.dtype) if self.has_bias else None
+        return tf.cast(self.attention_kernel, x.dtype), bias
 
     def by_head(self, x):
-        """Splits [B, T, parts * hidden] into a list of parts, each [B, heads, T, size]."""
+        """Returns x, [B, T, parts * hidden], as a list of parts, each [B, heads, T, size], size = hidden / heads."""
         part_count = x.shape[-1] // self.hidden_size
         x = tf.reshape(x, [*leading_sizes(x), part_count, self.heads, self.hidden_size // self.heads])
         x = tf.transpose(x, [2, 0, 3, 1, 4])  # [parts, B, heads, T, size]
         return tf.unstack(x, axis=0, num=part_count)
 
     def join_heads(self, x):
-        """Joins [B, heads, T, size] to [B, T, hidden]."""
+        """Returns x, [B, heads, T, size], as [B, T, hidden]."""
         x = tf.transpose(x, [0, 2, 1, 3])
         return tf.reshape(x, [*leading_sizes(x)[:2], self.hidden_size])
 
 
-def leading_sizes(x):
-    """Returns a tensor's sizes but the last, for a reshape: an unknown length of known rows is -1, which is a constant.
+def _unchanged(x, training=None):
+    """Returns x; takes the place of a norm that a layer lacks."""
+    return x
 
-    TensorFlow Lite's fast kernels take no other shapes. With unknown rows, perhaps 0, -1 would be ambiguous.
+
+def leading_sizes(x):
+    """Returns all sizes of a tensor except the last, for the shape of a `tf.reshape`: numbers, -1 or tensors.
+
+    A single unknown size after a known first size is -1: the shape is then a constant, as TensorFlow Lite's fast
+    kernels need. If the first size is unknown it may be 0, and -1 would be ambiguous: unknown sizes are tensors.
     """
     sizes = x.shape[:-1].as_list()
     if sizes[0] is not None and sizes.count(None) == 1:
@@ -256,7 +271,10 @@ def leading_sizes(x):
 
 
 def one_token(x, which, packing=None):
-    """Returns the states of first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, of the first: [1, B, .]."""
+    """Returns the states of the "first" or the "last" tokens: [B, T, hidden] -> [B, 1, hidden].
+
+    With a `packing` they are always the first tokens': [1, N, hidden] -> [1, B, hidden].
+    """
     if packing is not None:
         return packing.first_tokens(x)
     return x[:, :1] if which == "first" else x[:, -1:]

@@ -25,7 +25,7 @@ POOLINGS = ("attention", "class")
 
 
 def patch_count(config: ConfigDict) -> int:
-    """Returns how many patches an image has; pixels at the right and the bottom that fill no patch are not seen."""
+    """Returns how many whole patches an image has; pixels at the right and bottom that fill no patch are ignored."""
     return (config.image_size // config.patch_size) ** 2
 
 
@@ -55,9 +55,9 @@ def build_vit(config: ConfigDict) -> keras.Model:
 
 
 class PatchEmbeddings(keras.layers.Layer):
-    """float32 [B, S, S, 3] -> [B, N, hidden]: a projection of each patch, with its position's vector.
+    """A projection of each patch plus its position's vector: float32 [B, S, S, 3] -> [B, N, hidden].
 
-    With `with_class` the class token comes first, [B, N + 1, hidden].
+    With `with_class` a learned class token comes before the patches: [B, N + 1, hidden].
     """
 
     def __init__(self, patch_size: int, hidden_size: int, with_class: bool, **options):
@@ -90,15 +90,15 @@ class PatchEmbeddings(keras.layers.Layer):
 
 
 def _for_each_row(token, x):
-    """Returns a learned token, [hidden] or [1, 1, hidden], for each image of x, [B, N, hidden]: [B, 1, hidden]."""
+    """Returns a learned token, [hidden] or [1, 1, hidden], repeated for each of the B rows of x: [B, 1, hidden]."""
     rows = tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
     return tf.cast(token, x.dtype) * rows
 
 
 class AttentionPooling(TransformerLayer):
-    """One learned query attends to all patches, or to the patches in a mask: [B, N, hidden] -> [B, 1, hidden].
+    """One learned query, the probe, attends to patches: x [B, N, hidden], or [x, mask int32 [B, N]] -> [B, 1, hidden].
 
-    y = attention(probe; x), then y + f(norm(y)), f the layer's second half: nothing is added to the attention.
+    y = attention(probe; x), then y + f(norm(y)), where f is the second half of a `TransformerLayer`.
     """
 
     def build(self, shapes):
@@ -107,14 +107,14 @@ class AttentionPooling(TransformerLayer):
         self.probe = self.add_weight("probe", shape=(1, 1, size), initializer=initializer(size))
 
     def call(self, inputs, training=None):
-        x, *mask = tf.nest.flatten(inputs)
-        attended = self.attend_once(_for_each_row(self.probe, x), x, mask, training)
+        x, *masks = tf.nest.flatten(inputs)
+        attended = self.attend_once(_for_each_row(self.probe, x), x, masks, training)
         y = self.attention_output(attended, training=training)
         return y + self.feed_forward(self.output_norm(y, training=training), training)
 
 
 def check_layers(config: ConfigDict) -> None:
-    """Raises `UserError` for an unknown activation or pooling, or heads that do not divide the tower's width."""
+    """Raises `UserError` for an unknown activation or pooling, or a number of heads that does not divide the width."""
     for field, choices in {"activation": tuple(ACTIVATIONS), "pooling": POOLINGS}.items():
         if config[field] not in choices:
             raise UserError(f"Unknown image_tower.{field} {config[field]!r}: expected {', '.join(choices)}.")
@@ -125,6 +125,7 @@ def check_layers(config: ConfigDict) -> None:
 
 
 def _check(config: ConfigDict) -> None:
+    """Raises `UserError` for values that cannot be built."""
     check_layers(config)
     if not patch_count(config):
         raise UserError(

@@ -17,8 +17,9 @@ MOST_BROKEN_LINES = 0.01  # share of a file's lines; with more broken lines it i
 def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
     """Returns {id: float32 [size]} of the `words`, {word: id}, that the file holds.
 
-    Lines that are not a word and numbers are left out and counted; the first line of a word counts.
-    Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
+    Of several lines of a word the first counts. Up to a hundredth of the lines may be broken, not a word and `size`
+    numbers: they are left out, with a warning. The file's first line may be FastText's, the numbers of words and of
+    their vectors' numbers. Raises `UserError` for a missing file, vectors of another size, or more broken lines.
     """
     path = local_copy(path)
     vectors = {}
@@ -32,15 +33,15 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
         for line_count, line in enumerate(file, start=1):
             word, *numbers = line.rstrip().split(" ")
             if line_count == 1 and len(numbers) == 1 and word.isdigit() and numbers[0].isdigit():
-                _check_size(path, int(numbers[0]), size)  # FastText's first line: how many words, and their size
+                _check_size(path, int(numbers[0]), size)
                 continue
             if word not in words or words[word] in vectors:
                 continue
             vector = _parse_vector(numbers)
+            if not vectors and len(vector) > 1:
+                _check_size(path, len(vector), size)  # the file's first vector tells the size of all
             if len(vector) == size:
                 vectors[words[word]] = vector
-            elif not vectors and len(vector) > 1:
-                _check_size(path, len(vector), size)  # the file's first vector tells the size of all
             else:
                 broken_count += 1
     problem = f"{path}: {broken_count} of {line_count} lines are not a word and {size} numbers"
@@ -52,15 +53,13 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
 
 
 def _parse_vector(numbers: Sequence[str]) -> np.ndarray:
-    """Returns float32 [N], [0] if a text is not a finite number."""
-    nothing = np.zeros(0, np.float32)
+    """Returns N texts as numbers, float32 [N], or an empty vector if a text is not a finite number."""
+    empty = np.zeros(0, np.float32)
     try:
         vector = np.array(numbers, np.float32)
     except ValueError:
-        return nothing
-    if not np.isfinite(vector).all():
-        return nothing
-    return vector
+        return empty
+    return vector if np.isfinite(vector).all() else empty
 
 
 def vectors_of_vocabulary(
@@ -75,7 +74,7 @@ def vectors_of_vocabulary(
       size: numbers per vector.
 
     Returns:
-      {id: float32 [size]} and {language: (words with a vector, words)}.
+      {id of a word: float32 [size]} and {language: (number of words with a vector, number of words)}.
 
     Raises:
       UserError: a pattern without {language}, or as `read_vectors`.
@@ -93,7 +92,7 @@ def vectors_of_vocabulary(
 
 
 def _ids_of_words(vocabulary: Sequence[str], language: str) -> dict[str, int]:
-    """Returns {word: id} of a language's lines."""
+    """Returns {word: id} of a language's lines, "LANGUAGE[TAB]WORD", in a vocabulary; an id is the line's number."""
     prefix = f"{language}\t"
     ids = {}
     for number, line in enumerate(vocabulary):
@@ -103,6 +102,6 @@ def _ids_of_words(vocabulary: Sequence[str], language: str) -> dict[str, int]:
 
 
 def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
-    """Raises `UserError` if a file's vectors are not of the expected size."""
+    """Raises `UserError` if a file's vectors have another number of numbers than expected."""
     if numbers != expected:
         raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

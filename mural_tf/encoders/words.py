@@ -24,11 +24,11 @@ from mural_tf.encoders.towers import token_inputs
 
 
 class PerLanguage(keras.layers.Layer):
-    """Applies to each row of the inputs the layer of its language.
+    """A layer for each language; each row of the inputs goes through the layer of its language.
 
-    Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
-    sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row
-    takes its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
+    Two ways give the same numbers. By parts: a layer computes only the rows of its language; sizes then depend on the
+    data, which a CPU or GPU allows. By masks: each layer computes all rows, and each row takes the result of its
+    language; this is more work, but sizes are fixed, as a TPU needs.
 
     Args:
       languages: the languages' names, in the order of their numbers.
@@ -42,7 +42,10 @@ class PerLanguage(keras.layers.Layer):
         self.layers_by_language = [build_layer(language) for language in languages]
 
     def call(self, inputs, training=None):
-        """`inputs`: the languages, int32 [B] (rows out of range give 0), and then tensors [B, …] for the layers."""
+        """Returns [B, …] for `inputs`: the rows' languages, int32 [B], then tensors [B, …] that the layers take.
+
+        A row with a number that no language has gives 0.
+        """
         language, *values = inputs
         if len(self.layers_by_language) == 1:
             return self.layers_by_language[0](*values)
@@ -55,23 +58,22 @@ class PerLanguage(keras.layers.Layer):
         outputs = []
         for number, layer in enumerate(self.layers_by_language):
             output = layer(*values)
-            is_own = tf.equal(language, number)  # [B]
-            is_own = tf.reshape(is_own, [-1] + [1] * (output.shape.rank - 1))  # [B, 1, …]
-            outputs.append(tf.where(is_own, output, tf.zeros([], output.dtype)))
+            is_in_language = tf.equal(language, number)  # [B]
+            is_in_language = tf.reshape(is_in_language, [-1] + [1] * (output.shape.rank - 1))  # [B, 1, …]
+            outputs.append(tf.where(is_in_language, output, tf.zeros([], output.dtype)))
         return tf.add_n(outputs)
 
     def _by_parts(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
         """Returns [B, …]: the outputs of each language's rows, put back in their places."""
         outputs = []
-        rows = []
+        rows_by_language = []
         for number, layer in enumerate(self.layers_by_language):
-            own_rows = tf.where(tf.equal(language, number))[:, 0]
-            own_rows = tf.cast(own_rows, tf.int32)
-            rows.append(own_rows)
-            outputs.append(layer(*(tf.gather(value, own_rows) for value in values)))
+            rows = tf.cast(tf.where(tf.equal(language, number))[:, 0], tf.int32)
+            rows_by_language.append(rows)
+            outputs.append(layer(*(tf.gather(value, rows) for value in values)))
         outputs = tf.concat(outputs, axis=0)
-        # A sum, in which each row of B has one term or, for a language out of range, none.
-        return tf.math.unsorted_segment_sum(outputs, tf.concat(rows, axis=0), tf.shape(language)[0])
+        # A sum in which each row of B has one term; a row without a language has no term, which gives 0.
+        return tf.math.unsorted_segment_sum(outputs, tf.concat(rows_by_language, axis=0), tf.shape(language)[0])
 
 
 BRANCHES = ("shared", "parallel")
@@ -79,11 +81,11 @@ VECTOR_DEVIATION = 0.1  # of random word vectors
 
 
 def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower → float32 [B, P + U].
+    """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower -> float32 [B, P + U].
 
-    `input_type_ids` holds the language of each row. P is `projection` (s), U is `language_size` (u). With more than
-    one length group, rows are computed by parts of one language each, see `PerLanguage`.
-    Raises `UserError` for values that cannot be built.
+    `input_type_ids` holds the number of each row's language in `languages`. The output is [s, u] as above: s has P,
+    `projection`, numbers and u has U, `language_size`. With `length_groups` above 1, `PerLanguage` goes by parts, else
+    by masks. `frozen_words` keeps the word vectors as they are. Raises `UserError` for values that cannot be built.
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
@@ -91,7 +93,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     inputs = token_inputs()
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
-    vectors = keras.layers.Embedding(  # a word's id says its language too: one table for all
+    word_vectors = keras.layers.Embedding(  # a word's id says its language too: one table for all
         vocabulary_size,
         config.word_size,
         embeddings_initializer=keras.initializers.TruncatedNormal(stddev=VECTOR_DEVIATION),
@@ -99,19 +101,19 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         dtype="float32",
     )(inputs["input_word_ids"])  # [B, T, word_size]
 
-    def projection(name):
+    def build_projection(name):
         return keras.layers.Dense(config.language_size, name=f"language_{name}", dtype=policy)
 
-    def sentence_branch(name):
+    def build_branch(name):
         return SentenceBranch(config, name=f"sentence_branch_{name}", dtype=policy)
 
-    words = PerLanguage(config.languages, projection, fixed_sizes, name="universal_embedding", dtype=policy)(
-        [language, tf.cast(vectors, policy.compute_dtype)]
+    words = PerLanguage(config.languages, build_projection, fixed_sizes, name="universal_embedding", dtype=policy)(
+        [language, tf.cast(word_vectors, policy.compute_dtype)]
     )  # [B, T, U]
     if config.language_branches == "shared":
         sentence = SentenceBranch(config, name="sentence_branch", dtype=policy)(words, mask)  # [B, P]
     else:
-        sentence = PerLanguage(config.languages, sentence_branch, fixed_sizes, name="sentence_branches", dtype=policy)(
+        sentence = PerLanguage(config.languages, build_branch, fixed_sizes, name="sentence_branches", dtype=policy)(
             [language, words, mask]
         )  # [B, P]
     mean = _mean_of_words(words, mask)  # [B, U]
@@ -125,14 +127,14 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 def _mean_of_words(words: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over each text's words, [B, T, U] with an int32 mask [B, T] -> float32 [B, U]."""
+    """Returns the mean over each text's words, [B, T, U] with an int32 mask [B, T]: float32 [B, U]; 0 without words."""
     word_weights = tf.cast(mask, tf.float32)[:, :, None]  # [B, T, 1], 1 for a word, 0 for padding
     total = tf.reduce_sum(tf.cast(words, tf.float32) * word_weights, axis=1)
     return total / tf.maximum(tf.reduce_sum(word_weights, axis=1), 1.0)
 
 
 class SentenceBranch(keras.layers.Layer):
-    """(words [B, T, U], mask int32 [B, T]) → [B, P]: the last real word's state, through a Dense layer."""
+    """An LSTM over words [B, T, U] with int32 mask [B, T] -> [B, P]: the last word's state, through a Dense layer."""
 
     def __init__(self, config: ConfigDict, **options):
         super().__init__(**options)

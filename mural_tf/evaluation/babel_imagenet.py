@@ -32,8 +32,10 @@ NOT_ALIKE = (
 
 
 def babel_imagenet(request: Request) -> list[Evaluation]:
-    """Measures accuracy@1 and @5 in each language among its classes, with one photograph or many per class."""
-    labels_file = _first_file(request.folder, f"Babel-ImageNet/data/{BABEL}", BABEL)
+    """Measures accuracy@1 and @5 of photographs among the classes that a language names, for each language."""
+    labels_file = request.folder / "Babel-ImageNet/data" / BABEL
+    if not labels_file.is_file():
+        labels_file = request.folder / BABEL  # `needs` in benchmarks.tsv has made sure of one of the two
     names = {}
     for code, lists in read_json(labels_file).items():
         names[code.lower().replace("_", "-")] = names_by_number(lists, code, labels_file)
@@ -43,14 +45,12 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     paths, labels = list_photographs(request.folder)
     images, readable, notes = request.encode_images(paths, "Babel-ImageNet")
     protocol = f"class by its bare name; {len(readable):,} photographs, {CLASSES:,} classes"
-    result = Evaluation("babel_imagenet", request.split, protocol, {}, {}, notes=notes)
+    result = Evaluation("babel_imagenet", request.split, protocol, {}, {})
     for language in request.languages or sorted(names):
         prompts = Prompts(names[language], ["{}"])
         measure_language(request, result, language, prompts, images, labels[readable], CLASSES)
-    # These notes would come for nearly every language; the protocol and the numbers of classes say it once.
-    result.notes = [
-        note for note in result.notes if "has no templates" not in note and "others are left out" not in note
-    ]
+    # Without the languages' notes on templates and missing classes, which the protocol and the sizes say at once.
+    result.notes = notes
     large_languages = [row for row, size in result.sizes.items() if size["classes"] >= MANY and row != "en"]
     groups = {GROUP: large_languages}
     for metric in ("accuracy@1", "accuracy@5"):
@@ -61,40 +61,34 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     return [result]
 
 
-def _first_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
-    """Returns the first of the files below `folder` that is there; `needs` in benchmarks.tsv has made sure of one."""
-    return next(folder / name for name in names if (folder / name).is_file())
-
-
 def list_photographs(folder: pathlib.Path) -> tuple[list[pathlib.Path], np.ndarray]:
-    """Returns the photographs, and each one's class, int [N], a number in the order of ImageNet's synsets.
+    """Returns the N photographs and their classes, int [N]: a class's number is its place among the sorted synsets.
 
     Photographs are `imagenet-sample-images/n01440764_tench.JPEG` or `val/n01440764/….JPEG`. Raises `UserError` if their
     synsets are not 1,000, so that the classes' numbers are unknown.
     """
     files = [*folder.glob("imagenet-sample-images/n*.JPEG"), *folder.glob("val/n*/*")]
-    synset_of = {}
+    photographs = []
+    synsets = []
     for path in sorted(files):
         synset = re.match(r"n\d{8}(?=_)", path.name) or re.fullmatch(r"n\d{8}", path.parent.name)
         if synset:
-            synset_of[path] = synset[0]
-    synsets, labels = np.unique(list(synset_of.values()), return_inverse=True)
-    if len(synsets) != CLASSES:
+            photographs.append(path)
+            synsets.append(synset[0])
+    classes, labels = np.unique(synsets, return_inverse=True)
+    if len(classes) != CLASSES:
         raise UserError(
-            f"The photographs in {folder} are of {len(synsets)} of ImageNet's {CLASSES:,} classes, whose order numbers "
+            f"The photographs in {folder} are of {len(classes)} of ImageNet's {CLASSES:,} classes, whose order numbers "
             "the names: expected imagenet-sample-images/n01440764_tench.JPEG or val/n01440764/….JPEG of all. Fetch "
             "them again."
         )
-    return list(synset_of), labels
+    return photographs, labels
 
 
 def _published(folder: pathlib.Path, result: Evaluation, large_languages: list[str]) -> dict[str, dict[str, float]]:
     """Returns {row: {model: accuracy@1 in percent}} of the published files in a folder, a file per model.
 
-    Args:
-      folder: the folder of the files.
-      result: our evaluation.
-      large_languages: the members of `GROUP`, which gets a row, too.
+    Rows are the languages of `result`, our evaluation, and `GROUP`, the mean over `large_languages`.
     """
     published = collections.defaultdict(dict)
     for path in sorted(folder.glob("*.json")):
@@ -107,7 +101,7 @@ def _published(folder: pathlib.Path, result: Evaluation, large_languages: list[s
 
 
 def _accuracies_in(path: pathlib.Path, result: Evaluation) -> dict[str, float]:
-    """Returns {language: accuracy@1 in percent} of a published file, where it has as many classes as our evaluation."""
+    """Returns {language: accuracy@1 in percent} of a published file, for languages with as many classes as in ours."""
     accuracies = {}
     for row in json_field(read_json(path), "results", list[dict], path):
         language = json_field(row, "lang", str, path).lower().replace("_", "-")

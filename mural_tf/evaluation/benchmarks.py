@@ -32,10 +32,10 @@ ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like o
 class Entry:
     """One benchmark, a row of benchmarks.tsv.
 
-    `module`: the file of `mural_tf.evaluation` whose function `name` measures it. `needs`: file patterns below its
-    folder that must match something; "a|b" is either. `source`: where to get the files. `split`: the default split.
-    `options`: the sections of the protocol that it reads; `shared`: the options outside sections. `image_sources`: the
-    image collections that its test images are from, for the warning of contamination.
+    `module`: the file of `mural_tf.evaluation` whose function `name` measures it. `needs`: patterns of files below its
+    folder that must exist; "a|b" is either. `source`: where to get the files. `split`: the default split. `options`:
+    the sections of the protocol that it reads; `shared`: the options outside sections. `image_sources`: the image
+    collections that its test images are from, for the warning of contamination.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Entry:
 
     @property
     def measure(self):
-        """The function that measures it, from a `Request` to a list of `Evaluation`s."""
+        """The function that measures the benchmark: it takes a `Request` and returns a list of `Evaluation`s."""
         return getattr(importlib.import_module(f"mural_tf.evaluation.{self.module}"), self.name)
 
 
 def _matches(folder: pathlib.Path, pattern: str) -> bool:
-    """Whether a file or folder matches one of the patterns in "a|b"."""
-    return any(any(folder.glob(option)) for option in pattern.split("|"))
+    """Whether something in `folder` matches a pattern, or one of several patterns "a|b"."""
+    return any(any(folder.glob(alternative)) for alternative in pattern.split("|"))
 
 
 def _read_benchmarks() -> dict[str, Entry]:
-    """Returns {name: entry}, from benchmarks.tsv next to this file."""
+    """Returns {name of a benchmark: its row} of benchmarks.tsv next to this file."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     entries = {}
     for row in csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -79,7 +79,7 @@ BENCHMARKS = _read_benchmarks()
 
 
 def describe_benchmarks() -> str:
-    """Returns the text of `--list`: each benchmark's summary, the files that it needs, and where to get them."""
+    """Returns the text of `--list`: each benchmark's name, summary, the files that it needs, and where to get them."""
     return "\n".join(
         f"{entry.name}\n    {entry.summary}\n    needs {', '.join(entry.needs)}\n    from {entry.source}"
         for entry in BENCHMARKS.values()
@@ -89,8 +89,8 @@ def describe_benchmarks() -> str:
 def run_benchmark(name: str, request):
     """Runs one benchmark, as the `Request` says, and returns its `Evaluation`s (MS-COCO has two: 5K and 1K).
 
-    Raises:
-      UserError: no such benchmark, or files missing (with where to get them).
+    The request's folder becomes the benchmark's own, and an empty split the default split. Raises `UserError` for an
+    unknown benchmark or missing files, with where to get them.
     """
     entry = _entry(name)
     check_protocol(request.protocol)
@@ -107,7 +107,7 @@ def run_benchmark(name: str, request):
 
 
 def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """Returns the benchmark's folder; raises `UserError` if files are missing, with where to get them."""
+    """Returns the folder of a benchmark's files; raises `UserError` if files are missing, with where to get them."""
     entry = _entry(name)
     folder = _folder(entry, data_dir)
     missing = entry.missing(folder)
@@ -119,7 +119,7 @@ def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
 
 
 def _entry(name: str) -> Entry:
-    """Returns a benchmark's entry; raises `UserError` with the nearest name if it is missing."""
+    """Returns the benchmark of a name; raises `UserError` with the nearest name if no benchmark has this name."""
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -128,19 +128,19 @@ def _entry(name: str) -> Entry:
 
 
 def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
-    """Returns `data_dir/<name>` if it is there, `data_dir` otherwise; raises `UserError` if neither is."""
-    inside = data_dir / entry.name
-    if inside.is_dir():
-        return inside
+    """Returns `data_dir/<name>` if it exists, otherwise `data_dir`; raises `UserError` if neither folder exists."""
+    own_folder = data_dir / entry.name
+    if own_folder.is_dir():
+        return own_folder
     if not data_dir.is_dir():
         raise UserError(f"The data folder {data_dir} does not exist. For {entry.name!r}: {entry.source}.")
     return data_dir
 
 
 def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Returns the benchmarks that `data_dir` holds, and {other benchmark: the files that it lacks}.
+    """Returns the names of the benchmarks that `data_dir` holds, and {other benchmark: missing files}.
 
-    TFRecords in `data_dir` itself are run once, as "retrieval"; others need a folder of their name.
+    TFRecords in `data_dir` itself count once, as "retrieval"; other benchmarks of records need a folder of their name.
     """
     if not data_dir.is_dir():
         raise UserError(f"The data folder {data_dir} does not exist.")
@@ -160,7 +160,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def check_options(name: str, protocol: ConfigDict) -> None:
-    """Raises `UserError` for an option that the benchmark does not read, or a value that is not a choice."""
+    """Raises `UserError` for an option that the benchmark does not read, or a value that the option does not take."""
     check_protocol(protocol)
     entry = _entry(name)
     known_names = {*entry.options, *entry.shared}
@@ -194,9 +194,9 @@ _COLLECTIONS = (
 def contamination_notes(
     benchmark: str, collections: tuple[str, ...], split: str, folder: pathlib.Path, embedder
 ) -> list[str]:
-    """Returns warnings, a sentence each; [] where no recorded data overlap the benchmark's images.
+    """Returns warnings, a sentence each, if the model's record names training data with images of a benchmark.
 
-    `collections`: the image collections of these images.
+    `collections` are the image collections of the benchmark's images; `split` and `folder` are the measured data.
     """
     directories, descriptions = _record(embedder)
     if split == "train":
@@ -204,8 +204,8 @@ def contamination_notes(
             if is_same_folder(folder, directory):
                 return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
     origins = {}  # {part of a collection: the description that names it}
-    for text in descriptions:
-        origins.update(dict.fromkeys(_parts(text), text))
+    for description in descriptions:
+        origins.update(dict.fromkeys(_parts(description), description))
     notes = []
     if benchmark == "multi30k" and "mscoco" in split:
         collections = ("coco_train2014",)
@@ -219,7 +219,7 @@ def contamination_notes(
 
 
 def is_same_folder(folder: pathlib.Path | RemotePath, other: str) -> bool:
-    """Whether two names mean one folder, however they are spelt: relative, or by a link."""
+    """Whether `folder` and the name `other` are the same folder, also if a name is relative or a link."""
     other_folder = as_path(other)
     if isinstance(folder, pathlib.Path) and isinstance(other_folder, pathlib.Path):
         return folder.resolve() == other_folder.resolve()
@@ -227,46 +227,47 @@ def is_same_folder(folder: pathlib.Path | RemotePath, other: str) -> bool:
 
 
 def _record(embedder) -> tuple[list[str], list[str]]:
-    """Returns the recorded folders of the training data, and a description of each of its sources."""
+    """Returns the folders of a model's training data, and texts that name the data sets and their sources."""
     config = getattr(embedder, "config", None)
     directories = [] if config is None else training_folders(config.data)
     path = getattr(embedder, "path", "")
     texts = []
     for directory in directories:
-        texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", lambda record: record)]
+        texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json")]
     if path:
         card = newest_description(model_place(path)) / MODEL_CARD
-        texts += _describe(card, lambda record: record["training_data"])  # which copies dataset.json
+        texts += _describe(card, "training_data")  # a copy of dataset.json
     return directories, list(dict.fromkeys(texts))
 
 
-def _describe(path: pathlib.Path, part) -> list[str]:
-    """Returns the name of a data set and a line for each of its sources; [] if the file is not readable.
+def _describe(path: pathlib.Path, field: str = "") -> list[str]:
+    """Returns the name of a data set and a line for each of its sources; [] if the file does not describe it.
 
-    `part`: the function from the file's content to the data set's description.
+    The description is the JSON of the file or, if `field` is not empty, this field of it.
     """
     try:
-        description = part(read_json(path))
+        description = read_json(path)
+        if field:
+            description = description[field]
         return [str(description.get("name", "")), *map(_one_line, description.get("sources", []))]
     except (UserError, KeyError, AttributeError, TypeError):
         return []  # other people's records come without a description
 
 
 def _one_line(source) -> str:
-    """Returns a source as one line, for example "coco split=train dataset_coco.json"."""
+    """Returns a source of a dataset.json as one line, for example "coco split=train dataset_coco.json"."""
     if not isinstance(source, dict):
         return str(source)
     split = source.get("split") or source.get("splits") or ""
     if isinstance(split, list):
         split = ",".join(split)
-    names = []
+    words = [str(source.get("kind", ""))]
+    if split:
+        words.append(f"split={split}")
     for file in source.get("files", [])[:3]:
         if isinstance(file, list):  # its name comes first
             file = file[0]
-        names.append(pathlib.PurePosixPath(str(file)).name)
-    words = [str(source.get("kind", "")), *names]
-    if split:
-        words.insert(1, f"split={split}")
+        words.append(pathlib.PurePosixPath(str(file)).name)
     return " ".join(words)
 
 
@@ -291,7 +292,7 @@ def _parts(text: str) -> set[str]:
 
 
 def _splits(text: str) -> set[str]:
-    """Returns the splits that a description names; an empty set where it names no split, and may have any."""
+    """Returns the splits that a description names; an empty set if it names no split, and may mean all splits."""
     stated = re.search(r"split=(\S+)", text)
     if stated:
         return set(stated[1].split(","))

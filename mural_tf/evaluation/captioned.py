@@ -30,7 +30,7 @@ MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 
 
 def retrieval(request: Request) -> list[Evaluation]:
-    """Measures any folder of image-text TFRecords."""
+    """Measures image-text retrieval on any folder of image-text TFRecords."""
     return request.measure_records("retrieval")
 
 
@@ -56,7 +56,7 @@ def multi30k(request: Request) -> list[Evaluation]:
 
 
 def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
-    """Yields a split's captions in all languages that the folder has; raises `UserError` without such a split."""
+    """Yields a split's captions, of only one of Multi30K's tasks if given; raises `UserError` without such a split."""
     root = request.folder
     if (root / "data").is_dir():
         root = root / "data"
@@ -84,12 +84,13 @@ def flickr8k(request: Request) -> list[Evaluation]:
     captions = []
     names_of_split = set()
     for language, patterns in FLICKR8K.items():
-        paths = itertools.chain.from_iterable(map(sorted, map(request.folder.glob, patterns)))
-        path = next(paths, None)
-        if path is None:
+        paths = []
+        for pattern in patterns:
+            paths += sorted(request.folder.glob(pattern))
+        if not paths:
             continue
-        captions += caption_files.read_flickr8k(path, language, request.on_problem)
-        names_file = path.with_name(f"Flickr_8k.{request.split}Images.txt")
+        captions += caption_files.read_flickr8k(paths[0], language, request.on_problem)
+        names_file = paths[0].with_name(f"Flickr_8k.{request.split}Images.txt")
         if names_file.is_file():
             names_of_split |= {line.strip() for _, line in text_files.read_lines(names_file)}
     if request.split != "all":
@@ -108,10 +109,10 @@ def flickr30k(request: Request) -> list[Evaluation]:
 
 
 def coco(request: Request) -> list[Evaluation]:
-    """Measures MS-COCO 5K, and 1K as the mean over five folds in file order (or on the first thousand).
+    """Measures MS-COCO 5K, and 1K as the mean over five folds in file order (or on the first thousand images).
 
-    English captions come from Karpathy and Li's file. Japanese and further captions are joined by COCO's image id, and
-    a note says which language does not caption every image.
+    English captions come from Karpathy and Li's file. Captions in other languages are joined by COCO's image id, and a
+    note says which language does not caption every image.
     """
     options = request.protocol.coco
     english = list(
@@ -140,7 +141,7 @@ def coco(request: Request) -> list[Evaluation]:
 
 
 def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
-    """Yields the captions in other languages that the folder holds."""
+    """Yields the captions of each file in another language than English, a reader per file."""
     japanese_files = ("yjcaptions*.json",)
     if request.protocol.coco.japanese == "stair":
         japanese_files = ("stair_captions*_val.json", "stair_captions*_train.json")
@@ -155,7 +156,7 @@ def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
 
 
 def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
-    """Yields the captions of `image<TAB>caption` lines, whose image is COCO's id or a file name that ends in it."""
+    """Yields the captions of lines "IMAGE[TAB]CAPTION", where IMAGE is COCO's id or a file name that ends in the id."""
     language = canonical_language(language)
     for number, line in text_files.read_lines(path):
         if not line:
@@ -168,20 +169,20 @@ def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
 
 
 def _coco_id(name: str) -> str:
-    """Returns COCO's image id, "42", of an id or a file name such as "COCO_val2014_000000000042.jpg"."""
+    """Returns COCO's image id in an id or a file name: "42" for "COCO_val2014_000000000042.jpg"."""
     stem = pathlib.PurePosixPath(name.strip()).stem
     return stem.rsplit("_", 1)[-1].lstrip("0")
 
 
 def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:
-    """Adds the captions of images that are in the pool."""
+    """Adds captions to a pool, if the pool has their image."""
     for caption in captions:
         if caption.image_id in pool.image_numbers:
             pool.add(caption.image_id, caption.caption, caption.language)
 
 
 def _note_coverage(pool: CaptionedImages) -> None:
-    """Adds a note for each language that does not caption all images."""
+    """Adds a note to a pool for each language that does not caption all of its images."""
     for language, owners in pool.owners.items():
         covered = len(set(owners))
         if covered < len(pool.image_numbers):
@@ -247,7 +248,7 @@ def xm3600(request: Request) -> list[Evaluation]:
 
 
 def _read_xm3600(path: pathlib.Path, most: int | None) -> Iterator[Caption]:
-    """Yields the first `most` captions of each image and language, or all of them."""
+    """Yields the first `most` captions of each image and language, or with `None` all captions."""
     for number, line in text_files.read_lines(path):
         if not line:
             continue
@@ -255,10 +256,10 @@ def _read_xm3600(path: pathlib.Path, most: int | None) -> Iterator[Caption]:
         try:
             entry = json.loads(line)
             key = entry["image/key"]
-            languages = {code: value for code, value in entry.items() if isinstance(value, dict)}
+            languages = {code: fields for code, fields in entry.items() if isinstance(fields, dict)}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{location}: no line of Crossmodal-3600's captions ({error!r}).") from None
-        for code, value in languages.items():
+        for code, fields in languages.items():
             language = canonical_language(code)
-            for text in json_field(value, "caption", list[str], location)[:most]:
+            for text in json_field(fields, "caption", list[str], location)[:most]:
                 yield Caption(f"{key}.jpg", key, text_files.clean(text), language, location)

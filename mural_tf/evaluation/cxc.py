@@ -57,7 +57,7 @@ class Ratings:
 
 @dataclasses.dataclass
 class Rated:
-    """A split.
+    """The images, captions and ratings of a split.
 
     Attributes:
       images: the images' names.
@@ -75,7 +75,7 @@ class Rated:
 
 
 def restrict(data: Rated, kept_images: np.ndarray) -> Rated:
-    """Returns a split with only the images `kept_images`, int [K], their captions and ratings."""
+    """Returns a split with only the images `kept_images`, int [K], their captions, and the ratings of both."""
     new_image = _new_numbers(kept_images, len(data.images))
     kept_captions = np.flatnonzero(new_image[data.owners] >= 0)
     new_caption = _new_numbers(kept_captions, len(data.captions))
@@ -95,16 +95,16 @@ def restrict(data: Rated, kept_images: np.ndarray) -> Rated:
 
 
 def _new_numbers(kept: np.ndarray, size: int) -> np.ndarray:
-    """Returns int [size]: the index in `kept` of each old number, -1 where it is left out."""
+    """Returns the new number of each old number 0 to size - 1, int [size]: its index in `kept`, int [K], or -1."""
     numbers = np.full(size, -1)
     numbers[kept] = np.arange(len(kept))
     return numbers
 
 
 def read_split(folder: pathlib.Path, split: str) -> Rated:
-    """Reads the three files of ratings, and the captions' texts from MS-COCO's or Karpathy and Li's file.
+    """Returns a split, from the three files of ratings and the captions' texts in MS-COCO's or Karpathy and Li's file.
 
-    Which images and captions make up the split follows from sits' original pairs.
+    The images and captions of the split are the items of the `ORIGINAL` pairs in sits_<split>.csv.
 
     Raises:
       UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
@@ -148,7 +148,7 @@ class _Row(NamedTuple):
 
 
 def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) -> Ratings:
-    """Returns the ratings of items by number; raises `UserError` for an item without a number."""
+    """Returns the ratings in rows; `first` and `second` are {name of an item: number}, else it raises `UserError`."""
     for row in rows:
         for name, numbers in ((row.first, first), (row.second, second)):
             if name not in numbers:
@@ -162,7 +162,7 @@ def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) ->
 
 
 def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
-    """Yields the rows of a file of ratings; raises `UserError` for other columns."""
+    """Yields the rows of a file of ratings; raises `UserError` for other columns or a score that is not a number."""
     reader = csv.reader(text or "" for _, text in read_lines(path))
     header = next(reader, [])
     if header[2:] != ["agg_score", "sampling_method"]:
@@ -182,12 +182,12 @@ def _sentence_id(name: str) -> str:
 
 
 def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of captions that the folder holds."""
+    """Returns the files with the captions' texts that the folder holds, the preferred file first."""
     return [path for path in (folder / "dataset_coco.json", folder / "captions_val2014.json") if path.is_file()]
 
 
 def _read_texts(folder: pathlib.Path) -> dict[str, str]:
-    """Returns {MS-COCO's caption id: text}; Karpathy and Li's sentence ids are the same."""
+    """Returns {MS-COCO's caption id: text} from a folder's file; Karpathy and Li's sentence ids are the same."""
     files = _text_files(folder)
     if not files:
         raise UserError(f"{folder} has neither dataset_coco.json nor captions_val2014.json.")
@@ -206,7 +206,7 @@ IMAGE_THRESHOLD = 2.5
 
 
 def cxc(request: Request) -> list[Evaluation]:
-    """Returns one evaluation, of the four retrieval tasks and the three correlations."""
+    """Measures Crisscrossed Captions: one evaluation with the four retrieval tasks and the three correlations."""
     data = read_split(request.folder, request.split)
     paths = [request.image_path(name) for name in data.images]
     images, readable_images, notes = request.encode_images(paths, f"Crisscrossed Captions, {request.split}")
@@ -225,7 +225,7 @@ def cxc(request: Request) -> list[Evaluation]:
 
 def _describe_protocol(data: Rated, options) -> str:
     """Returns the protocol's line: the size of the data, and the options."""
-    words = {True: "with", False: "without"}
+    words = {True: "with", False: "without"}  # an option, or not
     return (
         f"{len(data.images):,} images, {len(data.captions):,} captions; image-text positives: {options.positives}, "
         f"co-captions: {options.co_captions}; correlations: {options.draws:,} draws of half the queries "
@@ -235,9 +235,9 @@ def _describe_protocol(data: Rated, options) -> str:
 
 
 def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
-    """Adds the recalls of the four retrieval tasks to `result`.
+    """Adds the recalls of the four retrieval tasks to `result`; `options` are the protocol's, `cxc`.
 
-    `images` are embeddings [I, D], `texts` {suffix of a row's name: embeddings [C, D]}.
+    `images` are embeddings [I, D], `texts` are {suffix of a text head's rows: embeddings of the captions [C, D]}.
     """
     is_positive = data.sits.scores >= TEXT_THRESHOLD
     captions = data.sits.first[is_positive]
@@ -258,7 +258,7 @@ def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.
 
 
 def _add_recalls(result: Evaluation, row: str, ranks: np.ndarray) -> None:
-    """Adds a row of recalls to `result`; the rank of a query without a positive is NaN, and does not count."""
+    """Adds a row of recalls to `result`, from queries' ranks, float [Q]; NaN, for no positive, does not count."""
     ranks = ranks[np.isfinite(ranks)]
     if not len(ranks):
         raise UserError(f"No query of {row} has a positive: the files of ratings and captions do not fit.")
@@ -270,13 +270,16 @@ def _add_recalls(result: Evaluation, row: str, ranks: np.ndarray) -> None:
 
 def _symmetric(ratings: Ratings, threshold: float) -> np.ndarray:
     """Returns int [2, P]: (query, candidate) of the pairs rated at least `threshold`, in both orders."""
-    good = ratings.keep(ratings.scores >= threshold)
-    pairs = np.stack([good.first, good.second])
+    positives = ratings.keep(ratings.scores >= threshold)
+    pairs = np.stack([positives.first, positives.second])
     return np.concatenate([pairs, pairs[::-1]], axis=1)
 
 
 def _co_captions(owners: np.ndarray) -> np.ndarray:
-    """Returns int [2, P]: all ordered pairs of different captions of one image."""
+    """Returns int [2, P]: (query, candidate) of all ordered pairs of different captions of one image.
+
+    `owners` are the numbers of the captions' images, int [C].
+    """
     order = np.argsort(owners, kind="stable")
     pairs = []
     for group in np.split(order, np.cumsum(np.bincount(owners))[:-1]):
@@ -285,9 +288,9 @@ def _co_captions(owners: np.ndarray) -> np.ndarray:
 
 
 def _ranks_among_themselves(embeddings: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Returns the ranks of the items that have a positive, each searching all others, float [queries].
+    """Returns the rank of the best positive of each item that has positives, among all other items: float [Q].
 
-    `positives` are pairs (query, candidate), int [2, P].
+    `embeddings` are the items', [N, D]; `positives` are pairs (query, candidate), int [2, P].
     """
     order = np.lexsort(positives[::-1])  # by query, then by candidate
     sorted_queries, sorted_candidates = positives[:, order]  # [P] each
@@ -316,7 +319,7 @@ def _add_correlations(result: Evaluation, data: Rated, images, texts: dict[str, 
 
 
 def _cosines(ratings: Ratings, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns the cosines of the rated pairs, float64 [N]; embeddings are of the first and of the second items."""
+    """Returns the rated pairs' cosines, float64 [N]; `left` has the first items' embeddings, `right` the second's."""
     return np.einsum("nd,nd->n", left[ratings.first], right[ratings.second], dtype=np.float64)
 
 
@@ -325,13 +328,8 @@ def _add_correlation(
 ) -> None:
     """Adds the mean and deviation of a row's correlation over bootstrap draws to `result`.
 
-    Args:
-      result: the evaluation.
-      row: the row's name.
-      ratings: N rated pairs.
-      cosines: the pairs' cosines, float64 [N].
-      queries: the query that each rating belongs to, int [N]; two of these where both items of a pair are queries.
-      options: the protocol's options, `cxc`.
+    `cosines` are the pairs', float64 [N]. `queries` are the query that each rating belongs to, int [N], or two such
+    arrays where both items of a pair are queries.
     """
     all_queries = np.concatenate(queries)
     draws = bootstrap_spearman(

@@ -18,6 +18,7 @@ import pathlib
 import re
 import struct
 import zlib
+from collections.abc import Sequence
 
 from mural_lite.errors import UserError
 from mural_lite.files import check_json
@@ -39,9 +40,8 @@ FOLDER = 2
 
 def gcompris(request: Request) -> list[Evaluation]:
     """Measures image-text retrieval between a drawing and its word, in each language that has the word."""
-    words_file = next(request.folder / name for name in WORDS if (request.folder / name).is_file())
-    words = read_words(words_file)
-    folder = next(request.folder / name for name in DRAWINGS if (request.folder / name).is_dir())
+    words = read_words(_first_existing(request.folder, WORDS))
+    folder = _first_existing(request.folder, DRAWINGS)
     drawings = {path.stem: path for path in sorted(folder.glob("*.png"))}
     captions: list[Caption] = []
     for language, entries in words.items():
@@ -61,8 +61,13 @@ def gcompris(request: Request) -> list[Evaluation]:
     return request.measure(pool, "gcompris", groups)
 
 
+def _first_existing(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
+    """Returns the first of the paths `folder` / name that exists; `needs` in benchmarks.tsv has made sure of one."""
+    return [folder / name for name in names if (folder / name).exists()][0]
+
+
 def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns {language: {name of a drawing: word}}; a word that is not translated is empty."""
+    """Returns {language: {name of a drawing: word}} of a lang.rcc; a word that is not translated is empty."""
     words = {}
     for name, content in read_resources(path).items():
         content_name = re.search(r"/content-([\w@]+)\.json$", name)
@@ -93,18 +98,21 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
         if version not in VERSIONS:
             raise UserError(f"{path} has version {version} of Qt's resource files; versions 1 to 3 are known.")
         size = 14 if version == 1 else 22  # bytes of a node
-        nodes = [(0, "")]  # (number, path of its folder); the root is the first
+        waiting = [(0, "")]  # (number of a node, path of its folder); the root is the first
+        node_count = 1
         resources = {}
-        for node, parent in nodes:  # which grows meanwhile
+        while waiting:
+            node, parent = waiting.pop(0)
             # `first` and `second`: a folder's number of children and first child; a file's language and content.
             name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
             name = ""  # the root's path
             if node:
                 name = f"{parent}/{_name(data, names + name_at)}"
             if flags & FOLDER:
-                if (len(nodes) + first) * size > len(data):
+                node_count += first
+                if node_count * size > len(data):
                     raise UserError(f"{path} is damaged: its folders hold more than the file. Fetch the package again.")
-                nodes += [(child, name) for child in range(second, second + first)]
+                waiting += [(child, name) for child in range(second, second + first)]
             elif name.endswith(".json"):
                 resources[name] = _content(data, contents + second, flags, f"{path}: {name}")
     except (struct.error, zlib.error, UnicodeDecodeError) as error:
@@ -113,13 +121,13 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def _name(data: bytes, at: int) -> str:
-    """Returns the name at an offset: 2 bytes of length and 4 of a hash precede its characters."""
+    """Returns the name at an offset in bytes: 2 bytes of length and 4 of a hash precede its characters."""
     (characters,) = struct.unpack_from(">H", data, at)
     return data[at + 6 : at + 6 + 2 * characters].decode("utf-16-be")
 
 
 def _content(data: bytes, at: int, flags: int, where: str) -> bytes:
-    """Returns the content at an offset, decompressed; `where` names the file in messages."""
+    """Returns the decompressed content of a node with these flags, at an offset in bytes; `where` is for messages."""
     (length,) = struct.unpack_from(">I", data, at)
     content = data[at + 4 : at + 4 + length]
     if flags & COMPRESSED:

@@ -38,15 +38,12 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 def words_of(sentence: str) -> list[str]:
-    """Returns the words of a sentence in lower case; scripts without spaces give longer stretches."""
+    """Returns the words of a sentence in lower case; a script without spaces gives stretches of several words."""
     return _WORD.findall(sentence.lower())
 
 
 def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.ndarray]:
-    """Returns the `limit` most frequent words and their counts per sentence, float32 [sentences, words].
-
-    Words, and so the columns, are in order of their frequency.
-    """
+    """Returns the `limit` most frequent words, in this order, and their counts, float32 [sentences, words]."""
     counters = [collections.Counter(words_of(sentence)) for sentence in sentences]
     totals = collections.Counter()
     for counter in counters:
@@ -61,9 +58,9 @@ def count_words(sentences: Sequence[str], limit: int) -> tuple[list[str], np.nda
 
 
 def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the word numbers of the pairs, int [P] for each language: the mutual top five by tf-idf (Eq. 6 and 7).
+    """Returns the numbers of the words in each pair, int [P] per language: the mutual top five by tf-idf (Eq. 6, 7).
 
-    counts_a, counts_b: the `count_words` of aligned sentences, [sentences, words].
+    `counts_a` and `counts_b` are counts of aligned sentences, [sentences, A] and [sentences, B], as in `count_words`.
     """
     forward = _is_in_top(_tf_idf(counts_a, counts_b))  # [A, B]
     backward = _is_in_top(_tf_idf(counts_b, counts_a))  # [B, A]
@@ -71,20 +68,20 @@ def pair_words(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
-    """Returns float64 [A, B]: the tf-idf of word b in the document of word a."""
-    together = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
+    """Returns float64 [A, B]: the tf-idf of word b in the document of word a; arguments as in `pair_words`."""
+    together = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B]: how often b is in the document of a
     frequency = together / np.maximum(together.sum(axis=1, keepdims=True), 1)
     documents = np.count_nonzero(together, axis=0)
     return frequency.astype(np.float64) * np.log(len(together) / np.maximum(documents, 1))
 
 
 def _is_in_top(tf_idf: np.ndarray) -> np.ndarray:
-    """Returns bool [A, B]: whether word b is one of the `TOP` words of largest tf-idf above zero for word a.
+    """Returns bool [A, B]: whether word b is one of the `TOP` words with the largest tf-idf above 0 for word a.
 
     Among equal values the earlier columns win, which `count_words` gives to the more frequent words.
     """
     words = tf_idf.shape[1]
-    # In float64 smaller than any true difference, and in all below the bound of values that count as zero.
+    # Smaller than any true difference in float64; over all words together below 1e-9, under which a value counts as 0.
     tie_break = min(1e-12, 5e-10 / words) * np.arange(words)
     values = tf_idf - tie_break
     count = min(TOP, values.shape[1])
@@ -97,10 +94,10 @@ WORD_CUTOFF = 10
 
 
 def globetrotter(request: Request) -> list[Evaluation]:
-    """Measures sentence and word translation on parallel sentences."""
+    """Measures the translation of sentences and of words by retrieval, on parallel sentences."""
     options = request.protocol.globetrotter
     texts, notes = read_parallel(request.folder, request.split, request.languages)
-    total = len(next(iter(texts.values())))
+    total = len(list(texts.values())[0])  # as many in each language
     shuffled = np.random.default_rng(options.seed).permutation(total)
     chosen = np.sort(shuffled[: options.sentences])  # the numbers of sentences
     if total < options.sentences:
@@ -116,10 +113,9 @@ def globetrotter(request: Request) -> list[Evaluation]:
 
 
 def _add_sentences(request: Request, result: Evaluation, texts: dict[str, list[str]], chosen: np.ndarray) -> None:
-    """Adds the share of translations among the nearest sentences, for each pool and each head.
+    """Adds the share of translations among the nearest sentences to `result`, for each pool and each head.
 
-    Args:
-      chosen: the numbers of the sentences to take, the same in every language.
+    `texts` are {language: sentences}; `chosen` are the numbers of the sentences to take in every language, int [N].
     """
     sentences = []
     for lines in texts.values():
@@ -139,7 +135,7 @@ def _add_sentences(request: Request, result: Evaluation, texts: dict[str, list[s
 
 
 def _equality(values: np.ndarray):
-    """Returns the function (begin, end) -> bool [end - begin, N]: whether each of N values equals a row's value."""
+    """Returns a function (begin, end) -> bool [end - begin, N] that compares values begin to end with all N values."""
 
     def equals(begin, end):
         return values[begin:end, None] == values
@@ -148,7 +144,10 @@ def _equality(values: np.ndarray):
 
 
 def _add_words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
-    """Adds the recall of words' translations, the mean over all pairs of languages."""
+    """Adds the recalls of words' translations to `result`, means over all pairs of languages.
+
+    `texts` are {language: sentences}, `options` the protocol's, `globetrotter`.
+    """
     word_counts = {language: count_words(lines, options.words) for language, lines in texts.items()}
     wordless = [language for language, (words, _) in word_counts.items() if not words]
     if wordless:
@@ -166,15 +165,11 @@ def _add_words(request: Request, result: Evaluation, texts: dict[str, list[str]]
         left, right = pair_words(counts_a, counts_b)  # [P]
         pair_count += len(left)
         is_different = np.array(words_a)[left] != np.array(words_b)[right]
-        choices = {
-            "": (left, right),
-            "_without_identical": (left[is_different], right[is_different]),
-        }
-        for name, (chosen_left, chosen_right) in choices.items():
-            if not chosen_left.size:
+        for name, is_chosen in {"": np.full(len(left), True), "_without_identical": is_different}.items():
+            if not is_chosen.any():
                 continue
             for (measure, suffix), words in embeddings.items():
-                recall = _word_recall(words[a], words[b], chosen_left, chosen_right)
+                recall = _word_recall(words[a], words[b], left[is_chosen], right[is_chosen])
                 recalls[f"{measure}{name}{suffix}"].append(recall)
     for name, values in recalls.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(values))
@@ -182,9 +177,9 @@ def _add_words(request: Request, result: Evaluation, texts: dict[str, list[str]]
 
 
 def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
-    """Returns Recall@10 in percent over the pairs (left[p], right[p]), the mean of both directions.
+    """Returns Recall@10 in percent over the pairs of words (left[p], right[p]), the mean of both directions.
 
-    Each pair is a query of its own; `a` and `b` are the embeddings of all words.
+    Each pair is a query; `a` and `b` are the embeddings of all words, [A, D] and [B, D], `left` and `right` int [P].
     """
     forward = ranking.ranks(a[left], b, right)
     backward = ranking.ranks(b[right], a, left)
@@ -217,7 +212,7 @@ def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = T
 
     Args:
       first, second: float [N, D] and [M, D], L2-normalised for cosines.
-      neighbours: k, at least 1; of equal neighbours the first count.
+      neighbours: k, at least 1; of equally near neighbours the first count.
     """
     _, nearest = top_k(first, second, neighbours)  # [N, k]
     _, nearest_back = top_k(second, first, neighbours)  # [M, k]
@@ -230,8 +225,8 @@ def mutual_neighbours(first: np.ndarray, second: np.ndarray, neighbours: int = T
 def align(embeddings: Mapping[str, np.ndarray], neighbours: int = TOP, sweeps: int = 2) -> dict[str, np.ndarray]:
     """Returns {language: the embeddings times its orthogonal map}, float64 [N_l, D] each.
 
-    Each sweep visits every language, finds its anchors in all others as they then are, and solves Procrustes against
-    them. There is always an anchor: the two words of largest product.
+    Each sweep visits every language, finds its anchors with all other languages as aligned so far, and solves
+    Procrustes for them. There is always an anchor: the two words with the largest product.
 
     Args:
       embeddings: {language: float [N_l, D]}, N_l >= 1, L2-normalised, of two or more languages.

@@ -41,7 +41,7 @@ class MtebEncoder(AbsEncoder):
       embedder: a model that is open already.
 
     `similarity` is the cosine. The model's own prompts precede texts as in Sentence-Transformers: by the task's name or
-    type, or for queries and documents. mteb's instructions do not: no model here was trained with them.
+    type, or for queries and documents. mteb's instructions are left out: no model here was trained with them.
     """
 
     def __init__(
@@ -96,12 +96,13 @@ class MtebEncoder(AbsEncoder):
         prompts = self.model.prompts
         name = get_prompt_name(prompts, task_metadata, prompt_type)
         if name is None and prompt_type is not None:
-            usual_names = PROMPTS.get(prompt_type.value, ())
-            name = next((usual_name for usual_name in usual_names if usual_name in prompts), None)
+            for usual_name in PROMPTS.get(prompt_type.value, ()):
+                if usual_name in prompts:
+                    return usual_name
         return name
 
     def _encode_batch(self, batch: Mapping[str, Sequence[Any]], prompt: str | None) -> np.ndarray:
-        """Returns the vectors of a batch as `encode`, with the prompt of this name before texts."""
+        """Returns the vectors of a batch as `encode` does, with the prompt of the name `prompt` before texts."""
         vectors = []
         if "text" in batch:
             vectors.append(self.model.encode_text(list(batch["text"]), progress=False, prompt=prompt))

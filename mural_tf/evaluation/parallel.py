@@ -37,12 +37,12 @@ def read_parallel(
         rows = _rows_of_files(files)
     else:
         rows = _rows_of_records(as_path(folder), split)
-    counts = collections.Counter(itertools.chain.from_iterable(rows))
+    counts = collections.Counter(itertools.chain.from_iterable(rows))  # {language: sentences}
     unknown = sorted(set(languages) - set(counts))
     if unknown:
         raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
     frequent = sorted(language for language, count in counts.items() if count >= least_share * len(rows))
-    chosen_languages = list(languages) or frequent
+    chosen_languages = list(dict.fromkeys(languages)) or frequent
     if len(chosen_languages) < 2:
         raise UserError(f"Two languages or more are needed; got {', '.join(chosen_languages) or 'none'}.")
     left_out = sorted(set(counts) - set(chosen_languages))
@@ -53,8 +53,8 @@ def read_parallel(
     if not common_rows:
         raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen_languages)}).")
     if len(common_rows) < len(rows):
-        counts_of_rows = f"{len(common_rows):,} of {len(rows):,}"
-        notes.append(f"{counts_of_rows} sentences are in all {len(chosen_languages)} languages; others are left out.")
+        share = f"{len(common_rows):,} of {len(rows):,}"
+        notes.append(f"{share} sentences are in all {len(chosen_languages)} languages; others are left out.")
     texts = {}
     for language in chosen_languages:
         texts[language] = [row[language] for row in common_rows]
@@ -62,7 +62,7 @@ def read_parallel(
 
 
 def _rows_of_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
-    """Returns {language: sentence} for each line of aligned files, without empty sentences."""
+    """Returns {language: sentence} for each line number of aligned files, without empty sentences."""
     texts = {}
     for path in files:
         *_, language, _ = path.name.split(".")
@@ -77,7 +77,7 @@ def _rows_of_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
 
 
 def _rows_of_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:
-    """Returns {language: caption} for each group of an image's captions; a language's first caption counts."""
+    """Returns {language: caption} for each group of each image's captions; a language's first caption counts."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in records.read_records(folder, records.IMAGE_TEXT, split):
         for text, language, group in zip(record.captions, record.languages, record.caption_groups):

@@ -20,12 +20,12 @@ from mural_tf.metrics.ranking import CUTOFFS
 
 
 def xtd_texts(request: Request) -> list[Evaluation]:
-    """Measures, per language, R@K of its captions among another language's, and the reverse: means over all others.
+    """Measures, per language, R@K in percent to and from each other language's captions, and their means.
 
     The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
     """
     texts, notes = _read(request)
-    languages = list(request.languages or texts)
+    languages = list(dict.fromkeys(request.languages or texts))
     if len(languages) < 2 or not set(languages) <= set(texts):
         raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(languages)}.")
     sentences = len(texts[languages[0]])  # as many as in every other language
@@ -48,15 +48,11 @@ def xtd_texts(request: Request) -> list[Evaluation]:
 
 
 def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]]:
-    """Returns {language: {metric: its value with each other language}}.
-
-    Args:
-      vectors: {language: float32 [N, D]}.
-    """
+    """Returns {language: {metric: its values, one for each other language}} of vectors, {language: float32 [N, D]}."""
     metrics = {language: collections.defaultdict(list) for language in vectors}
     for left, right in itertools.combinations(vectors, 2):
-        same = np.arange(len(vectors[left]))
-        forward, backward = ranking.ranks_both_ways(vectors[left], vectors[right], (same, same))
+        numbers = np.arange(len(vectors[left]))  # caption i translates caption i
+        forward, backward = ranking.ranks_both_ways(vectors[left], vectors[right], (numbers, numbers))
         for language, to_others, from_others in ((left, forward, backward), (right, backward, forward)):
             for k in CUTOFFS:
                 metrics[language][f"to_others/recall@{k}"].append(ranking.recall_at(to_others, k))
@@ -66,7 +62,7 @@ def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]
 
 
 def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns {language: captions}, all lists aligned, and notes; a photograph without a caption leaves all lists."""
+    """Returns {language: captions}, all lists aligned, and notes on photographs left out, which lack a caption."""
     names = request.folder / "XTD10" / "test_image_names.txt"
     photographs = sum(1 for _ in read_lines(names))
     lines = {}

@@ -22,12 +22,11 @@ CHOICES = {
     "cxc.sts_queries": ("captions", "images"),
 }
 
-
-PLACES = ("images", "translations")  # options that name a file or folder
+PATHS = ("images", "translations")  # options that name a file or folder
 
 
 def default_protocol() -> ConfigDict:
-    """Returns the defaults; [X] in a comment names the source of a choice."""
+    """Returns every option with its default; [X] in a comment names the source of a choice."""
     protocol = ConfigDict()
     protocol.images = ""  # folder of the images, if it is not a usual folder of the benchmark
     protocol.max_missing = 0.05  # share of images, or of rows of a file, that may be missing; above it no number
@@ -68,8 +67,8 @@ def default_protocol() -> ConfigDict:
 
 
 def check_protocol(protocol: ConfigDict) -> None:
-    """Raises `UserError` for a value that is not among the choices, or a file that no file system here could know."""
-    for name in PLACES:
+    """Raises `UserError` for a value that is not among the choices, or the name of a file that cannot be read here."""
+    for name in PATHS:
         check_readable(protocol[name])
     for key, choices in CHOICES.items():
         section, name = key.split(".")
@@ -80,7 +79,10 @@ def check_protocol(protocol: ConfigDict) -> None:
 
 
 def changed_options(protocol: ConfigDict, default: ConfigDict | None = None, prefix: str = "") -> dict[str, object]:
-    """Returns {dotted name: value} of the options that differ from their defaults."""
+    """Returns {dotted name: value} of the options that differ from their defaults: {"coco.one_k": "first"}.
+
+    `default` and `prefix` are a section's defaults and name with a dot, for the calls that this function makes itself.
+    """
     if default is None:
         default = default_protocol()
     changed = {}

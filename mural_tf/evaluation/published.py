@@ -62,13 +62,13 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Where it is printed."""
+        """The paper and the place in it: "MURAL Table 2", or "open_clip, place"."""
         if self.place.isdigit():
             return f"{self.paper} Table {self.place}"
         return f"{self.paper}, {self.place}"
 
     def choices(self, metric: str) -> dict[str, str]:
-        """Returns {dotted name: value} of the choices that matter to a column."""
+        """Returns {dotted name: value} of the choices that make a difference to the column of a metric."""
         benchmark, _, _ = metric.partition("/")
         choices = {name: value for name, value in self.protocol.items() if benchmark.startswith(name.split(".")[0])}
         if benchmark != "coco_1k":
@@ -80,16 +80,16 @@ class Table:
 
 @functools.cache
 def published_tables() -> dict[tuple[str, str], Table]:
-    """Returns {(paper, place): table}, in the order of print; raises `ValueError` for a row of the wrong length."""
+    """Returns {(paper, place): table} of published.tsv, in its order; raises `ValueError` for a row of wrong length."""
     text = pathlib.Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     tables = map(_read_table, text.split("\n\n"))
     return {(table.paper, table.place): table for table in tables}
 
 
 def _read_table(block: str) -> Table:
-    """Returns the table of a block of lines: the paper, table, title and choices; the metrics; a line for each row."""
+    """Returns the table of a block of the file: a line of paper, place, title and choices; the metrics; the rows."""
     head, names, *rows = (line.split("\t") for line in block.splitlines())
-    paper, table_name, title, *choices = head
+    paper, location, title, *choices = head
     columns = tuple(names[2:])
     cells = []
     for setting, row, *numbers in rows:
@@ -97,12 +97,12 @@ def _read_table(block: str) -> Table:
             value = None if number == "-" else float(number.rstrip("†"))
             cells.append(Cell(setting, row, metric, value, number.endswith("†")))
     protocol = dict(choice.split("=") for choice in choices)
-    return Table(paper, table_name, title, protocol, columns, tuple(cells))
+    return Table(paper, location, title, protocol, columns, tuple(cells))
 
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
-    """Returns {benchmark: languages of a published mean whose table has no columns of single languages}."""
+    """Returns {benchmark: the languages in open_clip's tables}: means whose tables lack their columns are over them."""
     languages = collections.defaultdict(set)
     for table in published_tables().values():
         if table.paper == "open_clip":
@@ -113,10 +113,11 @@ def languages_of_means() -> dict[str, frozenset[str]]:
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
-    """Returns tables of the published numbers of these `metrics`, as text: each number with ours minus it in brackets.
+    """Returns tables of published numbers as text, each number followed by ours minus the number in brackets.
 
-    `protocol`: the protocol of our numbers; None: the defaults. Where a table has another protocol, nothing is
-    subtracted, and a line says which choice differs. Returns "" if no paper prints any of these metrics.
+    Our numbers are `metrics`, {`<benchmark>/<row>/<metric>`: number}, and their protocol, `None` for the defaults.
+    Where a table has another protocol, nothing is subtracted, and a line says which choice differs. The text is "" if
+    no paper prints any of these metrics.
     """
     protocol = protocol or default_protocol()
     metrics = {**metrics, **_means(metrics)}
@@ -129,7 +130,7 @@ def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) ->
 
 
 def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float], protocol: ConfigDict) -> str:
-    """Returns some columns of a table below its title and the reasons for which columns are not subtracted."""
+    """Returns some columns of a table as text, below its title and the reasons why columns are not subtracted."""
     reasons = {metric: _differences(table, metric, protocol) for metric in columns}
     notes = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
     title = f"{table.name}: {table.title}"
@@ -140,7 +141,7 @@ def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float]
 
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns {key of "all": mean over all measured languages} of recall@K; evaluations have it of mean recall."""
+    """Returns {key of "all": mean of recall@K over all measured languages}; evaluations have only mean recall's."""
     values = collections.defaultdict(list)
     for key, value in metrics.items():
         benchmark, _, metric = key.partition("/")
@@ -150,7 +151,7 @@ def _means(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
-    """Returns how the protocol of a column differs from ours, "" if it does not."""
+    """Returns in words how the protocol of a table's column differs from ours, "" if it does not differ."""
     differences = []
     for name, theirs in table.choices(metric).items():
         section, option = name.split(".")
@@ -163,28 +164,28 @@ def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
-    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same columns."""
+    """Whether `metrics` has a metric of the `columns` of a table and, if it is a mean over rows, over the same rows."""
     benchmark, row, rest = metric.split("/", 2)
     if metric not in metrics:
         return False
     if row not in ("all", "monolingual", "cross-lingual") or "accuracy" in rest:
         return True  # a table of classification has no columns of single languages
-    members = _same_metric(columns, benchmark, rest) - {metric}
-    if not members:
-        members = {f"{benchmark}/{language}/{rest}" for language in languages_of_means().get(benchmark, ())}
-    measured = _same_metric(metrics, benchmark, rest)
+    published_members = _same_metric(columns, benchmark, rest) - {metric}
+    if not published_members:
+        published_members = {f"{benchmark}/{name}/{rest}" for name in languages_of_means().get(benchmark, ())}
+    our_members = _same_metric(metrics, benchmark, rest)
     if row == "all":
-        return measured - {metric} == members
-    return members <= measured
+        return our_members - {metric} == published_members
+    return published_members <= our_members
 
 
 def _same_metric(keys: Iterable[str], benchmark: str, metric: str) -> set[str]:
-    """Returns the keys of all rows of a benchmark for one metric."""
+    """Returns the keys `<benchmark>/<row>/<metric>` of all rows among `keys`."""
     return {key for key in keys if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == metric}
 
 
 def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
-    """Returns the lines of `columns`, {metric: whether cells show the difference from ours}."""
+    """Returns the lines of cells and of our `metrics`; `columns` are {metric: whether cells show ours minus them}."""
     rows = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
     for cell in cells:
         if cell.metric in columns:
@@ -197,13 +198,13 @@ def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mappin
     for name, texts in {"": heads, **rows}.items():
         line = f"{name:{width}}"
         for metric, head in heads.items():
-            line += f"  {texts[metric]:>{max(14, len(head))}}"
+            line += f"  {texts[metric]:>{max(14, len(head))}}"  # 14: as wide as "54.0† (-12.3)"
         lines.append(line)
     return "\n".join(lines)
 
 
 def _cell_text(cell: Cell, ours: float | None) -> str:
-    """Returns, for example, "54.0† (-1.2)"; without our number only the published number."""
+    """Returns a cell with ours minus the published number, "54.0† (-1.2)", or without our number "54.0†"."""
     if cell.value is None:
         return "-"
     text = f"{cell.value:.1f}"
@@ -215,7 +216,7 @@ def _cell_text(cell: Cell, ours: float | None) -> str:
 
 
 def _short(metric: str) -> str:
-    """Returns "multi30k/de" for "multi30k/de/mean_recall"; other metrics lose only the benchmark's name."""
+    """Returns a column's head: "multi30k/de" for "multi30k/de/mean_recall"; other metrics only lose the benchmark."""
     parts = metric.split("/")
     short = parts[:2] if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else parts[1:]
     return "/".join(short)

@@ -62,11 +62,6 @@ def evaluate_and_report(
     check_protocol(protocol)
     folder = _output_folder(model, output)
     names = _benchmarks_to_run(benchmark, as_path(data_dir), protocol)
-    if folder is not None and not benchmarks.is_same_folder(folder, model) and (folder / "checkpoints").is_dir():
-        raise UserError(
-            f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
-            "another folder."
-        )
     embedder = open_model(model, checkpoint)
     evaluations = []
     failed = []
@@ -94,7 +89,7 @@ def evaluate_and_report(
 
 
 def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigDict) -> None:
-    """Prints the papers' numbers of the benchmark `name` next to ours."""
+    """Prints the papers' numbers of the benchmark `name` next to ours, which `protocol` gave."""
     metrics = {}
     for evaluation in evaluations:
         metrics.update(evaluation.metrics)
@@ -106,7 +101,10 @@ def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigD
 
 
 def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
-    """Returns the names of the benchmarks to run, before a model is loaded; for "all" it prints missing files."""
+    """Returns the names of the benchmarks to run, and for "all" prints which benchmarks lack files.
+
+    Raises `UserError` if files are missing, or if the benchmark does not read an option of the protocol.
+    """
     if benchmark != benchmarks.ALL:
         benchmarks.check_options(benchmark, protocol)
         benchmarks.check_files(benchmark, data_dir)
@@ -123,28 +121,36 @@ def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigD
 def _write_numbers(
     evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request, checkpoint: str
 ) -> None:
-    """Writes the numbers into `folder`, and says where; `None`: says that they are not kept."""
+    """Writes the numbers of a benchmark into `folder`, and prints where, or with `None` that they are not kept."""
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
-    which = ""
-    if isinstance(folder, pathlib.Path) and benchmarks.is_same_folder(
-        folder, model
-    ):  # a store has no list of checkpoints
-        which = existing_name(folder, checkpoint)
-    append_metrics(folder, metrics_row(evaluations, step, str(request.folder), which))
+    checkpoint_name = ""
+    if isinstance(folder, pathlib.Path) and benchmarks.is_same_folder(folder, model):  # a store lists no checkpoints
+        checkpoint_name = existing_name(folder, checkpoint)
+    append_metrics(folder, metrics_row(evaluations, step, str(request.folder), checkpoint_name))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
     paths = [write_report(evaluation, folder, **origin) for evaluation in evaluations]
     print(f"Written: {folder / 'metrics.jsonl'} (one row), {', '.join(map(str, paths))}")
 
 
 def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
-    """Returns the folder for the numbers, checked before the evaluation, which may take long; `None`: no folder."""
+    """Returns the folder for the numbers, which can be written, or `None` if the numbers are not kept.
+
+    Raises `UserError`, before the evaluation, which may take long, for a folder that cannot be written, or for the
+    workdir of another model.
+    """
     if not output and is_name(model):
         return None
     folder = as_path(output or model)
-    if not output and not (folder / "checkpoints").is_dir():
+    is_workdir = (folder / "checkpoints").is_dir()
+    if not output and not is_workdir:
         return None
+    if is_workdir and not benchmarks.is_same_folder(folder, model):
+        raise UserError(
+            f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
+            "another folder."
+        )
     if isinstance(folder, RemotePath):
         return _remote_folder(folder)
     try:
@@ -157,7 +163,7 @@ def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
 
 
 def _remote_folder(folder: RemotePath) -> RemotePath:
-    """Returns a folder in a store that can be written; raises `UserError` for another folder.
+    """Returns a folder in a store after a trial file was written; raises `UserError` if it cannot be written.
 
     A folder that a run uses is refused, too: the run uploads its own metrics.jsonl, and a new row would be lost.
     """

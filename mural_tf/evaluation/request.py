@@ -35,16 +35,21 @@ class Request(Retrieval):
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def on_problem(self, problem: str, location: str) -> None:
-        """Notes a row that a reader could not use; `take_problems` decides whether there were too many."""
+        """Keeps a row that a reader could not use, until `take_problems` decides whether there were too many."""
         self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:
-        """Returns a note on the rows left out so far, or []; raises `UserError` if there were too many."""
+        """Returns a list of a note on the rows left out since the last call, or [] if there are no such rows.
+
+        `used` is how many rows were used. Raises `UserError` if a larger share than `max_missing` is left out.
+        """
         if not self.problems:
             return []
         counts = collections.Counter(problem for problem, _ in self.problems)
-        first_places = dict(reversed(self.problems))  # the first place of a problem comes last, and stays
-        listed = "; ".join(f"{count} x {name}, first at {first_places[name]}" for name, count in sorted(counts.items()))
+        first_locations: dict[str, str] = {}
+        for problem, location in self.problems:
+            first_locations.setdefault(problem, location)
+        listed = "; ".join(f"{counts[name]} x {name}, first at {first_locations[name]}" for name in sorted(counts))
         left_out = len(self.problems)
         rows = used + left_out
         self.problems.clear()
@@ -56,9 +61,9 @@ class Request(Retrieval):
         return [f"NOT COMPLETE: {left_out} of {rows} rows are left out: {listed}."]
 
     def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
-        """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples.
+        """Returns the pool of images in files and their captions, from `Caption`s; `where` names it in messages.
 
-        With `--protocol.subset` only the images whose files are there; raises `UserError` if there is no such file.
+        With `--protocol.subset` only images whose files exist are in it; raises `UserError` if no file exists.
         """
         captions = list(captions)
         problems = self.take_problems(len(captions))
@@ -71,7 +76,7 @@ class Request(Retrieval):
             all_files = files
             files = {image_id: path for image_id, path in all_files.items() if path.is_file()}
             if not files:
-                first = next(iter(all_files.values()), self.folder)
+                first = [*all_files.values(), self.folder][0]
                 raise UserError(f"{first} and the other images of {where} are missing: name --protocol.images=FOLDER.")
             subset = f"only the {len(files):,} of {len(all_files):,} images that are in the folder, "
         ids = list(files)
@@ -89,16 +94,16 @@ class Request(Retrieval):
         return super().measure(pool, *arguments, **options)
 
     def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Encodes paths or uint8 arrays; raises `UserError` if too many cannot be read, as `check_missing` does.
+        """Returns embeddings [K, D], int [K] indices of the readable images, and notes, for paths or uint8 arrays.
 
-        Returns embeddings [K, D], the int [K] indices of the readable images, and notes.
+        Raises `UserError` if too many images cannot be read, as `check_missing` does.
         """
         embeddings, readable = self.encode(images)
         missing = [str(images[i]) for i in np.delete(np.arange(len(images)), readable)]
         return embeddings, readable, check_missing(missing, len(images), where, self.protocol.max_missing)
 
     def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
-        """Returns embeddings [N, D] of the image-text head, or of another one."""
+        """Returns embeddings [N, D] of texts by a text head; "" is the image-text head."""
         embedder = self.embedder
         if head:
             embedder = embedder.with_text_head(head)
@@ -106,7 +111,7 @@ class Request(Retrieval):
         return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
 
     def text_heads(self) -> dict[str, str]:
-        """Returns {suffix of a row's name: head}: "" for the image-text head, then the model's other heads."""
+        """Returns {suffix of metrics' names: head}: "" for the image-text head, then the model's other heads."""
         heads = {"": ""}
         for head in getattr(self.embedder, "text_heads", ()):
             heads[f"_{head}_head"] = head
@@ -136,7 +141,7 @@ class Request(Retrieval):
 
     @functools.cached_property
     def _flickr_files(self) -> dict[str, pathlib.Path]:
-        """{Flickr's number: file of the photograph, named as Flickr8k names it}."""
+        """The files named as Flickr8k names them, {Flickr's number of a photograph: file}."""
         files = {}
         for folder in self._image_folders:
             for path in sorted(folder.glob("[0-9]*_*.jpg")):

@@ -89,7 +89,7 @@ class CaptionedImages:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, image_id: str, caption: str, language: str) -> None:
-        """Adds one caption, and its image if it is new."""
+        """Adds an image, if it is new, and its caption, unless the caption is empty; "" is an unknown language."""
         number = self.image_numbers.setdefault(image_id, len(self.image_numbers))
         if caption.strip():
             self.texts[language or UNDETERMINED].append(caption)
@@ -98,10 +98,9 @@ class CaptionedImages:
             self.empty += 1
 
     def readable_captions(self, language: str, readable: np.ndarray) -> tuple[list[str], np.ndarray]:
-        """Returns the C captions whose images can be read, and int64 [C]: the index of each one's image in `readable`.
+        """Returns a language's C captions of the images `readable`, and int64 [C]: the index of their image in it.
 
-        Args:
-          readable: int [K], increasing: the numbers of the images that can be read.
+        `readable` are the numbers of the images that can be read, int [K], increasing.
         """
         index_of = np.full(len(self.image_numbers), -1)
         index_of[readable] = np.arange(len(readable))
@@ -139,18 +138,17 @@ class Retrieval:
         views: Mapping[str, Sequence[np.ndarray]] | None = None,
         held_out: Collection[str] = (),
     ) -> list[Evaluation]:
-        """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
+        """Measures retrieval on the whole pool or on parts of it, and returns an evaluation for each view.
+
+        Every image and caption is encoded once.
 
         Args:
           pool: images and captions.
           name: first part of the keys, if there are no views.
           groups: {group: languages}, for group means.
-          views: {name: parts}; each part is the image numbers of a smaller pool, and a view's numbers are means over
-            its parts. For example, MS-COCO 1K is a view of five parts.
+          views: {name: parts}; each part is the image numbers of a smaller pool, int [P], and a view's numbers are
+            means over its parts. For example, MS-COCO 1K is a view of five parts. `None`: one view of the whole pool.
           held_out: ids of images whose captions are also measured separately: see `HELD_OUT`.
-
-        Returns:
-          One evaluation for each view.
 
         Raises:
           UserError: a language that the pool does not hold (said before any image is encoded), no image that
@@ -210,7 +208,7 @@ class Retrieval:
         return self.measure(pool, name, groups, held_out=held_out_images(self.folder))
 
     def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
-        """Returns embeddings [K, D] and int [K]: the indices of the images that can be read."""
+        """Returns embeddings [K, D] of the images that can be read, and int [K]: their indices among all images."""
         return self.embedder.encode_image(images, batch_size=self.batch_size, on_error="skip", progress=self.progress)
 
 
@@ -247,7 +245,7 @@ def encode_captions(embedder: Embedder, texts: Sequence[str], language: str, bat
 
 
 def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:
-    """Returns the languages to evaluate; raises `UserError` for one that the pool does not hold."""
+    """Returns the languages to evaluate, by default all of the pool; `UserError` if the pool lacks one of them."""
     existing = sorted(pool.texts)
     unknown = sorted(set(languages or ()) - set(existing))
     if unknown or not existing:
@@ -259,14 +257,18 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
 
 
 def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
-    """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps."""
+    """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps.
+
+    `groups` are {group: languages}; an evaluation's `groups` become the groups with an evaluated language.
+    """
     evaluation.groups = {}
     for group, members in groups.items():
         evaluated = tuple(language for language in members if language in evaluation.sizes)
-        if evaluated:
-            evaluation.groups[group] = evaluated
+        if not evaluated:
+            continue
+        evaluation.groups[group] = evaluated
         note = f"Group {group} has {len(evaluated)} of its {len(members)} members."
-        if 0 < len(evaluated) < len(members) and note not in evaluation.notes:
+        if len(evaluated) < len(members) and note not in evaluation.notes:  # said for another metric
             evaluation.notes.append(note)
     for group, members in {**evaluation.groups, "all": tuple(evaluation.sizes)}.items():
         values = [evaluation.metrics[f"{evaluation.name}/{language}/{metric}"] for language in members]
@@ -274,20 +276,20 @@ def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metr
 
 
 def _add_all_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]]) -> None:
-    """Adds the groups' mean recalls; also of held-out captions, if every evaluated language has such captions."""
+    """Adds the groups' means of mean recall and, if every evaluated language has held-out captions, of `HELD_OUT`."""
     add_groups(evaluation, groups)
     if all(f"{evaluation.name}/{language}/{HELD_OUT}" in evaluation.metrics for language in evaluation.sizes):
         add_groups(evaluation, groups, HELD_OUT)
 
 
 def check_missing(missing: Sequence[str], total: int, where: str, max_missing: float) -> list[str]:
-    """Returns a note on images that could not be read; raises `UserError` if there are too many.
+    """Returns a list of a note on images that could not be read, or []; raises `UserError` if they are too many.
 
     Args:
       missing: the names of these images.
       total: how many images the benchmark has.
       where: the benchmark's name.
-      max_missing: the largest share that may be missing, 0..1.
+      max_missing: the largest share that may be missing, 0 to 1.
     """
     if not missing:
         return []
@@ -302,14 +304,14 @@ def check_missing(missing: Sequence[str], total: int, where: str, max_missing: f
 
 @dataclasses.dataclass
 class _Captions:
-    """Captions of one language: C texts, embeddings float32 [C, D], and owners, int [C] indices among the images."""
+    """Captions of one language: C texts, embeddings, float32 [C, D], and the indices of their images, int [C]."""
 
     texts: list[str]
     embeddings: np.ndarray
     owners: np.ndarray
 
     def of_images(self, is_wanted: np.ndarray) -> _Captions:
-        """Returns the captions of the images for which `is_wanted`, bool [I], is true."""
+        """Returns the captions of only the images for which `is_wanted`, bool [I], is true."""
         is_chosen = is_wanted[self.owners]
         texts = list(itertools.compress(self.texts, is_chosen))
         return _Captions(texts, self.embeddings[is_chosen], self.owners[is_chosen])
@@ -318,7 +320,10 @@ class _Captions:
 def _measure_view(
     evaluation: Evaluation, language: str, images: np.ndarray, captions: _Captions, parts: Sequence[np.ndarray]
 ) -> None:
-    """Adds the means over the metrics of the parts, bool [I] each, of the images [I, D]."""
+    """Adds a language's metrics and sizes: means and sums over parts of the images, [I, D].
+
+    `parts` say which images each part has, bool [I] each.
+    """
     rows = []
     sizes = dict.fromkeys(("images", "captions", "repeated_captions"), 0)
     for part in parts:
@@ -342,9 +347,9 @@ def _measure_view(
 def _measure_held_out(
     evaluation: Evaluation, language: str, images: np.ndarray, captions: _Captions, is_held_out_image: np.ndarray
 ) -> None:
-    """Adds the recall of a language's held-out captions among the images [I, D], if it has such captions.
+    """Adds the recall of a language's held-out captions among the images, [I, D], if it has such captions.
 
-    `is_held_out_image`: bool [I], whose captions occur in no training text.
+    `is_held_out_image`, bool [I], says which images have captions that occur in no training text.
     """
     is_held_out = is_held_out_image[captions.owners]  # [C]
     if is_held_out.any():
@@ -378,10 +383,9 @@ def _measure_mixed_pool(evaluation: Evaluation, images: np.ndarray, captions: Ma
 
 
 def _text_to_image_recall(images: np.ndarray, captions: _Captions, queries: np.ndarray) -> float:
-    """Returns the mean of R@1, R@5 and R@10 of some captions, among the images [I, D] with a caption, in percent.
+    """Returns the mean of R@1, R@5 and R@10 in percent, of searches for the image of a caption.
 
-    Args:
-      queries: bool [C], which captions search.
+    The captions `queries`, bool [C], search among all images, [I, D], that have a caption.
     """
     numbers, owners = np.unique(captions.owners, return_inverse=True)
     ranks = ranking.ranks(captions.embeddings[queries], images[numbers], owners[queries])
@@ -397,14 +401,9 @@ def _count_repeated(captions: _Captions) -> int:
 
 
 def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, part_count: int) -> str:
-    """Returns the protocol line of a view.
+    """Returns the protocol line of a view of `part_count` parts, over which its metrics are means.
 
-    Args:
-      decoded: how many of the images could be read.
-      images: how many images have captions.
-      pool: the images and their captions.
-      sizes: {language: counts}, as in `Evaluation`.
-      part_count: how many parts the view has; its metrics are means over them.
+    `decoded` of the `images` with captions could be read; `sizes` are {language: counts}, as in `Evaluation`.
     """
     captions = sum(size["captions"] for size in sizes.values())
     repeated = sum(size["repeated_captions"] for size in sizes.values())
@@ -424,7 +423,7 @@ def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, 
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
-    """Returns the captions of one split; images are read again when they are encoded, so that they need no memory."""
+    """Returns the images and captions of a split of records; images are read when they are encoded, to save memory."""
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):
@@ -435,7 +434,7 @@ def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
 
 
 def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]) -> Iterator[bytes]:
-    """Yields the wanted images in file order, as `wanted` is; an image of several records comes once."""
+    """Yields the images with the numbers `wanted`, increasing, as stored; an image of several records comes once."""
     missing = set(wanted)
     numbers: dict[str, int] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
@@ -459,7 +458,7 @@ def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
 
 
 def _dataset_field(data_dir: str | pathlib.Path, name: str, form: type, default):
-    """Returns a field of the data set's dataset.json, or the default without this file or field."""
+    """Returns a field of the data set's dataset.json, of the type `form`, or `default` without this file or field."""
     path = as_path(data_dir) / "dataset.json"
     if not path.exists():
         return default

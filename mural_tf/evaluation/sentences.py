@@ -43,7 +43,7 @@ STS_GROUPS = {
 
 
 def sts2017(request: Request) -> list[Evaluation]:
-    """Measures STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each language pair.
+    """Measures STS 2017: 100 x Spearman's r of cosines and human scores of sentence pairs, for each language pair.
 
     A pair with English is named "en-xx" in both orders of its file.
     """
@@ -65,7 +65,7 @@ def sts2017(request: Request) -> list[Evaluation]:
 
 
 def _pair_name(path: pathlib.Path) -> str:
-    """Returns the name of a file's pair of languages; English comes first."""
+    """Returns the name of a file's pair of languages, English first: "en-ar" for STS.ar-en.txt."""
     first, second = re.fullmatch(r"STS\.(\w+)-(\w+)", path.stem).groups()
     if second == "en":
         first, second = second, first
@@ -73,23 +73,23 @@ def _pair_name(path: pathlib.Path) -> str:
 
 
 def _read_sts(path: pathlib.Path, request: Request) -> list[tuple[str, str, float]]:
-    """Returns the (sentence, sentence, score) of lines with tabs between the three; there is no header."""
+    """Returns the (sentence, sentence, score) of a file's lines, which have tabs between the three and no header."""
     rows = []
     for number, line in read_lines(path, request.on_problem):
-        columns = line.split("\t") if line else []
+        if not line:
+            continue
         try:
-            first, second, score = columns
+            first, second, score = line.split("\t")
             rows.append((first, second, float(score)))
         except ValueError:
-            if line:
-                request.on_problem("line that is not sentence, sentence, score", f"{path}:{number}")
+            request.on_problem("line that is not sentence, sentence, score", f"{path}:{number}")
     if len(rows) < 2:
         raise UserError(f"{path} has {len(rows)} rated pairs: expected sentence, tab, sentence, tab, score.")
     return rows
 
 
 def tatoeba(request: Request) -> list[Evaluation]:
-    """Measures Tatoeba: the share of sentences whose nearest neighbour in the other language is their translation.
+    """Measures Tatoeba: the percentage of sentences whose nearest neighbour in the other language translates them.
 
     Both directions and their mean, as sources differ: LASER measures both, XTREME searches with English
     (`from_english`), and ETCL does not say. A tie for the first place counts as a miss (see `metrics/ranking.py`).
@@ -100,11 +100,11 @@ def tatoeba(request: Request) -> list[Evaluation]:
     for language in _keys_to_evaluate(files, request, "languages"):
         foreign, english = _read_tatoeba(files[language])
         result.sizes[language] = {"sentences": len(foreign)}
-        same = np.arange(len(foreign))
+        numbers = np.arange(len(foreign))  # sentence i translates sentence i
         for suffix, head in request.text_heads().items():
             left = request.encode_texts(foreign, head)
             right = request.encode_texts(english, head)
-            forward, backward = ranking.ranks_both_ways(left, right, (same, same))
+            forward, backward = ranking.ranks_both_ways(left, right, (numbers, numbers))
             to_english = ranking.recall_at(forward, 1)
             from_english = ranking.recall_at(backward, 1)
             key = f"tatoeba/{language}"
@@ -118,7 +118,7 @@ def tatoeba(request: Request) -> list[Evaluation]:
 
 
 def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
-    """Returns the sentences of a file and their translations, in the file next to it that ends in ".eng"."""
+    """Returns the sentences of a file, and their English translations in the file next to it that ends in ".eng"."""
     foreign = [text for _, text in read_lines(path)]
     english = [text for _, text in read_lines(path.with_suffix(".eng"))]
     if len(foreign) != len(english) or not foreign:
@@ -130,7 +130,7 @@ def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
 
 
 def _keys_to_evaluate(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
-    """Returns the keys of `files` to evaluate; raises `UserError` for a missing key; messages call keys `what`."""
+    """Returns the keys of `files` to evaluate; raises `UserError`, which calls the keys `what`, for a missing key."""
     unknown = sorted(set(request.languages) - set(files))
     if unknown:
         raise UserError(f"No {', '.join(unknown)} in {request.folder}; its {what}: {', '.join(files)}.")

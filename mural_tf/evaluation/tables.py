@@ -18,7 +18,7 @@ DIRECTIONS = ("image_to_text", "text_to_image")
 
 
 def table(evaluation: Evaluation) -> str:
-    """Returns text: the protocol, the notes, and the numbers, with a row for each language (or task) and each group."""
+    """Returns an evaluation as text: protocol, notes, and tables with a row for each language (or task) and group."""
     head = [f"{evaluation.name}, split {evaluation.split}: {evaluation.protocol}", *evaluation.notes, ""]
     is_retrieval = all("images" in size and "captions" in size for size in evaluation.sizes.values())
     if is_retrieval:
@@ -32,7 +32,7 @@ def table(evaluation: Evaluation) -> str:
 
 
 def _retrieval_rows(evaluation: Evaluation) -> list[str]:
-    """Returns the lines of a table of recalls: two of heads and a line for each language."""
+    """Returns the lines of a table of recalls: two lines of heads, and a line for each language."""
     names = [*evaluation.sizes, *evaluation.groups, "all", "language"]
     width = max(len(name) for name in names)
     cutoffs = " ".join(f"{f'R@{k}':>6}" for k in CUTOFFS)
@@ -51,9 +51,9 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
 
 
 def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], language_count: int) -> str:
-    """Returns plain text: the mean recall of each group and of all languages, with their numbers of languages.
+    """Returns as text a table of the mean recall of each group, {group: languages}, and of all languages.
 
-    A group that was not measured, because the data has no language of it, has "–".
+    A group that was not measured has "–". Other arguments are `Evaluation`'s, and how many languages it has.
     """
     rows = [(group, len(members)) for group, members in groups.items()] + [("all", language_count)]
     titles = {"mean recall": "mean_recall"}
@@ -72,25 +72,31 @@ def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence
 
 
 def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Returns the lines of tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share a table."""
+    """Returns the lines of tables of metrics, {`<name>/<row>/<metric>`: number}, and sizes, {row: {name: count}}.
+
+    Rows with the same names of metrics and counts share a table; an empty line divides tables.
+    """
     values = collections.defaultdict(dict)
     for key, value in metrics.items():
         _, row, metric = key.split("/", 2)
         values[row][metric] = value
-    rows_of = collections.defaultdict(list)
-    for row, cells in values.items():
-        rows_of[tuple(sizes.get(row, ())), tuple(cells)].append(row)
+    rows_by_columns = collections.defaultdict(list)
+    for row, numbers in values.items():
+        rows_by_columns[tuple(sizes.get(row, ())), tuple(numbers)].append(row)
     lines: list[str] = []
-    for (counted, columns), rows in rows_of.items():
+    for (count_names, metric_names), rows in rows_by_columns.items():
         width = max(map(len, rows))
         if lines:
             lines.append("")
-        head = "".join(f"  {name:>9}" for name in counted) + "".join(f"  {name:>11}" for name in columns)
+        head = "".join(f"  {name:>9}" for name in count_names) + "".join(f"  {name:>11}" for name in metric_names)
         lines.append(f"{'':{width}}{head}")
         for row in rows:
-            counts = "".join(f"  {sizes[row][name]:{max(9, len(name))},}" for name in counted)
-            numbers = "".join(f"  {values[row][name]:{max(11, len(name))}.2f}" for name in columns)
-            lines.append(f"{row:{width}}{counts}{numbers}")
+            line = f"{row:{width}}"
+            for name in count_names:
+                line += f"  {sizes[row][name]:{max(9, len(name))},}"
+            for name in metric_names:
+                line += f"  {values[row][name]:{max(11, len(name))}.2f}"
+            lines.append(line)
     return lines
 
 
@@ -112,7 +118,7 @@ def metrics_row(
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:
-    """Writes the evaluation with `origin` (model, data_dir, step) and returns its path.
+    """Writes an evaluation and `origin` (model, data_dir, step, options) as JSON and returns the file's path.
 
     The path is <folder>/evaluation/<name>-<split>.json.
     """

@@ -11,8 +11,8 @@ from mural_lite.text_files import clean, known_language, read_lines
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
     """Returns {(language, caption): English translation}, from a TSV in UTF-8 with these three columns.
 
-    The caption is exactly as in the benchmark; English captions stay as they are. "DE" and "deu" are de. Nothing here
-    calls a translation service. Raises `UserError` for a row without three columns.
+    Captions are as in the benchmark; languages are BCP 47 tags, so "DE" and "deu" are de. Raises `UserError` for a row
+    without three columns, and for an empty file.
     """
     translations = {}
     for number, line in read_lines(path):
@@ -31,12 +31,12 @@ def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
 
 
 def _tag(language: str) -> str:
-    """Returns the BCP 47 tag of a language code; a code that no language has stays as it is."""
+    """Returns the BCP 47 tag of a language code; an unknown code stays as it is."""
     return known_language(language) or language
 
 
 def translate_pool(pool, path: str | pathlib.Path, max_missing: float) -> None:
-    """Replaces the captions of a `retrieval.CaptionedImages` by their translations, for an English model.
+    """Replaces the captions of a pool, a `retrieval.CaptionedImages`, by their translations, for an English model.
 
     A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without a
     translation is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a

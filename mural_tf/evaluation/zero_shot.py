@@ -38,7 +38,7 @@ IMAGENET_CLASSES = 1000
 
 @dataclasses.dataclass
 class Prompts:
-    """One language: {class number: name}, and templates with {} or {c} for the name."""
+    """The names of classes in one language, {class number: name}, and templates with {} or {c} for the name."""
 
     names: dict[int, str]
     templates: list[str]
@@ -47,7 +47,7 @@ class Prompts:
 def read_prompts(
     folder: pathlib.Path, classes: int, english: list[str] | None, languages: Sequence[str] = ()
 ) -> dict[str, Prompts]:
-    """Returns {language: prompts}.
+    """Returns {language: prompts} of a folder's files; class_names.<language>.txt goes before the other files.
 
     Args:
       folder: the folder of the files above.
@@ -112,16 +112,16 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _language(path: pathlib.Path) -> str:
-    """Returns the language in a file's name, "de" of class_names.de.txt."""
+    """Returns the language in a file's name: "de" for class_names.de.txt."""
     return canonical_language(path.name.split(".")[1])
 
 
 def imagenet_knn(request: Request) -> list[Evaluation]:
-    """ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
+    """Measures ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
 
-    For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
-    validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
-    whether its embedding is projected; ours is the embedding that is searched and exported.
+    Each validation image searches the training images by the cosine of image embeddings. Recall@K is the percentage of
+    validation images whose class is among the first K; Recall@1 is the accuracy of one nearest neighbour. The paper
+    does not say whether its embedding is projected; ours is the embedding that is searched and exported.
     """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, train_notes = _encode(request, "train")
@@ -142,21 +142,21 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
 
 
 def _result(name: str, request: Request, protocol: str, notes: list[str]) -> Evaluation:
-    """Returns an evaluation without numbers; notes mean that images are missing."""
+    """Returns an evaluation without numbers, whose protocol says that it is not complete if there are notes."""
     if notes:
         protocol = f"NOT COMPLETE: {protocol}"
     return Evaluation(name, request.split, protocol, {}, {}, notes=notes)
 
 
 def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Returns a split's embeddings [N, D], the class folder of each, string [N], and notes."""
+    """Returns a split's embeddings, [N, D], the names of their class folders, string [N], and notes."""
     paths, classes = list_class_folders(request.folder / split)
     embeddings, readable, notes = request.encode_images(paths, f"ImageNet {split}")
     return embeddings, np.array(classes)[readable], notes
 
 
 def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """Returns the files of <folder>/<class>/ in order, and the class of each; raises `UserError` without files."""
+    """Returns the files <folder>/<class>/<file>, sorted, and the class of each; raises `UserError` without files."""
     paths = []
     for class_folder in sorted(folder.iterdir()):
         if class_folder.is_dir():
@@ -174,7 +174,7 @@ GROUPS = {  # [ETCL] §4.1
 
 
 def imagenet(request: Request) -> list[Evaluation]:
-    """ImageNet's 50,000 validation images; labels are the class folders in alphabetical order."""
+    """Measures ImageNet's 50,000 validation images; labels are the class folders in alphabetical order."""
     paths, folders = list_class_folders(request.folder / request.split)
     _, labels = np.unique(folders, return_inverse=True)
     return _classify(request, "imagenet", paths, labels, None, expected=50_000)
@@ -184,7 +184,7 @@ _CIFAR_ROW = 2 + 3 * 32 * 32  # bytes: the coarse label, the fine one, and the i
 
 
 def cifar100(request: Request) -> list[Evaluation]:
-    """CIFAR-100's 10,000 test images, 32 x 32, with its fine labels, from its binary version."""
+    """Measures CIFAR-100's 10,000 test images, 32 x 32, with its fine labels, from its binary version."""
     folder = request.folder / "cifar-100-binary"
     names = [line.replace("_", " ") for _, line in read_lines(folder / "fine_label_names.txt") if line]
     path = folder / f"{request.split}.bin"
@@ -198,7 +198,7 @@ def cifar100(request: Request) -> list[Evaluation]:
 
 
 def sun397(request: Request) -> list[Evaluation]:
-    """All 108,754 images of SUN397, as torchvision and CLIP_benchmark count; ETCL does not name a split."""
+    """Measures all 108,754 images of SUN397, as torchvision and CLIP_benchmark; ETCL does not name a split."""
     folder = request.folder / "SUN397"
     classes = [line[1:] for _, line in read_lines(folder / "ClassName.txt") if line]  # "/a/abbey" -> "a/abbey"
     images = [sorted((folder / name).glob("sun_*.jpg")) for name in classes]
@@ -214,7 +214,7 @@ def sun397(request: Request) -> list[Evaluation]:
 
 
 def food101(request: Request) -> list[Evaluation]:
-    """Food-101's test split: 250 images of each of 101 dishes."""
+    """Measures Food-101's test split: 250 images of each of 101 dishes."""
     folder = request.folder / "food-101"
     path = folder / "meta" / f"{request.split}.json"
     images_of_dishes = read_json(path)
@@ -232,10 +232,10 @@ def food101(request: Request) -> list[Evaluation]:
 def _classify(
     request: Request, name: str, images: Sequence, labels: np.ndarray, english: list[str] | None, expected: int
 ) -> list[Evaluation]:
-    """Measures the accuracy in every language; returns one evaluation.
+    """Measures the accuracy of N images, paths or uint8 arrays, in every language; returns one evaluation.
 
-    `labels`: int [N]; `english`: the classes' names, None where only files have names; `expected`: the number of images
-    in the whole benchmark.
+    `labels` are the images' classes, int [N]; `english` are the classes' names, or `None` if only files have names;
+    `expected` is the number of images in the whole benchmark.
     """
     classes = len(english or np.unique(labels))
     prompts = read_prompts(request.folder, classes, english, request.languages)
@@ -260,7 +260,7 @@ def measure_language(
 ) -> None:
     """Adds a language's accuracies to `result`, over the images of the classes that the language names.
 
-    `images`: embeddings [N, D]; `labels`: int [N]; `classes`: the number of all classes.
+    `images` are embeddings, [N, D], `labels` their classes, int [N]; `classes` is the number of all classes.
     """
     numbers = np.array(sorted(prompts.names))
     has_name = np.isin(labels, numbers)

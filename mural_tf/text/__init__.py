@@ -20,13 +20,10 @@ from mural_tf.text.word_pieces import WordPieceTokenizer
 def build_tokenizer(
     config: ConfigDict, vocabulary_file: str | pathlib.Path, as_asset: bool = False
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
-    """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
+    """Builds the tokenizer that a whole configuration describes, on a vocabulary file.
 
-    Args:
-      as_asset: whether the graph reads the file, and a SavedModel carries it.
-
-    Raises:
-      UserError: a file that is not such a vocabulary, or whose hash is not `vocabulary.sha256`.
+    With `as_asset` the graph reads the file, and a SavedModel carries it. Raises `UserError` for a file that is not
+    such a vocabulary, or whose SHA-256 is not `vocabulary.sha256`.
     """
     if in_sentence_pieces(config):
         layout = layout_of(config.vocabulary.layout)
@@ -34,9 +31,7 @@ def build_tokenizer(
     else:
         lines = read_lines(vocabulary_file)
     check_digest(lines, config.vocabulary.sha256, vocabulary_file)
-    if as_asset:
-        return tokenizer_of(config, lines, vocabulary_file, asset=vocabulary_file)
-    return tokenizer_of(config, lines, vocabulary_file)
+    return tokenizer_of(config, lines, vocabulary_file, asset=vocabulary_file if as_asset else "")
 
 
 def tokenizer_of(
@@ -45,13 +40,13 @@ def tokenizer_of(
     name: str | pathlib.Path = "The vocabulary",
     asset: str | pathlib.Path = "",
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
-    """Returns the tokenizer that a whole configuration tree describes, for the lines of a vocabulary.
+    """Returns the tokenizer that a whole configuration describes, for the lines of a vocabulary.
 
     Args:
       config: the whole configuration.
       vocabulary: the lines of its file.
       name: the vocabulary's name in errors.
-      asset: the file, which the graph reads and a SavedModel carries; "" for none.
+      asset: the file, which the graph reads and a SavedModel carries; "": the graph holds the lines.
 
     Raises:
       UserError: lines that are not such a vocabulary.

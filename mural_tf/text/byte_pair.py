@@ -30,14 +30,14 @@ UNKNOWN = RESERVED_TOKENS[1]
 
 
 def written_in_bytes(word: str) -> list[str]:
-    """Returns a word with the space before it, a printable character for each byte, in parts of `LONGEST_WORD`."""
+    """Returns a word and the space before it as characters for bytes, cut into parts: "ein" is ["Ġein"]."""
     characters = byte_characters()
     text = "".join(characters[byte] for byte in b" " + word.encode("utf-8"))
     return [text[begin : begin + LONGEST_WORD] for begin in range(0, len(text), LONGEST_WORD)]
 
 
 class BytePairTokenizer(WordPieceTokenizer):
-    """As `WordPieceTokenizer`, special pieces and layout included, with byte-level pieces between [CLS] and [SEP].
+    """A `WordPieceTokenizer` whose pieces between [CLS] and [SEP] are byte-level pairs.
 
     Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `UserError` for a vocabulary that lacks one
     of the 256 bytes.
@@ -59,7 +59,7 @@ class BytePairTokenizer(WordPieceTokenizer):
         self._merges = PieceModel(self._model)
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns the settings and the model that divides words, see `Tokenizer.for_lite`."""
+        """Returns lite.json's settings and the SentencePiece model that divides words, see `Tokenizer.for_lite`."""
         settings, _ = super().for_lite()
         settings |= dict(kind="byte_pair", byte_characters="".join(byte_characters()), longest_word=LONGEST_WORD)
         return settings, self._model
@@ -67,18 +67,19 @@ class BytePairTokenizer(WordPieceTokenizer):
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of cleaned texts, string [B]: int32 [B, (words), (pieces)]."""
         words = split_words(texts, self._whole_chinese)  # [B, (words)]
-        unique, word_numbers = tf.unique(words.flat_values)
-        return words.with_values(tf.gather(self._ids_of_words(unique), word_numbers))
+        different_words, word_numbers = tf.unique(words.flat_values)
+        return words.with_values(tf.gather(self._ids_of_words(different_words), word_numbers))
 
     def _ids_of_words(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of words, string [U]: int32 [U, (pieces)]."""
-        data = tf.strings.bytes_split(tf.strings.join([" ", words]))  # [U, (bytes)]
-        characters = tf.gather(tf.constant(byte_characters()), codes_of(data.flat_values))
-        owners = data.value_rowids()
-        offsets = tf.range(tf.size(characters, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
+        """Returns the ids of words, string [W], which are written and cut as by `written_in_bytes`: [W, (pieces)]."""
+        data = tf.strings.bytes_split(tf.strings.join([" ", words]))  # [W, (bytes)]
+        characters = tf.gather(tf.constant(byte_characters()), codes_of(data.flat_values))  # [all bytes]
+        word_of_byte = data.value_rowids()
+        offsets = tf.range(tf.size(characters, tf.int64)) - tf.gather(data.row_starts(), word_of_byte)  # in the word
         begins_part = tf.equal(offsets % LONGEST_WORD, 0)
-        parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins_part, tf.int64)) - 1)
-        ids = self._merges.divide(tf.strings.reduce_join(parts, axis=1))  # [P, (pieces)]
-        owners_of_parts = tf.boolean_mask(owners, begins_part)
-        by_word = tf.RaggedTensor.from_value_rowids(ids, owners_of_parts, tf.size(words, tf.int64))
-        return by_word.merge_dims(1, 2)
+        part_of_byte = tf.cumsum(tf.cast(begins_part, tf.int64)) - 1
+        parts = tf.strings.reduce_join(tf.RaggedTensor.from_value_rowids(characters, part_of_byte), axis=1)  # [P]
+        ids = self._merges.divide(parts)  # [P, (pieces)]
+        word_of_part = tf.boolean_mask(word_of_byte, begins_part)
+        by_word = tf.RaggedTensor.from_value_rowids(ids, word_of_part, tf.size(words, tf.int64))
+        return by_word.merge_dims(1, 2)  # from [W, (parts), (pieces)]

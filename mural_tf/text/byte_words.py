@@ -17,34 +17,37 @@ BARRIER = b"\xfe"
 
 
 def codes_of(data: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers of single bytes, string [N] -> int32 [N]."""
+    """Returns the numbers, int32 [N] from 0 to 255, of strings of a single byte each, string [N]."""
     return tf.cast(tf.io.decode_raw(data, tf.uint8, fixed_length=1)[:, 0], tf.int32)
 
 
 def with_end_mark(piece: str) -> str:
-    """Returns a piece of CLIP's files in this alphabet: in place of "</w>" its last character is marked."""
+    """Returns a piece of CLIP's files in this alphabet: "s</w>" is "s" with its last character marked by `END`."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
         return piece
-    word = piece.removesuffix(END_OF_WORD)
+    return _with_marked_end(piece.removesuffix(END_OF_WORD))
+
+
+def _with_marked_end(word: str) -> str:
+    """Returns a word whose last character is replaced by the character `END` code points after it."""
     return word[:-1] + chr(ord(word[-1]) + END)
 
 
 def is_end(piece: str) -> bool:
-    """Whether a piece ends a word of CLIP's."""
+    """Whether a piece ends a word: its last character is marked."""
     return ord(piece[-1]) >= END
 
 
 def clip_words(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the words of texts, string [B] in UTF-8 and in lower case, in bytes: string [B] without spaces."""
+    """Returns texts, string [B] in lower-case UTF-8, as words of marked ends, in bytes without spaces: string [B]."""
     words = tf.strings.split(tf.strings.regex_replace(texts, f"({CLIP_WORDS})", r"\1 "))  # [B, (words)]
     data = tf.strings.bytes_split(words.flat_values)  # [W, (bytes)]
     codes = codes_of(data.flat_values)
-    limits = data.row_limits()[:, tf.newaxis]
-    marks = tf.ones_like(limits[:, 0], tf.int32)
-    is_last = tf.scatter_nd(limits - 1, marks, tf.shape(codes, tf.int64))
+    last_places = data.row_limits()[:, tf.newaxis] - 1  # [W, 1], of each word's last byte among all bytes
+    is_last = tf.scatter_nd(last_places, tf.ones([data.nrows()], tf.int32), tf.shape(codes, tf.int64))
     alphabet = list(byte_characters())
-    endings = [chr(ord(letter) + END) for letter in alphabet]
-    characters = tf.gather(tf.constant(alphabet + endings), codes + 256 * is_last)
+    marked_alphabet = [_with_marked_end(letter) for letter in alphabet]
+    characters = tf.gather(tf.constant(alphabet + marked_alphabet), codes + len(alphabet) * is_last)
     by_text = words.with_values(data.with_values(characters)).merge_dims(1, 2)
     return tf.strings.reduce_join(by_text, axis=1)
 
@@ -55,11 +58,11 @@ def separator() -> str:
 
 
 def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the words of texts, string [B] in UTF-8, in bytes between separators: string [B] without spaces.
+    """Returns texts, string [B] in UTF-8, as words between separators, in bytes without spaces: string [B].
 
-    Args:
-      name: a key of `EXPRESSIONS`.
+    Words are divided by the expression of this `name` in `EXPRESSIONS`.
     """
+    # The barrier, a byte that no expression joins to a word, ends a run of spaces before its last space.
     texts = tf.strings.regex_replace(texts, _with_all_spaces(_SPACES[name]), rb"\1" + BARRIER + rb"\2\3")
     expression = _with_all_spaces(EXPRESSIONS[name].replace(REST, r"\s+"))
     texts = tf.strings.regex_replace(texts, expression, SEPARATOR + rb"\0" + SEPARATOR)
@@ -71,6 +74,8 @@ def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _with_all_spaces(expression: str) -> str:
-    r"""Returns an expression whose \s and \S know the white space of all scripts; RE2's know only ASCII's."""
-    expression = expression.replace(r"[^\S\r\n]", r"[\t\x0B\f \x{85}\p{Z}]").replace(r"[^\s", f"[^{_WHITE}")
+    r"""Returns a regular expression in which \s and \S mean the white space of all scripts; RE2's know only ASCII's."""
+    spaces_in_line = r"[\t\x0B\f \x{85}\p{Z}]"
+    expression = expression.replace(r"[^\S\r\n]", spaces_in_line)
+    expression = expression.replace(r"[^\s", f"[^{_WHITE}")  # before the next line, whose brackets would nest
     return expression.replace(r"\s", f"[{_WHITE}]").replace(r"\S", f"[^{_WHITE}]")

@@ -21,7 +21,7 @@ from mural_lite.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.tokens import fill_rows
 from mural_tf.text.vocabulary_file import as_file
-from mural_tf.text.words import WordSplitter, clean_text, count_by_language, split_words
+from mural_tf.text.words import WordSplitter, clean_text, count_by_language, most_frequent, split_words
 
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"
@@ -33,41 +33,40 @@ TAG = r"^<([A-Za-z0-9-]+)> "
 def build_words(
     texts: Iterable[tuple[str, str]], languages: Sequence[str], size: int, lower_case: bool, strip_accents: bool
 ) -> list[str]:
-    """Collects the words of (language, text) pairs; the same texts give the same list.
+    """Returns the lines of the vocabulary of (language, text) pairs; the same texts give the same list.
 
     Args:
       texts: pairs that are read once; texts in other languages are left out.
       languages: the languages in the order of their ids.
-      size: the most lines of the list; every language gets an equal share of them for its most frequent words.
+      size: the most lines of the list, shared equally by the languages for their most frequent words.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
 
     Raises:
       UserError: no room for a word of each language, or a language without any text.
     """
-    share = (size - 1 - len(languages)) // max(len(languages), 1)
+    share = (size - 1 - len(languages)) // max(len(languages), 1)  # without [PAD] and the lines of [UNK]
     if share < 1:
         raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
     texts_in_languages = ((language, text) for language, text in texts if language in counts)
     for language, words in count_by_language(texts_in_languages, WordSplitter(lower_case, strip_accents)):
         counts[language].update(words)
-    missing = [language for language, words in counts.items() if not words]
+    missing = [language for language, word_counts in counts.items() if not word_counts]
     if missing:
         raise UserError(
             f"No training texts in {', '.join(missing)}: leave them out of text_tower.languages, or add their data."
         )
     lines = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
-    for language, words in counts.items():
-        ranked = sorted(words, key=lambda word: (-words[word], word))[:share]  # noqa: B023 - used at once
-        lines += [f"{language}{SEPARATOR}{word}" for word in ranked]
+    for language, word_counts in counts.items():
+        lines += [f"{language}{SEPARATOR}{word}" for word in most_frequent(word_counts, share)]
     return lines
 
 
 class WordTokenizer(Tokenizer):
-    """Words of the language that a text's tag names, or of the likeliest one.
+    """A tokenizer that takes a text's words as words of the language that its tag names, or of the likeliest language.
 
-    A row is its words and then [PAD]; `input_type_ids` is the language, the same in the whole row. Longer texts lose
-    their last words; a text without any word is one [UNK]. No more than `MAX_BYTES` of a text are read.
+    A row is a text's words and then [PAD]; `input_type_ids` is the language's number, the same in the whole row. Longer
+    texts lose their last words; a text without any word is one [UNK]. Only the first `MAX_BYTES` of a text are read.
     """
 
     takes_languages = True
@@ -88,19 +87,19 @@ class WordTokenizer(Tokenizer):
         self._starts = _language_starts(self._vocabulary, self.languages)
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns the settings and the vocabulary file, see `Tokenizer.for_lite`."""
+        """Returns lite.json's settings and the vocabulary file, see `Tokenizer.for_lite`."""
         settings = dict(kind="words", begin=[], end=[], pad=0, max_bytes=MAX_BYTES)
         settings |= dict(languages=list(self.languages), starts=self._starts)
         return settings, as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""
+        """Returns the ids of whole texts, string [B]: int32 [B, (words), 1]; a word is one piece."""
         texts = tf.convert_to_tensor(texts, tf.string)
         untagged = tf.strings.regex_replace(texts, TAG, "")
         cleaned = clean_text(untagged, self.lower_case, self.strip_accents)
         words = split_words(cleaned)  # [B, (words)]
         tagged = self._tagged_languages(texts)
-        languages = tf.cond(
+        languages = tf.cond(  # which saves the search for languages where every text has a tag
             tf.reduce_all(tagged >= 0),
             lambda: tagged,
             lambda: tf.where(tagged >= 0, tagged, self.likeliest_languages(words)),
@@ -128,7 +127,7 @@ class WordTokenizer(Tokenizer):
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Returns rows, cut and padded; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
+        """Returns rows of ids, cut and padded, as `Tokenizer.pack`; `input_type_ids` is the number of the language."""
         longest = self.max_length if length is None else length
         word_ids, mask = fill_rows(ids[:, :longest], 0, length)
         languages = tf.zeros_like(word_ids) + self._language_of(word_ids[:, :1])  # [B, T] of [B, 1]
@@ -137,15 +136,15 @@ class WordTokenizer(Tokenizer):
     def likeliest_languages(self, words: tf.RaggedTensor) -> tf.Tensor:
         """Returns the number of the likeliest language of each text, int32 [B], by its words, string [B, (words)].
 
-        The r-th most frequent word of a language has a probability near 1 / r (Zipf's law), a word that is not in the
-        list one below the rarest of any language; words count as independent.
+        Words count as independent. The r-th most frequent word of a language has a probability in proportion to
+        1 / (r + 1) (near Zipf's law), an unknown word a probability in proportion to a tenth of the rarest word's.
         """
         word_counts = np.diff([*self._starts, len(self._vocabulary)])
         rarest = math.log(10.0 * max(word_counts))
         scores = []
         for language, start in zip(self.languages, self._starts):
             ids = self._lookup(tf.fill(tf.shape(words.flat_values), language), words.flat_values)
-            rank = tf.cast(ids - start + 2, tf.float32)
+            rank = tf.cast(ids - start + 2, tf.float32)  # 2 for the most frequent word
             score = tf.where(ids >= start, -tf.math.log(tf.maximum(rank, 1.0)), -rarest)
             scores.append(tf.reduce_sum(words.with_flat_values(score), axis=1))
         return tf.argmax(tf.stack(scores, axis=1), axis=1, output_type=tf.int32)
@@ -157,21 +156,21 @@ class WordTokenizer(Tokenizer):
 
     def _language_numbers(self, tags: tf.Tensor) -> tf.Tensor:
         """Returns the number of the language that each tag names, int32 [B], or -1."""
-        equal = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])
-        index = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
-        return tf.where(tf.reduce_any(equal, axis=1), index, -1)
+        is_named = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])  # [B, languages]
+        index = tf.argmax(tf.cast(is_named, tf.int32), axis=1, output_type=tf.int32)
+        return tf.where(tf.reduce_any(is_named, axis=1), index, -1)
 
     def _language_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the number of the language of each id, int32; 0 for [PAD]."""
-        flat = tf.reshape(ids, [-1])
-        block = tf.searchsorted(tf.constant(self._starts), flat, side="right") - 1
-        is_unknown = flat < self._starts[0]
-        languages = tf.where(is_unknown, flat - 1, block)
+        """Returns the number of the language of each id, int32 of any shape; 0 for [PAD]."""
+        flat_ids = tf.reshape(ids, [-1])
+        language_of_word = tf.searchsorted(tf.constant(self._starts), flat_ids, side="right") - 1
+        is_unknown = flat_ids < self._starts[0]  # [PAD], then an [UNK] per language
+        languages = tf.where(is_unknown, flat_ids - 1, language_of_word)
         return tf.reshape(tf.maximum(languages, 0), tf.shape(ids))
 
 
 def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> list[int]:
-    """Returns the id of each language's first word; raises `UserError` for a list that has another order."""
+    """Returns the id of each language's first word; raises `UserError` for lines in another order than above."""
     expected = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
     if not languages or list(vocabulary[: len(expected)]) != expected:
         raise UserError(

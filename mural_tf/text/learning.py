@@ -14,7 +14,7 @@ from mural_lite.errors import UserError
 from mural_tf.text.byte_pair import written_in_bytes
 from mural_tf.text.byte_words import byte_characters
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
-from mural_tf.text.words import count_words
+from mural_tf.text.words import count_words, most_frequent
 
 BUILDERS = ("tokenizers", "byte_pair")
 MOST_OCCURRENCES = 100_000_000  # words that the learner is given
@@ -30,9 +30,9 @@ def build_vocabulary(
     """Returns the pieces learned from texts; the same texts and settings give the same list.
 
     Args:
-      texts: the texts, read once, in blocks, so that a generator over any reader will do.
+      texts: the texts, which are read once, so that they may be a generator.
+      size, builder: as in `learn_vocabulary`, and so is what it raises.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
-      size, builder: as in `learn_vocabulary`, which names what it raises.
     """
     _check_request(size, builder)
     return learn_vocabulary(count_words(texts, lower_case, strip_accents), size, builder)
@@ -41,13 +41,13 @@ def build_vocabulary(
 def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tokenizers") -> list[str]:
     """Returns the pieces learned from words and how often they occur; the same counts give the same list.
 
-    The alphabet of word pieces has a sixth of `size`, in small vocabularies up to 1,000 characters but no more than a
-    third of `size`: a character can cost two pieces, with and without "##". Rarer characters become [UNK], mostly
-    Chinese characters.
+    Word pieces have the most frequent characters: a sixth of `size`, or in small vocabularies up to 1,000 characters
+    but no more than a third of `size`, because a character can cost two pieces, with and without "##". Rarer
+    characters, mostly Chinese, become [UNK].
 
     Args:
-      counts: {word: count}, as words.py gives them.
-      size: most pieces the list may hold, with `RESERVED_TOKENS`, which come first, so that [PAD] is 0.
+      counts: {word: count}, as `count_words` returns them.
+      size: the most pieces, `RESERVED_TOKENS` included, which come first, so that [PAD] is 0.
       builder: "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
 
     Raises:
@@ -64,7 +64,7 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "token
 
 
 def _check_request(size: int, builder: str) -> None:
-    """Raises `UserError` for an unknown builder, or a size without room for characters."""
+    """Raises `UserError` for an unknown builder, or a number of pieces that leaves no room for characters."""
     if builder == "sentence_pieces":
         raise UserError(
             "vocabulary.builder=sentence_pieces: they are not learned here; name a SentencePiece model or a "
@@ -80,19 +80,14 @@ def _check_request(size: int, builder: str) -> None:
         )
 
 
-def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
-    """Returns the `limit` most frequent (word, count), most frequent first, ties in alphabetical order."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
-
-
 def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -> list[str]:
-    """Returns word pieces of the `max_characters` most frequent characters."""
+    """Returns word pieces learned from {word: count}, made of only the `max_characters` most frequent characters."""
     tokenizers = _tokenizers_package()
     occurrences = collections.Counter()
     for word, count in counts.items():
         for character in word:
             occurrences[character] += count
-    alphabet = {character for character, _ in _most_frequent(occurrences, max_characters)}
+    alphabet = set(most_frequent(occurrences, max_characters))
     words = [(word, count) for word, count in sorted(counts.items()) if alphabet.issuperset(word)]
     continuing = set()
     for word, _ in words:
@@ -111,7 +106,7 @@ def _learn_word_pieces(counts: dict[str, int], size: int, max_characters: int) -
 
 
 def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
-    """Returns byte-level pieces; raises `UserError` for a size without room for all bytes."""
+    """Returns byte-level pieces learned from {word: count}; raises `UserError` for a size below all single bytes."""
     special = [*RESERVED_TOKENS, *byte_characters()]  # named, the bytes have the same numbers in every run
     if size < len(special):
         raise UserError(
@@ -126,6 +121,7 @@ def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
 
 
 def _tokenizers_package():
+    """Returns Hugging Face's module `tokenizers`; raises `UserError` if it is not installed."""
     try:
         import tokenizers
     except ImportError:
@@ -143,7 +139,7 @@ def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list
 
 
 def _written_out(words: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yields lines of bounded length with each word as often as it occurs: the trainer takes texts, not counts."""
+    """Yields texts with each word as often as it occurs, at most 1,000 times per text: the trainer takes no counts."""
     for word, count in words:
         for start in range(0, count, 1000):
             yield " ".join([word] * min(1000, count - start))

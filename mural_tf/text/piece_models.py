@@ -67,7 +67,7 @@ _FIELDS = {
 
 @functools.cache
 def _model_class() -> type[message.Message]:
-    """Returns the class of protobuf messages "Model" with `_FIELDS`."""
+    """Returns the class of protobuf messages "Model", built from `_FIELDS` without SentencePiece's package."""
     file = descriptor_pb2.FileDescriptorProto(name="pieces.proto", syntax="proto2")
     for message_name, fields in _FIELDS.items():
         message_type = file.message_type.add(name=message_name)
@@ -115,16 +115,16 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
 def _with_fairseq_ids(pieces: list[list]) -> list[list]:
     """Returns a model file's pieces, [piece, score, type] each, in fairseq's order, in which XLM-RoBERTa has its ids.
 
-    `pieces[0]` is the unknown piece, which fairseq has behind <s>, <pad> and </s>.
+    `pieces[0]` is the unknown piece, which fairseq has after <s>, <pad> and </s>.
     """
     first_pieces = [["<s>", 0.0, "control"], ["<pad>", 0.0, "control"], ["</s>", 0.0, "control"], pieces[0]]
     first_names = {name for name, _, _ in first_pieces}
-    other_pieces = [entry for entry in pieces if entry[0] not in first_names]
+    other_pieces = [[name, score, piece_type] for name, score, piece_type in pieces if name not in first_names]
     return [*first_pieces, *other_pieces, ["<mask>", 0.0, "control"]]
 
 
 def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
-    """Returns the lines of a vocabulary; raises `UserError` for pieces or settings that make none."""
+    """Returns the lines of a vocabulary for pieces and settings, which `parse_lines` returns, and raises as it does."""
     entries = [[*pieces[0], settings], *pieces[1:]]
     lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     parse_lines(lines, path)
@@ -132,14 +132,12 @@ def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> li
 
 
 def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces, [piece, score, type] each, and the settings; raises `UserError` for other lines."""
+    """Returns a vocabulary's pieces, [piece, score, type] each, and settings; raises `UserError` for other lines."""
     try:
         pieces = json.loads(f"[{','.join(lines)}]")
-        settings = pieces[0].pop(3)  # the first line has them behind its piece
+        settings = pieces[0].pop(3)  # the first line has them after its piece
         charsmap = base64.b64decode(settings["charsmap"], validate=True)
-        has_settings = all(type(settings[name]) is value_type for name, value_type in SETTINGS.items())
-        has_settings = has_settings and settings["model"] in MODELS
-        is_valid = has_settings and len(pieces) == len(lines) and all(map(_is_piece, pieces))
+        is_valid = len(pieces) == len(lines) and _are_settings(settings) and all(map(_is_piece, pieces))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -160,13 +158,20 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     return pieces, settings
 
 
+def _are_settings(settings: Mapping) -> bool:
+    """Whether settings have the types of `SETTINGS` and a known model; raises `KeyError` if a setting is missing."""
+    has_types = all(type(settings[name]) is value_type for name, value_type in SETTINGS.items())
+    return has_types and settings["model"] in MODELS
+
+
 def _is_piece(entry: list) -> bool:
+    """Whether a line's JSON is [piece, score, type]; raises `ValueError` for another number of entries."""
     piece, score, piece_type = entry
     return isinstance(piece, str) and piece != "" and isinstance(score, (int, float)) and piece_type in TYPES
 
 
 def model_of(pieces: Sequence[Sequence], settings: Mapping) -> bytes:
-    """Returns the serialized model of pieces and settings, as `parse_lines` returns them."""
+    """Returns the content of a model file for pieces and settings as `parse_lines` returns them."""
     model = _model_class()()
     for piece, score, piece_type in pieces:
         model.pieces.add(piece=piece, score=score, type=TYPES[piece_type])
@@ -188,7 +193,7 @@ def _part_with(model: message.Message, setting: str) -> message.Message:
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a model file's content, as `parse_lines` does; raises `UserError`."""
+    """Returns the pieces and settings of a model file's content, as `parse_lines`; `UserError` for other content."""
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
@@ -213,43 +218,43 @@ def _refusal(path: str | pathlib.Path, why: str) -> UserError:
     )
 
 
-# tokenizer.json.
-
-
 def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a tokenizer.json, as `parse_lines` does; raises `UserError`."""
+    """Returns the pieces and settings of a tokenizer.json, as `parse_lines`; raises `UserError` for other JSON."""
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
-        has_bytes = bool(model.get("byte_fallback"))
         family = _family_of(model, path)
-        if family == "Unigram":
-            scores = [list(entry) for entry in model["vocab"]]
-        else:
-            scores = _merge_scores(model)
-        if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
-            scores = [["<0x09>" if piece == "\t" else piece, score] for piece, score in scores]
-        types = _add_tokens(scores, tokenizer.get("added_tokens") or [])
-        if has_bytes:
-            types.update((f"<0x{byte:02X}>", "byte") for byte in range(256))
-        if family == "Unigram":
-            unknown, _ = scores[model["unk_id"]]
-            words = {piece for piece, _ in scores}
-        else:
-            unknown = model["unk_token"]
-            words = _merged_pieces(model)
-        types[unknown] = "unknown"
-        pieces = []
-        for piece, score in scores:
-            is_of_text = piece in words or len(piece) == 1
-            default_type = "normal" if is_of_text else "control"
-            pieces.append([piece, float(score), types.get(piece, default_type)])
+        has_bytes = bool(model.get("byte_fallback"))
+        pieces = _json_pieces(model, family, has_bytes, tokenizer.get("added_tokens") or [])
         settings = {"model": family.lower(), "byte_fallback": has_bytes, "treat_whitespace_as_suffix": False}
         return pieces, {**settings, **_normalization(tokenizer, path)}
     except UserError:
-        raise  # which says more
+        raise  # it is a `ValueError`, and says more than the error below
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise _refusal(path, "its JSON is not a tokenizer's") from None
+
+
+def _json_pieces(model: Mapping, family: str, has_bytes: bool, added_tokens: Sequence[Mapping]) -> list[list]:
+    """Returns the pieces, [piece, score, type] each, of a tokenizer.json's model and its added tokens."""
+    scores = model["vocab"] if family == "Unigram" else _merge_scores(model)
+    if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
+        scores = [("<0x09>" if piece == "\t" else piece, score) for piece, score in scores]
+    scores, types = _with_added_tokens(scores, added_tokens)
+    if has_bytes:
+        types.update((f"<0x{byte:02X}>", "byte") for byte in range(256))
+    if family == "Unigram":
+        unknown, _ = scores[model["unk_id"]]
+        text_pieces = {piece for piece, _ in scores}
+    else:
+        unknown = model["unk_token"]
+        text_pieces = {left + right for left, right in _merges(model)}
+    types[unknown] = "unknown"
+    pieces = []
+    for piece, score in scores:
+        is_of_text = piece in text_pieces or len(piece) == 1
+        default_type = "normal" if is_of_text else "control"
+        pieces.append([piece, float(score), types.get(piece, default_type)])
+    return pieces
 
 
 def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
@@ -264,44 +269,40 @@ def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
     return family
 
 
-def _add_tokens(scores: list[list], added_tokens: Sequence[Mapping]) -> dict[str, str]:
-    """Adds to [piece, score] the tokens whose ids follow, and returns {added token: its type}."""
+def _with_added_tokens(scores: Sequence, added_tokens: Sequence[Mapping]) -> tuple[list, dict[str, str]]:
+    """Returns (piece, score) pairs, with the added tokens whose ids follow, and {added token: its type}."""
+    scores = list(scores)
     token_of = {token["content"]: token for token in added_tokens}
     types = {}
-    for name, token in sorted(token_of.items(), key=lambda entry: entry[1]["id"]):
+    for name, token in sorted(token_of.items(), key=lambda item: item[1]["id"]):
         types[name] = "control" if token.get("special") else "user_defined"
         if token["id"] == len(scores):  # otherwise the model has the piece already
-            scores.append([name, 0.0])
-    return types
+            scores.append((name, 0.0))
+    return scores, types
 
 
-def _merge_scores(model: Mapping) -> list[list]:
-    """Returns BPE's [piece, score] in the order of their ids; merged pieces score minus the rank of their first merge.
+def _merge_scores(model: Mapping) -> list[tuple[str, float]]:
+    """Returns BPE's (piece, score) in the order of their ids; a merged piece scores minus the rank of its first merge.
 
     Raises `ValueError` if the ids are not 0, 1, 2, …
     """
     ranks: dict[str, int] = {}
     for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
-    ids = sorted(model["vocab"].items(), key=lambda entry: entry[1])
+    ids = sorted(model["vocab"].items(), key=lambda item: item[1])
     if [number for _, number in ids] != list(range(len(ids))):
         raise ValueError("ids")
-    return [[piece, -float(ranks.get(piece, 0))] for piece, _ in ids]
+    return [(piece, -float(ranks.get(piece, 0))) for piece, _ in ids]
 
 
 def _merges(model: Mapping) -> list[Sequence[str]]:
-    """Returns the pairs of pieces that BPE merges; a file has them as "a b" or ["a", "b"]."""
+    """Returns the pairs of pieces that BPE merges, in order; a file has them as "a b" or ["a", "b"]."""
     merges = []
     for merge in model["merges"]:
         if isinstance(merge, str):
             merge = merge.split(" ")
         merges.append(merge)
     return merges
-
-
-def _merged_pieces(model: Mapping) -> set[str]:
-    """Returns the pieces that merges make."""
-    return {left + right for left, right in _merges(model)}
 
 
 def byte_pair_lines(
@@ -311,13 +312,13 @@ def byte_pair_lines(
     written: Callable[[str], str],
     path: str | pathlib.Path,
 ) -> list[str]:
-    """Returns the lines of byte pairs whose texts are written in bytes before they are divided.
+    """Returns the lines of a vocabulary of byte pairs, whose texts are written in bytes before they are divided.
 
     Args:
       ids: {piece: id}.
-      merges: pairs of pieces, "a b" or [a, b] each, in the order in which they were learned.
-      special: {piece: its type}.
-      written: a function from a piece to the characters that a text has for it.
+      merges: pairs of pieces, "a b" or ["a", "b"] each, in the order in which they were learned.
+      special: {piece: its type of `TYPES`}, where the type does not follow from the merges.
+      written: a function from a piece of the file to the same piece as our texts are written in bytes.
       path: the file, for messages.
 
     Raises `UserError` if the ids are not 0, 1, 2, … or a merge is not a pair.
@@ -325,12 +326,12 @@ def byte_pair_lines(
     try:
         model = {"vocab": ids, "merges": merges}
         scores = _merge_scores(model)
-        merged = _merged_pieces(model)
+        merged_pieces = {left + right for left, right in _merges(model)}
     except (ValueError, TypeError, AttributeError, KeyError):
         raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is not a pair of pieces.") from None
     pieces = []
     for piece, score in scores:
-        is_of_text = len(written(piece)) == 1 or piece in merged
+        is_of_text = len(written(piece)) == 1 or piece in merged_pieces
         default_type = "normal" if is_of_text else "control"
         pieces.append([written(piece), score, special.get(piece, default_type)])
     return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
@@ -345,11 +346,13 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
     waiting = [tokenizer.get(part)]
     while waiting:
         step = waiting.pop(0)
-        if step is None:
-            step = {}
+        if step is None:  # as files have it for a part without steps
+            continue
         check_json(step, dict, part, "tokenizer.json")
-        inner = next((step[name] for name in ("normalizers", "pretokenizers", "processors") if name in step), [])
-        waiting = check_json(inner, list, part, "tokenizer.json") + waiting
+        inner = []
+        for name in ("normalizers", "pretokenizers", "processors"):  # a sequence has one of these keys
+            inner += check_json(step.get(name, []), list, part, "tokenizer.json")
+        waiting = inner + waiting
         if step and not inner and step.get("type") != "Sequence":
             steps.append(step)
     return steps
@@ -362,7 +365,7 @@ def _pattern(step: Mapping) -> str:
 
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
-    """Returns the normalizer's settings by the steps of tokenizer.json; raises `UserError` for an unknown step."""
+    """Returns the settings that do as the steps of a tokenizer.json do; raises `UserError` if no settings do so."""
     rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
     for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
         step_type = step["type"]

@@ -34,7 +34,7 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The rows of a family: begin, pieces, end, and padding up to T. Each is an id or its piece; -1 is no such id."""
+    """The rows of a family: begin, pieces, end, and padding up to T. Each is an id or a piece; -1 means nothing."""
 
     end: int | str
     pad: int | str
@@ -53,7 +53,7 @@ LAYOUTS = {
 
 
 def layout_of(name: str) -> Layout | None:
-    """Returns the layout of a name of `LAYOUTS`, or of three pieces "BEGIN END PAD"; `None` for other names."""
+    """Returns the layout of this name in `LAYOUTS`, or of three pieces "BEGIN END PAD"; `None` for other names."""
     pieces = name.split(" ")
     if len(pieces) == 3 and all(pieces):
         begin, end, pad = pieces
@@ -66,16 +66,16 @@ def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _plain(texts: tf.Tensor) -> tf.Tensor:
-    """Returns `as_plain` of each text, string [B]."""
-    table = plain_characters()
-    numbers = tf.constant(sorted(table))
-    replacements = tf.constant([table[number] for number in sorted(table)])
+    """Returns texts, string [B], without escapes and with `plain_characters`, as `as_plain` has them."""
+    table = plain_characters()  # {code point: its replacement}
+    replaced = sorted(table)
+    replacements = tf.constant([table[code_point] for code_point in replaced])
     characters = tf.strings.unicode_decode(tf.strings.regex_replace(texts, ESCAPE, ""), "UTF-8")  # [B, (characters)]
     code_points = characters.flat_values
-    rows = tf.minimum(tf.searchsorted(numbers, code_points), len(table) - 1)
-    in_table = tf.equal(tf.gather(numbers, rows), code_points)
+    rows = tf.minimum(tf.searchsorted(replaced, code_points), len(table) - 1)
+    is_replaced = tf.equal(tf.gather(replaced, rows), code_points)
     unchanged = tf.strings.unicode_encode(code_points[:, tf.newaxis], "UTF-8")
-    plain = tf.where(in_table, tf.gather(replacements, rows), unchanged)
+    plain = tf.where(is_replaced, tf.gather(replacements, rows), unchanged)
     return tf.strings.reduce_join(characters.with_values(plain), axis=1)
 
 
@@ -95,9 +95,9 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 class PieceModel(tf.saved_model.experimental.TrackableResource):
-    """A model that the operation reads, under a name of its own.
+    """A SentencePiece model in TensorFlow, from a model file's content, as a resource with a name of its own.
 
-    tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
+    tensorflow_text's class gives no name; the resource is then the eager kernel's, which equal models share and
     `tf.random.set_seed` deletes. It stays until the process ends, as tables do: a loaded model's signatures may outlive
     the object that was loaded.
     """
@@ -106,10 +106,10 @@ class PieceModel(tf.saved_model.experimental.TrackableResource):
         super().__init__()
         self._model = model
         self._name = f"sentence_pieces_{next(_NAMES)}"
-        _ = self.resource_handle  # makes it
+        _ = self.resource_handle  # creates the resource, by `_create_resource`
 
     def _create_resource(self) -> tf.Tensor:
-        with without_noise():  # that a model has no table of normalisation
+        with without_noise():  # it warns if a model has no table of normalisation
             return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
 
     def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -120,7 +120,7 @@ class PieceModel(tf.saved_model.experimental.TrackableResource):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece's ids of a text between the begin and end of a family's layout.
+    """A tokenizer whose rows are SentencePiece's ids of a text between the begin and the end of a family's layout.
 
     Longer texts lose their last pieces, never the end. Any bytes are answered: each byte that is not UTF-8 is read as
     U+FFFD. Only the first `max_bytes` of a very long text are read.
@@ -169,7 +169,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
         self._model = model_of(pieces, settings)
         self._separator = -1  # the id of the character between words; -1: words have no such character
-        if set(cleaning) & set(EXPRESSIONS):
+        if not set(EXPRESSIONS).isdisjoint(cleaning):
             self._separator = self._pieces.index(separator())
         self._special = tuple(number for number, name in enumerate(types) if name in ("unknown", "control", "unused"))
         marks_word = is_end if self.layout.marks_ends else _starts_word
@@ -193,7 +193,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _begin(self) -> list[int]:
-        """[the id that a row begins with], or []."""
+        """A list of the id that a row begins with, or the empty list."""
         return [self.layout.begin] if self.layout.begin >= 0 else []
 
     @property
@@ -209,29 +209,28 @@ class SentencePieceTokenizer(Tokenizer):
         return self.max_length - len(self._begin) - 1
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns the settings and the SentencePiece model, see `Tokenizer.for_lite`."""
+        """Returns lite.json's settings and the SentencePiece model, see `Tokenizer.for_lite`."""
         layout = self.layout
         settings = dict(kind="sentence_pieces", begin=self._begin, end=[layout.end])
         settings |= dict(pad=layout.pad, is_full=layout.is_full, max_bytes=self.max_bytes, separator=self._separator)
         return settings, self._model
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space.
+        """Returns the ids of whole texts, string [B]: int32 [B, (words), (pieces)].
 
-        With a layout that `marks_ends`, it ends with its mark.
+        A word begins with its space or, with a layout that `marks_ends`, ends with its mark.
         """
         ids = self._divide(tf.convert_to_tensor(texts, tf.string))  # [B, (pieces)]
-        size = tf.shape(ids.flat_values, tf.int64)
         begins_word = tf.gather(self._marks_word, ids.flat_values)  # [all pieces]
         if self.layout.marks_ends:
-            begins_word = tf.roll(begins_word, shift=1, axis=0)  # the next piece begins a word
+            begins_word = tf.roll(begins_word, shift=1, axis=0)  # the piece after a mark begins a word
         # A text's first piece always begins a word.
-        has_pieces = ids.row_lengths() > 0  # [B]
-        first = tf.boolean_mask(ids.row_starts(), has_pieces)
-        begins_word |= tf.scatter_nd(first[:, None], tf.fill([tf.math.count_nonzero(has_pieces)], True), size)
+        first_pieces = tf.boolean_mask(ids.row_starts(), ids.row_lengths() > 0)
+        marks = tf.ones_like(first_pieces, tf.bool)
+        begins_word |= tf.scatter_nd(first_pieces[:, None], marks, tf.shape(begins_word, tf.int64))
         words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins_word)[:, 0])
-        texts_of_words = tf.boolean_mask(ids.value_rowids(), begins_word)
-        return tf.RaggedTensor.from_value_rowids(words, texts_of_words, ids.nrows())
+        text_of_word = tf.boolean_mask(ids.value_rowids(), begins_word)
+        return tf.RaggedTensor.from_value_rowids(words, text_of_word, ids.nrows())
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.expand_dims(self._divide(tf.strings.substr(texts, 0, self.max_bytes)), 1)
@@ -248,22 +247,22 @@ class SentencePieceTokenizer(Tokenizer):
         return ids
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.
+        """Returns rows with begin, end and padding, as `Tokenizer.pack`; `input_type_ids` is 0.
 
-        With a full layout `input_mask` is 1 everywhere: its models attend to padding.
+        With a layout that `is_full` all rows have T ids, and `input_mask` is 1 everywhere.
         """
         if length is None and self.layout.is_full:
             length = self.max_length
         longest = self.max_length if length is None else length
-        frame = self.max_length - self.room  # ids of begin and end
-        tokens = framed_rows(self._begin, ids[:, : longest - frame], self.layout.end, self.layout.pad, length)
+        room = longest - len(self._begin) - 1  # without begin and end
+        tokens = framed_rows(self._begin, ids[:, :room], self.layout.end, self.layout.pad, length)
         if self.layout.is_full:
             tokens["input_mask"] = tf.ones_like(tokens["input_mask"])
         return tokens
 
 
 def _check_cleaning(cleaning: Sequence[str], options: dict) -> None:
-    """Raises `UserError` for an unknown step, and for casing, which is such a step here."""
+    """Raises `UserError` for an unknown step of cleaning, or options for casing: casing is such a step here."""
     lower_case = options.get("lower_case", False)
     strip_accents = options.get("strip_accents", False)
     unknown_steps = [step for step in cleaning if step not in CLEANING]
@@ -280,9 +279,9 @@ def _starts_word(piece: str) -> bool:
 
 def _with_ids(layout: Layout, pieces: Sequence[str]) -> Layout:
     """Returns a layout with ids in place of pieces; raises `UserError` if the vocabulary lacks a piece."""
-    named = {name: piece for name, piece in vars(layout).items() if isinstance(piece, str)}
-    missing = sorted(set(named.values()) - set(pieces))
+    layout_pieces = {field: piece for field, piece in vars(layout).items() if isinstance(piece, str)}
+    missing = sorted(set(layout_pieces.values()) - set(pieces))
     if missing:
         raise UserError(f"The vocabulary lacks {' and '.join(missing)}, which every row of this layout holds.")
-    ids = {name: pieces.index(piece) for name, piece in named.items()}
+    ids = {field: pieces.index(piece) for field, piece in layout_pieces.items()}
     return dataclasses.replace(layout, **ids)

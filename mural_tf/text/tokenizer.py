@@ -17,7 +17,7 @@ PADDINGS = ("max_length", "longest")
 class Tokenizer(tf.Module):
     """`tokenizer(texts)` returns {"input_word_ids", "input_mask", "input_type_ids"}, each int32 [B, T].
 
-    A derived class has `tokenize`, `pack`, and where it saves time its own `_row_ids`.
+    A derived class implements `tokenize`, `pack` and `for_lite`, and, where that saves time, `_row_ids`.
     """
 
     # A module looks for variables in all that it holds, many times for an export: not in 250,000 pieces each time.
@@ -38,8 +38,8 @@ class Tokenizer(tf.Module):
         """Builds the parts that derived classes share.
 
         Args:
-          vocabulary: the entries; an entry's index is its id.
-          unknown: the table's answer for everything else.
+          vocabulary: the entries, pieces or words; an entry's index is its id.
+          unknown: the id of every text that is not an entry; -1 if there is no such entry.
           max_length: T, entries in a row.
           lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
           vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
@@ -56,13 +56,15 @@ class Tokenizer(tf.Module):
         self._use(self._new_table(vocabulary_file))
 
     def _new_table(self, vocabulary_file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
+        """Returns a new table of the entries, in the process of the device in scope."""
         return _lookup_table(self._vocabulary, self._unknown_entry, vocabulary_file)
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
+        """Sets the table; a derived class also builds here the parts that depend on it."""
         self._table = table
 
     def on_device_in_scope(self) -> Tokenizer:
-        """Returns this tokenizer for the process of the device in scope: processes cannot read each other's tables."""
+        """Returns this tokenizer, or a copy for another process's device in scope, which cannot read its table."""
         table_device = tf.DeviceSpec.from_string(self._table.resource_handle.device)
         scope_device = tf.DeviceSpec.from_string(tf.constant(0).device)
         if (table_device.job, table_device.task) == (scope_device.job, scope_device.task):
@@ -78,7 +80,7 @@ class Tokenizer(tf.Module):
         return other
 
     def prompted(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns texts, string [B], with the prompt before each."""
+        """Returns texts, string [B], with the prompt before each: string [B]."""
         texts = tf.convert_to_tensor(texts, tf.string)
         if self.prompt:
             texts = tf.strings.join([self.prompt, texts])
@@ -109,7 +111,7 @@ class Tokenizer(tf.Module):
         return self.max_length - 2
 
     def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
-        """Tokenizes a batch.
+        """Returns the rows of a batch of texts, as a text tower takes them.
 
         Args:
           texts: string [B]; the prompt is put before each.
@@ -117,7 +119,7 @@ class Tokenizer(tf.Module):
             row of this batch, which saves work on a CPU.
 
         Returns:
-          int32 [B, T] each: "input_word_ids"; "input_mask", 1 on tokens and 0 on padding; "input_type_ids".
+          {name: int32 [B, T]}: "input_word_ids"; "input_mask", 1 on tokens and 0 on padding; "input_type_ids".
         """
         if pad not in PADDINGS:
             raise UserError(f"Unknown padding {pad!r}: expected one of {', '.join(PADDINGS)}.")
@@ -143,12 +145,12 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of `tokenize` for texts of any length; ids that no row can hold may be left out."""
+        """Returns the ids of `tokenize` for texts of any length; ids that do not fit into a row may be left out."""
         return self.tokenize(texts)
 
 
 def _lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
-    """Returns the table from an entry, string, to its place, int64, or `unknown`; with `file`, the graph reads that."""
+    """Returns the table from an entry, string, to its id, int64, or `unknown`; with `file` the graph reads the file."""
     if file:
         entries = tf.lookup.TextFileInitializer(
             str(file),

@@ -15,7 +15,7 @@ TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # int32 [B, T] each
 
 
 def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """Fills rows, int32 [B, (ids)] of at most `length` ids, with `pad`; returns them and their mask, int32 [B, T]."""
+    """Returns rows, int32 [B, (ids)], filled with `pad` to `length` or the longest row, and masks, [B, T] each."""
     if length is None:
         rows = ids.to_tensor(pad)  # [B, T]
     elif isinstance(length, int):
@@ -28,7 +28,7 @@ def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) ->
 def framed_rows(
     begin: Sequence[int], ids: tf.RaggedTensor, end: int, pad: int, length: int | tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """Returns {name of `TOKENS`: int32 [B, T]} for rows of `begin`, ids, `end` and padding; see `fill_rows`."""
+    """Returns {name of `TOKENS`: int32 [B, T]} for rows of `begin`, ids [B, (ids)], `end` and padding; types are 0."""
     column = tf.ones([ids.nrows(), 1], tf.int32)
     rows = tf.concat([*(begin_id * column for begin_id in begin), ids, end * column], axis=1)  # [B, (T)]
     word_ids, mask = fill_rows(rows, pad, length)
@@ -36,5 +36,5 @@ def framed_rows(
 
 
 def tag_language(texts: tf.Tensor, languages: tf.Tensor | str) -> tf.Tensor:
-    """Puts the tag that `language_words` reads before each text: string [B] and string [B] or scalar → string [B]."""
+    """Returns texts, string [B], with the tags of languages, string [B] or a scalar: "<de> ein Haus"."""
     return tf.strings.join(["<", tf.broadcast_to(languages, tf.shape(texts)), "> ", texts])

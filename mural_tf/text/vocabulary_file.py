@@ -21,7 +21,7 @@ NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
-    """Writes one piece per line, UTF-8; if writing fails, `path` keeps its old content."""
+    """Writes a vocabulary file; raises `UserError` if writing fails, and then `path` keeps its old content."""
     try:
         with atomic_file(path) as partial:
             partial.write_bytes(as_file(vocabulary))
@@ -30,7 +30,7 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None
 
 
 def as_file(vocabulary: Iterable[str]) -> bytes:
-    """Returns the content of a vocabulary file."""
+    """Returns the content of a vocabulary file: one piece per line, in UTF-8."""
     return b"".join(_lines(vocabulary))
 
 
@@ -40,14 +40,14 @@ def _lines(vocabulary: Iterable[str]) -> Iterable[bytes]:
 
 def digest(vocabulary: Iterable[str]) -> str:
     """Returns the SHA-256 of the file that `save_vocabulary` writes, hexadecimal; line ends do not matter."""
-    summed = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for line in _lines(vocabulary):
-        summed.update(line)
-    return summed.hexdigest()
+        sha256.update(line)
+    return sha256.hexdigest()
 
 
 def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.Path) -> None:
-    """Raises `UserError` if the lines of the file `path` do not have the digest `expected`; "" accepts any lines."""
+    """Raises `UserError` if the lines of the file `path` have another digest than `expected`; "" accepts any lines."""
     actual = digest(vocabulary)
     if expected not in ("", actual):
         raise UserError(
@@ -57,10 +57,9 @@ def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.P
 
 
 def load_vocabulary(path: str | pathlib.Path) -> list[str]:
-    """Reads a vocabulary file of this project, BERT or LaBSE: one piece per line, UTF-8, line number = id.
+    """Returns the pieces of a vocabulary file of this project, BERT or LaBSE, in the order of their ids.
 
-    Raises:
-      UserError: no such file, not UTF-8, empty, or the same piece twice.
+    Raises `UserError` as `read_lines` and `check_vocabulary`.
     """
     vocabulary = read_lines(path)
     check_vocabulary(vocabulary, str(path))
@@ -68,7 +67,7 @@ def load_vocabulary(path: str | pathlib.Path) -> list[str]:
 
 
 def read_lines(path: str | pathlib.Path) -> list[str]:
-    """Reads one entry per line; raises `UserError` if there is no such file, or it is not UTF-8 or empty."""
+    """Returns the lines of a file in UTF-8; raises `UserError` if the file cannot be read, or is not UTF-8 or empty."""
     try:
         data = as_path(path).read_bytes()
     except OSError as error:
@@ -88,7 +87,7 @@ def read_lines(path: str | pathlib.Path) -> list[str]:
 
 
 def check_vocabulary(vocabulary: Sequence[str], name: str = "The vocabulary") -> None:
-    """Raises `UserError` if a piece occurs twice or is too long, or a special piece is missing."""
+    """Raises `UserError` if a word piece occurs twice or is too long, or a special piece is missing."""
     pieces = set(vocabulary)
     missing = [piece for piece in RESERVED_TOKENS[:4] if piece not in pieces]
     if missing:

@@ -35,11 +35,11 @@ BYTES_PER_CHARACTER = 8  # bytes read for each character of a row: UTF-8 has at 
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Word pieces of BERT.
+    """A tokenizer that divides words into BERT's word pieces.
 
     A row is `[CLS] pieces [SEP]` and then [PAD]; longer texts lose their last pieces, never [SEP]. Any bytes are
     answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s. Only the first bytes of a very long text
-    are cleaned, eight for each character that a row can hold: text behind a run of thousands of spaces, controls
+    are cleaned, eight for each character that a row can hold: text after a run of thousands of spaces, controls
     or dropped accents is not read.
     """
 
@@ -47,7 +47,7 @@ class WordPieceTokenizer(Tokenizer):
         """Builds the tokenizer.
 
         Args:
-          vocabulary: the pieces; a piece's place is its id. Pieces that continue a word start with "##".
+          vocabulary: the pieces; a piece's index is its id. Pieces that continue a word start with "##".
           max_length: T, tokens in a row with [CLS] and [SEP].
           cleaning: () or (`WHOLE_CHINESE`,).
           **options: `Tokenizer`'s.
@@ -97,7 +97,7 @@ class WordPieceTokenizer(Tokenizer):
         return self._vocabulary.index("[MASK]")
 
     def for_lite(self) -> tuple[dict, bytes]:
-        """Returns the settings and the vocabulary file, see `Tokenizer.for_lite`."""
+        """Returns lite.json's settings and the vocabulary file, see `Tokenizer.for_lite`."""
         settings = dict(
             kind="word_pieces",
             begin=[self._start],
@@ -110,12 +110,12 @@ class WordPieceTokenizer(Tokenizer):
         return settings, as_file(self._vocabulary)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [B, (words), (pieces)]: ids without special tokens, of the whole texts (string [B])."""
+        """Returns the ids of whole texts, string [B], without special tokens: int32 [B, (words), (pieces)]."""
         texts = tf.convert_to_tensor(texts, tf.string)
         return self._pieces(clean_text(texts, self.lower_case, self.strip_accents))
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of `tokenize`, in time that does not grow with a text beyond its first `max_bytes`."""
+        """Returns as `tokenize`, of only the first `max_bytes` of each text: more bytes never fit into a row."""
         is_cut = tf.strings.length(texts) > self.max_bytes
         texts = tf.strings.substr(texts, 0, self.max_bytes)
         texts = clean_text(texts, self.lower_case, self.strip_accents)
@@ -130,6 +130,6 @@ class WordPieceTokenizer(Tokenizer):
         return tf.ragged.map_flat_values(lambda piece: tf.cast(self._table.lookup(piece), tf.int32), pieces)
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Adds [CLS], [SEP] and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`."""
+        """Returns rows with [CLS], [SEP] and padding, as `Tokenizer.pack`; `input_type_ids` is 0."""
         longest = self.max_length if length is None else length
         return framed_rows([self._start], ids[:, : longest - 2], self._end, self._pad, length)

@@ -29,17 +29,15 @@ WHOLE_CHINESE = "whole_chinese"  # of `vocabulary.cleaning`: Chinese characters 
 
 
 def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool = False) -> tf.Tensor:
-    """Returns valid UTF-8 with single spaces, in the case asked for.
+    """Returns texts as valid UTF-8 with single spaces, string [B].
+
+    Control characters, format characters and all Unicode spaces count as space. (tensorflow_text's own BERT tokenizer
+    keeps no-break and ideographic spaces inside words and splits at joiners.) BERT's "uncased" takes both options.
 
     Args:
       texts: string [B], any bytes; every byte sequence that is not UTF-8 becomes one U+FFFD.
-      lower_case: Unicode lower case; accents and vowel signs stay.
-      strip_accents: decompose and drop every non-spacing mark: é becomes e, but Indic and Arabic vowel signs go too.
-        Both options together are what BERT's "uncased" models expect.
-
-    Returns:
-      string [B]. Control characters, format characters and all Unicode spaces count as space. (tensorflow_text's
-      own BERT tokenizer keeps no-break and ideographic spaces inside words and splits at joiners.)
+      lower_case: whether letters become Unicode lower case; accents and vowel signs stay.
+      strip_accents: whether non-spacing marks are dropped: é becomes e, but Indic and Arabic vowel signs go, too.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     if lower_case:
@@ -51,14 +49,13 @@ def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool =
 
 
 def split_words(texts: tf.Tensor, whole_chinese: bool = False) -> tf.RaggedTensor:
-    """Splits cleaned texts (string [B], from `clean_text`) into words: string [B, (words)].
+    """Returns the words of texts, string [B], that `clean_text` cleaned: string [B, (words)].
 
-    Args:
-      whole_chinese: whether Chinese characters are letters like others, as a few tokenizers have them.
+    With `whole_chinese`, as in a few tokenizers, Chinese characters are letters like others.
     """
-    words_by_themselves = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _ONE_CHARACTER_WORDS
+    one_character_words = _SYMBOLS_AND_PUNCTUATION if whole_chinese else _ONE_CHARACTER_WORDS
     # tensorflow_text's regex_split answers the same, but builds a graph of ten times the size around its operation.
-    return tf.strings.split(tf.strings.regex_replace(texts, f"({words_by_themselves})", r" \1 "))
+    return tf.strings.split(tf.strings.regex_replace(texts, f"({one_character_words})", r" \1 "))
 
 
 # Counts of words in texts that one process reads, in bounded memory, from which vocabularies are learned.
@@ -75,7 +72,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns {word: count}, with the tokenizer's own splitting. Counts 300,000 captions per second."""
+    """Returns {word: count} of texts, split as by the tokenizer, with `BoundedCounts`: 300,000 captions per second."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)
@@ -85,18 +82,23 @@ def count_words(
 def count_by_language(
     texts: Iterable[tuple[str, str]], splitter: WordSplitter
 ) -> Iterator[tuple[str, collections.Counter]]:
-    """Yields (language, {word: count}) of (language, text) pairs, `BATCH` texts of a language at a time."""
-    waiting: dict[str, list[str]] = collections.defaultdict(list)
+    """Yields (language, {word: count}) for (language, text) pairs, several times per language: per `BATCH` texts."""
+    batches: dict[str, list[str]] = collections.defaultdict(list)
     for language, text in texts:
-        waiting[language].append(text)
-        if len(waiting[language]) == BATCH:
-            yield language, splitter.count(waiting.pop(language))
-    for language, rest in waiting.items():
-        yield language, splitter.count(rest)
+        batches[language].append(text)
+        if len(batches[language]) == BATCH:
+            yield language, splitter.count(batches.pop(language))
+    for language, last_batch in batches.items():
+        yield language, splitter.count(last_batch)
+
+
+def most_frequent(counts: Mapping[str, int], limit: int) -> list[str]:
+    """Returns at most `limit` words of {word: count}, most frequent first, ties in alphabetical order."""
+    return sorted(counts, key=lambda word: (-counts[word], word))[:limit]
 
 
 class WordSplitter:
-    """Splits and counts, as the tokenizer with the same settings splits."""
+    """Counts words, which it splits as the tokenizer with the same settings does."""
 
     def __init__(self, lower_case: bool = False, strip_accents: bool = False):
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -112,7 +114,7 @@ class WordSplitter:
 
 
 class BoundedCounts:
-    """Counts of at most `max_words` distinct words."""
+    """Counts of at most `max_words` different words, which are too large by at most `error`, as said above."""
 
     def __init__(self, max_words: int = MAX_WORDS):
         if max_words < 1:
@@ -122,10 +124,10 @@ class BoundedCounts:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Adds the counts of some texts; the result depends on the order only once words were forgotten."""
+        """Adds {word: count} of some texts, and forgets the rarer half of all words while there are too many."""
         for word, count in counts.items():
             self.counts[word] = self.counts.get(word, self.error) + count
-        while len(self.counts) > self.max_words:  # half of them are forgotten
-            self.error = sorted(self.counts.values())[len(self.counts) // 2]
+        while len(self.counts) > self.max_words:
+            self.error = sorted(self.counts.values())[len(self.counts) // 2]  # the median
             frequent = {word: count for word, count in self.counts.items() if count > self.error}
             self.counts = collections.Counter(frequent)

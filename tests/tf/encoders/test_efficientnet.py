@@ -17,9 +17,8 @@ from mural_tf.encoders.efficientnet import (
     output_width,
     scaled_depth,
     scaled_width,
-    swish,
 )
-from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, set_fusion
+from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, set_fusion, silu
 from mural_tf.encoders.layers import Dropout
 
 
@@ -88,7 +87,7 @@ def test_inference_equals_keras(pair, pixels):
     assert np.max(np.abs(expected)) > 0.1
 
 
-@pytest.mark.parametrize("fusion", ["off", pytest.param("auto", marks=pytest.mark.slow)])  # swish has its own test
+@pytest.mark.parametrize("fusion", ["off", pytest.param("auto", marks=pytest.mark.slow)])  # silu has its own test
 def test_training_step_equals_keras(pair, fusion):
     set_fusion(fusion)
     ours, theirs, (_, depth) = pair
@@ -213,11 +212,11 @@ def test_pointwise_layer_equals_keras():
     assert np.max(np.abs(ours(x) - theirs(x))) < 1e-6
 
 
-def test_compiled_swish_equals_the_plain_one(fused):
+def test_compiled_silu_equals_the_plain_one(fused):
     x = tf.linspace(-20.0, 20.0, 1001)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = swish(x, training=True)
+        y = silu(x, training=True)
     sigmoid = 1 / (1 + np.exp(-x.numpy().astype(np.float64)))
     assert np.max(np.abs(y - x * sigmoid)) < 1e-5
     slope = sigmoid + x * sigmoid * (1 - sigmoid)  # d/dx x s = s + x s (1 - s)

@@ -115,3 +115,5 @@ def test_parallel_sentences_need_lines_side_by_side(tmp_path):
     assert texts == {"de": ["eins"], "en": ["one"]} and "1 of 2 sentences" in notes[0]
     with pytest.raises(UserError, match="No sentences in sw"):
         read_parallel(tmp_path, "", ["sw"])
+    with pytest.raises(UserError, match="Two languages or more are needed; got de"):
+        read_parallel(tmp_path, "", ["de", "de"])

@@ -256,7 +256,7 @@ def test_xtd_texts_against_a_plain_loop(xtd):
     assert result.metrics["xtd_texts/en/mean_recall"] == pytest.approx(expected)
     assert result.metrics["xtd_texts/all/mean_recall"] == pytest.approx(np.mean(list(pairs.values())))
     with pytest.raises(UserError, match="Name two or more of en, es, ja with --languages; got en"):
-        run("xtd_texts", folder, languages=("en",))
+        run("xtd_texts", folder, languages=("en", "en"))
     to_ja = [np.argmax(vectors["jp"] @ vector) for vector in vectors["en"]]
     only = run("xtd_texts", folder, languages=("en", "ja"))
     assert only.metrics["xtd_texts/en/to_others/recall@1"] == pytest.approx(
