@@ -139,7 +139,6 @@ def export_lite(
         "bytes": {},  # filled when all files are written
         "bound": 2.0,  # accepts any vectors, until the trial has measured them
     }
-    del model
     with whole_folder(export / FOLDER, DESCRIPTION) as partial:
         save_config(config, partial / "config.json")
         _write_vocabulary(settings["kind"], vocabulary, partial)

@@ -223,7 +223,7 @@ def _announce_training(
 
 
 class Start:
-    """A run's weights before the first step, and what follows from them; here from scratch or from trained towers.
+    """How a run begins, is evaluated and ends, for a model from scratch or with trained towers.
 
     `tuning.TunedStart` goes on from a trained model.
 

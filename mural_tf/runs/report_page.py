@@ -26,7 +26,7 @@ from mural_tf.analysis.queries import Searched, choose_queries, evenly, find_que
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.runs.line_chart import is_finite, line_chart
 from mural_tf.training.callbacks import duration
-from mural_tf.training.metrics_file import read_metrics
+from mural_tf.training.metrics_file import has_evaluation, read_metrics
 from mural_tf.training.workdir import flat
 
 NAME = "report.html"
@@ -44,7 +44,7 @@ def write_report_page(
     evaluation: Evaluation | None,
     embedder: Embedder | None,
     seconds: Mapping[str, float],
-    searches: Mapping[str, Sequence[tuple[str, bytes]]] = {},
+    searches: Mapping[str, Sequence[tuple[str, bytes]]],
 ) -> pathlib.Path:
     """Writes the page and returns its path.
 
@@ -54,7 +54,7 @@ def write_report_page(
       evaluation: the evaluation of its last step; `None`: nothing was evaluated.
       embedder: encodes the examples' captions; `None`: no examples.
       seconds: {stage: its time}, such as {"training": 60.0}.
-      searches: the result of `find_examples`.
+      searches: the result of `find_examples`; {}: no searches are shown.
     """
     rows = read_metrics(workdir)
     thumbnails = {}
@@ -123,20 +123,15 @@ def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
 
 
 def _one_digit(number: object) -> str:
-    """Returns a number with one digit after its point, and a dash for a value that is no number."""
+    """Returns a number with one digit after its point, or a dash for `None`, NaN and infinity."""
     return f"{number:.1f}" if is_finite(number) else "–"
-
-
-def _has(row: Mapping, name: str) -> bool:
-    """Whether a row of metrics.jsonl has an evaluation of this name."""
-    return any(key.startswith(f"{name}/") for key in row)
 
 
 def _at_step(rows: list[dict], name: str, step: int) -> dict:
     """Returns the row of the last evaluation of this name at this step, or {}."""
     last = {}
     for row in rows:
-        if row["step"] == step and _has(row, name):
+        if has_evaluation(row, name, step):
             last = row
     return last
 
@@ -183,7 +178,7 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
         if row["step"] == 0:
             names.update(dict.fromkeys(key.split("/")[0] for key in row if "/" in key))
     for name in names:
-        last_step = max(row["step"] for row in rows if _has(row, name))
+        last_step = max(row["step"] for row in rows if has_evaluation(row, name, row["step"]))
         if name not in (evaluation.name, "train") and last_step:
             chart = _bars(name, _at_step(rows, name, last_step), _at_step(rows, name, 0), evaluation)
             charts.append({**chart, "title": f"{name}, step {last_step:,}"})

@@ -105,10 +105,13 @@ class TextVectors:
 
 
 def open_teacher(path: str) -> Teacher:
-    """Returns a teacher of texts; raises `UserError` where `path` is none, now or when the teacher is first asked.
+    """Returns the teacher at a path.
 
     Args:
       path: a folder of vectors of texts as Parquet, or a model that `mural_tf.load` takes.
+
+    Raises:
+      UserError: the path is something else, which may show only when the teacher is first asked.
     """
     folder = local_model(path)
     if vector_files(folder):

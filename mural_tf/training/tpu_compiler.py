@@ -150,7 +150,7 @@ def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | 
 def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
     """Returns the path of the kept answer for a module, by a hash of its text, the versions and this code.
 
-    Of its text, because the bytes of equal modules differ between processes.
+    The hash is of the text because the bytes of equal modules differ between processes.
     """
     versions = [importlib.metadata.version(name) for name in ("jax", "libtpu")]
     folder = pathlib.Path(__file__).parent
