@@ -77,9 +77,8 @@ def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> 
     for name, captions in _captions_in_field(config).items():
         multiple = replicas * captions * config.train.micro_batches
         size = config.train[name]
-        rest = size % multiple
-        if name in names and rest:
-            config.train[name] = max(multiple, size - rest)
+        if name in names and size % multiple:
+            config.train[name] = max(multiple, size // multiple * multiple)
             print(f"train.{name} is {config.train[name]}, not {size}: a multiple of {multiple}.", flush=True)
 
 

@@ -33,9 +33,9 @@ class DataProgress:
         self.places = {}
         self.tallies = {}
         for stream, count in sources.items():
-            places = np.tile(start_of(0), [pipelines, count, 1])
+            start = np.tile(start_of(0), [pipelines, count, 1])
             tallies = np.zeros([pipelines, count, 1 + len(KINDS), 3], np.int64)
-            self.places[stream] = bookkeeping(places, f"{stream}_place")
+            self.places[stream] = bookkeeping(start, f"{stream}_place")
             self.tallies[stream] = bookkeeping(tallies, f"{stream}_tally")
 
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
@@ -44,13 +44,13 @@ class DataProgress:
         Args:
           batch: a replica's batch, with "<stream>_place" and "<stream>_tally" of its own pipeline, [1, sources, …].
         """
-        for stream, places in self.places.items():
+        for stream, position in self.places.items():
             tallies = self.tallies[stream]
             gathered = gather({name: batch[f"{stream}_{name}"] for name in ("place", "tally")})
-            new_places = self._by_pipeline(gathered["place"])
+            new_position = self._by_pipeline(gathered["place"])
             new_tallies = self._by_pipeline(gathered["tally"])
-            has_items = new_places[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
-            places.assign(tf.where(has_items[..., None], new_places, places))
+            has_items = new_position[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
+            position.assign(tf.where(has_items[..., None], new_position, position))
             tallies.assign(tf.where(has_items[..., None, None], new_tallies, tallies))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:

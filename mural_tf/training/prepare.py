@@ -26,16 +26,19 @@ from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # Fields that name a file or folder.
-PLACES = ("data.directory", "evaluation.source_data", "text_tower.word_vectors", "image_tower.class_names")
-PLACES_OR_ADDRESSES = ("vocabulary.file", "image_tower.handle", "text_tower.handle")  # or an address, as of TF-Hub
+PLACES = (
+    "data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors", "image_tower.class_names",
+    "image_tower.handle", "text_tower.handle",
+)  # fmt: skip
+ADDRESSES = ("vocabulary.file", "image_tower.handle", "text_tower.handle")  # may also name an address, as of TF-Hub
 MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Hugging Face Hub
 
 
 def check_places(config: ConfigDict) -> None:
     """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
-    for name in (*PLACES, *PLACES_OR_ADDRESSES, *MODELS):
+    for name in (*PLACES, *MODELS):
         value = functools.reduce(getattr, name.split("."), config)
-        is_address = name in PLACES_OR_ADDRESSES and value.startswith(("https://", "http://"))
+        is_address = name in ADDRESSES and value.startswith(("https://", "http://"))
         if name in MODELS and hugging_face.is_name(value):
             hugging_face.check(value)
         elif not is_address:
