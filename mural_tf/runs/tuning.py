@@ -245,7 +245,7 @@ def _counts_in(languages, data: ConfigDict, stream: str, record_type: str, texts
     """
     counts = collections.Counter()
     for source, _ in stream_sources(data, stream):
-        # A record without a language is in none that `languages` could name, and evaluations call it so, too.
+        # The name that evaluations, too, give to the language of records that do not say it.
         unnamed = UNDETERMINED if source.format == "mural" else data.default_language
         for language, count in _counts_of(source, record_type).items():
             language = language or unnamed
@@ -482,7 +482,7 @@ def _recalls_by_group(evaluation: Evaluation) -> dict[str, float]:
 
 
 class StandingTowers:
-    """An embedder for a model that changes only its head for texts: images are encoded once, all calls give the same.
+    """An embedder for a model of which only the head of texts changes: the first call encodes the images for all.
 
     Args:
       embedder: the model's embedder, which knows the states of the texts.
