@@ -101,7 +101,14 @@ def _print_for_slice(config: ConfigDict, slice_: Slice) -> None:
 
 
 def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, text_file: str = "") -> CompiledStep:
-    """Returns the compiler's answer for a configuration's step, as each replica of the slice would run it."""
+    """Returns the compiler's answer for a configuration's step, as each replica of the slice would run it.
+
+    Args:
+      config: a configuration that is set for a TPU.
+      vocabulary_size: word pieces.
+      slice_: the slice, whose replicas share the batches of `config.train`.
+      text_file: where the optimised program's text is written; "": nowhere.
+    """
     announce("Lowering a step …")
     replicas = slice_.replicas
     captions = config.train.image_text_batch // replicas
@@ -111,7 +118,7 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
 
 
 def lower_in_subprocess(config: ConfigDict, *sizes: int) -> bytes:
-    """Returns the module of `lower_step`, made in another process: the memory of weights is free when that ends.
+    """Returns the module of `lower_step`, made in another process, whose end frees the memory of weights.
 
     Args:
       config: a configuration that is set for a TPU.
@@ -172,7 +179,7 @@ def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields lines of names and values, with the values below each other."""
+    """Yields a line per (name, value) of the rows, with the values in one column."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -195,7 +202,7 @@ def _bytes(size: float) -> str:
 
 
 def describe_step(step: CompiledStep, config: ConfigDict) -> str:
-    """Returns the compiler's answer in lines."""
+    """Returns the compiler's answer as text: whether it accepts the step, memory, time and the most expensive parts."""
     lines = [*_accepted(step, config), *_step_memory(step), *_step_time(step, config), *_step_parts(step)]
     return "\n".join(lines)
 
@@ -261,7 +268,7 @@ def _step_parts(step: CompiledStep) -> Iterator[str]:
 
 
 def describe_measurement(measurement: Measurement) -> str:
-    """Returns a measurement in lines."""
+    """Returns a measurement as text: the model's size, memory and speed."""
     lines = [*_measured_head(measurement), *_measured_memory(measurement), *_measured_speed(measurement)]
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from mural_lite.hugging_face import suggestion
 from mural_lite.remote_folders import display_name, lasting_name, local_copy, local_model
 from mural_lite.trust import check_class, check_handles, check_stored
 from mural_lite.versions import newest_description
+from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import variables_of
 from mural_tf.models import method_class, mount
 from mural_tf.models.build import build_model
@@ -85,23 +86,27 @@ def finetune(
 def as_begun(config: ConfigDict, workdir: str | pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
     """Returns the configuration with the values that replaced its zeros when the run began: data may grow meanwhile.
 
-    Fields that the user named, `given`, keep their values.
+    Args:
+      config: the configuration of this start.
+      workdir: the run's folder, whose config.json has the values; without the file, `config` is returned.
+      given: fields, such as "train.steps", that keep the values of `config`.
     """
     path = as_path(workdir) / "config.json"
     if not path.is_file():
         return config
     config = config.copy_and_resolve_references()
-    before = load_config(local_copy(path))
-    begun = []
+    begun = load_config(local_copy(path))
+    names = []
     if not config.optimizer.learning_rate:
-        begun += [("optimizer", name) for name in before.optimizer]
+        names += [("optimizer", field) for field in begun.optimizer]
     if not config.train.steps:
-        begun += [("train", name) for name in ("steps", "log_every", "evaluate_every", "checkpoint_every")]
-    for branch, name in begun:
-        if f"{branch}.{name}" not in given:
-            config[branch][name] = before[branch][name]
-    for name in ("image_text_batch", "text_text_batch"):
-        config.train[name] = config.train[name] or before.train[name]
+        names += [("train", field) for field in ("steps", "log_every", "evaluate_every", "checkpoint_every")]
+    for branch, field in names:
+        if f"{branch}.{field}" not in given:
+            config[branch][field] = begun[branch][field]
+    for field in ("image_text_batch", "text_text_batch"):
+        if config.train[field] == 0:
+            config.train[field] = begun.train[field]
     return config
 
 
@@ -110,19 +115,26 @@ def starting_point(
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
     """Returns the configuration with the source's settings, and a function that sets a new model's weights.
 
-    The function is `None` where the tower brings its weights when it is built. Arguments and errors as `finetune`.
+    The function is `None` where the tower brings its weights when it is built.
+
+    Args:
+      config, given: as in `finetune`.
+      source: a workdir, an export, or a TF-Hub handle or folder of a text encoder.
+
+    Raises:
+      UserError: an unusable source, or fields that have to be the source's.
     """
     if source.startswith(("http://", "https://")):
         folder = pathlib.Path(source)
     else:
         folder = newest_description(local_model(source))
+    initialize = None
     if (folder / "config.json").exists():
         config, initialize = _from_trained_model(config, source, folder, given)
     else:
         _check_hub_handle(config, source, folder)
         config.text_tower.update(name="hub", handle=source)
         config = settings_by_data(config, base_config(), given)
-        initialize = None
     is_other_model = initialize is None or config.other_method or method_class(config.model).starts_from
     if config.train.interpolate and is_other_model:
         print("No mix with the source's weights at the end: the run goes on as another model than the source is.")
@@ -140,7 +152,8 @@ def _from_trained_model(
     _check_given(config, tuned, given)
     tuned = _with_source_settings(tuned, trained, given)
     if student is not None:
-        tuned.method.teacher = tuned.method.teacher or os.path.abspath(folder)
+        if not tuned.method.teacher:
+            tuned.method.teacher = os.path.abspath(folder)
         return tuned, functools.partial(_restore_both, folder=folder, student=student)
     if (folder / "checkpoints").is_dir():
         other_method = tuned.other_method or "heads_of" in trained.method  # a stage lacks, for example, SigLIP's bias
@@ -151,12 +164,22 @@ def _from_trained_model(
 
 
 def _check_given(user_config: ConfigDict, config: ConfigDict, given: Collection[str]) -> None:
-    """Raises `UserError` for a field that the user named, but that has to be the source's."""
+    """Raises `UserError` for a field that the user named, but that has to be the source's.
+
+    Args:
+      user_config: the configuration as the user gave it.
+      config: the configuration with the source's architecture.
+      given: the fields that the user named, such as "embedding_size".
+    """
     for name in sorted(given):
-        if name.startswith(SOURCES_OWN) and _value(user_config, name) != _value(config, name):
+        if not name.startswith(SOURCES_OWN):
+            continue
+        user_value = _value(user_config, name)
+        value = _value(config, name)
+        if user_value != value:
             raise UserError(
-                f"--config.{name}={_value(user_config, name)}: towers, sizes, vocabulary and method are the source's, "
-                f"here {_value(config, name)}. Leave it out; of a tower only {', '.join(TOWER_SETTINGS)} can be given."
+                f"--config.{name}={user_value}: towers, sizes, vocabulary and method are the source's, here {value}. "
+                f"Leave it out; of a tower only {', '.join(TOWER_SETTINGS)} can be given."
             )
 
 
@@ -170,7 +193,7 @@ def _value(config: ConfigDict, name: str) -> object:
 def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> ConfigDict:
     """Returns the configuration with the source's augmentation, optimiser and sizes where these are open.
 
-    Recall in the source's languages is then measured on the source's own data, so that forgetting shows.
+    Its `evaluation.source_data` becomes the source's data, on which forgetting shows.
     """
     config.augmentation.update(inherited(config, source, "augmentation", source.augmentation, given))
     source_data = source.data.directory
@@ -181,8 +204,11 @@ def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collect
 
 
 def _student_of(config: ConfigDict) -> pathlib.Path | None:
-    """Returns the folder whose text tower takes the place of the source's, if the configuration names one."""
-    for name in ("student", "teacher"):  # absolute paths, because the workdir keeps them
+    """Returns the folder whose text tower takes the place of the source's, `None` if the configuration names none.
+
+    Paths of models in the configuration become absolute, because the workdir keeps them.
+    """
+    for name in ("student", "teacher"):
         path = config.method.get(name, "")
         if path and "://" not in path and not suggestion(path):
             config.method[name] = os.path.abspath(os.path.expanduser(path))
@@ -204,7 +230,15 @@ def _with_source_architecture(
     given: Collection[str] = (),
     student: pathlib.Path | None = None,
 ) -> ConfigDict:
-    """Returns the configuration with the towers, vocabulary and method of `source`; texts as the student's, if any."""
+    """Returns the configuration with the towers, vocabulary and method of a source.
+
+    Args:
+      config: the run's configuration.
+      source: the source's configuration.
+      folder: the source's folder.
+      given: fields that the user named, such as "text_tower.frozen".
+      student: the folder whose text tower and vocabulary take the place of the source's; `None`: the source's stay.
+    """
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
     head_settings = {name: config.text_tower[name] for name in HEAD_SETTINGS}
@@ -232,9 +266,14 @@ def _with_source_architecture(
 
 
 def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Collection[str], keeps_cache: bool) -> None:
-    """Replaces a tower by the source's, but for `TOWER_SETTINGS`.
+    """Replaces the fields of a tower in `config` by the source's, but for `TOWER_SETTINGS`.
 
-    `keeps_cache`: if only the source's head was trained, on a frozen and cached tower, that goes on.
+    Args:
+      config: the run's configuration, which is changed.
+      tower: "image_tower" or "text_tower".
+      source: the configuration that has the tower.
+      given: fields that the user named.
+      keeps_cache: let a tower that was frozen and cached in the source stay so.
     """
     settings = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
     settings.update(inherited(config, source, tower, INHERITED, given))
@@ -247,7 +286,14 @@ def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Colle
 
 
 def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Path, head_settings: dict) -> None:
-    """Sets the fields of a bridge: a new head, with `HEAD_SETTINGS`, on the text tower of a student."""
+    """Sets the fields of a bridge in `config`: a new head on the text tower of a student.
+
+    Args:
+      config: the run's configuration, which is changed.
+      text_config: the student's configuration.
+      student: the student's folder, for the message.
+      head_settings: the values of `HEAD_SETTINGS`.
+    """
     learns_from_student = "student_size" in config.method
     has_other_head = not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size
     if learns_from_student and has_other_head:
@@ -263,7 +309,13 @@ def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Pa
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
-    """Whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot."""
+    """Whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot.
+
+    Args:
+      source: the name of the source's method.
+      config: the run's configuration.
+      path: the source's config.json, for messages.
+    """
     method = method_class(config.model)
     if config.other_method and not method.starts_from:
         return False
@@ -322,8 +374,6 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
 
 def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenizer]:
     """Returns the model of a workdir or an export, and its tokenizer."""
-    from mural_tf.export.restore import restore_from_export
-
     if (folder / "checkpoints").is_dir():
         model, tokenizer, _, _ = load_trained(folder)
         return model, tokenizer
@@ -342,7 +392,5 @@ def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: boo
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     """Copies the variables of an export's Hub modules by name and shape, and the temperature of its model card."""
-    from mural_tf.export.restore import restore_from_export
-
     restore_from_export(model, folder)
     print(f"Starts from the weights of the export {display_name(folder)}.")

@@ -44,6 +44,13 @@ class MeasuredModel:
     The copy is on one device and has the weights of the latest checkpoint. So one process evaluates, with the BatchNorm
     statistics of a checkpoint, which are averaged over the replicas. Weights that are averaged over steps replace the
     latest weights.
+
+    Args:
+      model: the model that is trained.
+      tokenizer: the run's tokenizer.
+      config: the run's configuration.
+      workdir: the run's folder.
+      alone: whether one replica trains.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
@@ -53,8 +60,8 @@ class MeasuredModel:
         self._config = config
         self._workdir = workdir
         self.tokenizer = tokenizer
-        self._restored: int | None = None
-        self._embedder: Embedder | None = None
+        self._restored = None  # the step of the copy's weights
+        self._embedder = None
 
     def at(self, step: int) -> DualEncoder:
         """Returns the model after `step` steps; for a copy, the latest checkpoint must be of this step."""
@@ -73,10 +80,11 @@ class MeasuredModel:
         return self._model
 
     def embedder(self, step: int, made_texts: KnownStates | None = None) -> Embedder:
-        """Returns the embedder of `at(step)`.
+        """Returns the embedder of `at(step)`; the first call makes it for all others, because it is slow to trace.
 
-        It is made by the first call and returned by all others, because it is slow to trace.
-        `made_texts`, of the first call: texts that skip the text tower; by default texts whose states runs have made.
+        Args:
+          step: the step that training has reached.
+          made_texts: of the first call: texts that skip the text tower; `None`: texts whose states runs have made.
         """
         model = self.at(step)
         if self._embedder is None:
@@ -88,7 +96,13 @@ class MeasuredModel:
 
 
 class SplitEvaluation:
-    """Measures image-text retrieval on one split; `training.callbacks.PeriodicEvaluation` calls it."""
+    """Measures image-text retrieval on one split; `training.callbacks.PeriodicEvaluation` calls it.
+
+    Attributes:
+      name: begins the keys of its metrics, such as "retrieval" or "retrieval_dev".
+      model: returns the model after a step.
+      split: the split that is measured.
+    """
 
     def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
         name = "emoji" if config.data.source == "emoji" else "retrieval"
@@ -153,8 +167,10 @@ def finish_run(
         evaluation = evaluator(step)
     if evaluation is not None:
         _save_evaluation(evaluation, evaluator.name, config, workdir)
-    if config.train.export:
-        _export(measured, config, workdir, seconds)
+    if config.train.export and _needs_export(workdir / EXPORT, step):
+        print("Exporting …", flush=True)
+        with _timed(seconds, "export"):
+            _export(measured, config, workdir)
     embedder = None
     if evaluation is not None:
         embedder = measured.embedder(step)
@@ -179,25 +195,30 @@ def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, work
     write_report(evaluation, workdir, model=display_name(workdir), data_dir=data, step=step)
 
 
-def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, seconds: dict[str, float]) -> None:
-    """Exports the result unless it is exported already, and sets `seconds["export"]`."""
+def _needs_export(export: pathlib.Path, steps: int) -> bool:
+    """Whether a folder lacks the export of this step; says so if it has versions, which stay as they are."""
+    if (export / VERSIONS).is_dir():
+        print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
+        return False
+    return not _is_exported(export, steps)
+
+
+def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Exports the run's result, with its evaluations on the model card."""
     step = config.train.steps
-    folder = workdir / EXPORT
-    if (folder / VERSIONS).is_dir():
-        print(f"{folder} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
-    elif not _is_exported(folder, step):
-        print("Exporting …", flush=True)
-        measured_on = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
-        with _timed(seconds, "export"):
-            export_model(measured.at(step), measured.tokenizer, config, folder, measured_on, overwrite=True)
+    measured_on = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
+    export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, measured_on, overwrite=True)
 
 
 def _summary(
     config: ConfigDict, workdir: pathlib.Path, evaluation: Evaluation | None, searches: Mapping[str, Sequence]
 ) -> dict[str, object]:
-    """Returns the values of the summary.
+    """Returns the values of summary.json, by which `describe` prints a finished run.
 
     Args:
+      config: the run's configuration.
+      workdir: the run's folder.
+      evaluation: the evaluation of its last step; `None`: nothing was evaluated.
       searches: the result of `find_examples`.
     """
     metrics = {}
@@ -209,7 +230,7 @@ def _summary(
     for sentence, pictures in searches.items():
         names = [name for name, _ in pictures[:3]]
         searched.append(f"{sentence!r}: {', '.join(names)}, …")
-    trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
+    parameter_counts = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     return {
         "step": config.train.steps,
         "data": config.data.directory,
@@ -217,13 +238,13 @@ def _summary(
         "table": table,
         "metrics": metrics,
         "search": searched,
-        "parameters": int(trained[-1]) if trained else None,  # the parameters that the losses reach
+        "parameters": int(parameter_counts[-1]) if parameter_counts else None,  # that the losses reach
     }
 
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Sets `seconds[stage]` to the time that the block takes."""
+    """Adds the time that the block takes to {stage: seconds}."""
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun

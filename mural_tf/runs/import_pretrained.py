@@ -29,14 +29,7 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.folders import MODULES
 from mural_tf.pretrained.front_matter import origin_of
 from mural_tf.pretrained.importer import TEXT
-from mural_tf.pretrained.importers import (
-    building,
-    configure,
-    families,
-    importer_of,
-    kind_of,
-    starting_config,
-)
+from mural_tf.pretrained.importers import building, configure, families, importer_of, kind_of, starting_config
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, save_weights
@@ -67,10 +60,10 @@ def import_into_workdir(
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: settings that the weights lack; the default is `base_config()`.
-      method: for example "align"; "" is the weights' own, or else the configuration's.
+      method: the model's method, for example "align"; "": the method of the weights or of `config`.
       onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
       text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
-      as_trained: for SigLIP, see `import_weights`.
+      as_trained: for SigLIP: read pixels and casing as its trainers did, and not as Hugging Face does.
 
     Raises:
       UserError: files that are missing, damaged or do not fit, or a workdir that is in use.
@@ -83,6 +76,7 @@ def import_into_workdir(
 
 
 def _check_source(source: str) -> None:
+    """Raises `UserError` for a source that `import_into_workdir` does not know."""
     if source not in (*families(), WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*families(), WORKDIR))}.")
 
@@ -101,7 +95,7 @@ def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pa
 
 
 def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, as_trained) -> None:
-    """Does the work of `import_into_workdir` in a local folder."""
+    """As `import_into_workdir`, for a workdir on this machine."""
     _check_empty(workdir)
     if source == WORKDIR:
         _check_flags_of_workdir(onto=onto, text=text, as_trained=as_trained)
@@ -143,24 +137,26 @@ def _check_empty(workdir: pathlib.Path) -> None:
 
 
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto, text, as_trained: bool):
-    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
+    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh.
+
+    Arguments as in `import_into_workdir`.
+    """
+    parts_from = []
     if source != WORKDIR:
         weights = local_model(weights)
         _check_folder(source, weights)
-    before = None  # the model whose other parts stay
-    pieces: list[str] = []
+        parts_from = _parts_from(source, weights, text, onto)
+    old_model = None  # whose other parts stay
+    pieces = []
     if onto:
-        before, tokenizer, config, _ = load_trained(local_model(onto))
+        old_model, tokenizer, config, _ = load_trained(local_model(onto))
         pieces = tokenizer.vocabulary
     elif config is None:
         config = starting_config(source)
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
-    parts_from: list[PartsFrom] = []
-    if source != WORKDIR:
-        parts_from = _parts_from(source, weights, text, onto)
-    loaded: list[str] = []  # names of parts
+    loaded = []  # names of parts
     for _, _, parts in parts_from:
         loaded += parts
     config, loaded_pieces = _configure(config, parts_from, loaded, weights, onto, text, as_trained)
@@ -171,8 +167,8 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     for family, folder, parts in parts_from:
         importer_of(family).load_weights(folder, model, config, parts)
     filled = set(loaded)
-    if before is not None:
-        filled.update(_copy_parts(before, model, loaded))
+    if old_model is not None:
+        filled.update(_copy_parts(old_model, model, loaded))
     if not has_images(config.image_tower):
         filled.add("image_encoder")  # it has no weights
     fresh_parts = [name for name in model.weights_by_part() if name not in filled]
@@ -205,14 +201,15 @@ def _configure(
     Raises:
       UserError: images and texts that are not embedded into one space.
     """
-    pieces: list[str] = []
+    pieces = []
     size_at_first = config.embedding_size
     for number, (family, folder, parts) in enumerate(parts_from):
         size_before = config.embedding_size
         if onto and "text_encoder" in parts:  # its prompts are for the text tower that is replaced
             config.vocabulary.update(prompt="", prompts=())
-        config, own_pieces = configure(family, folder, config, as_trained and number == 0, parts)
-        pieces = own_pieces or pieces
+        is_from_source = number == 0  # else of the text tower, which is read as always
+        config, loaded_pieces = configure(family, folder, config, as_trained and is_from_source, parts)
+        pieces = loaded_pieces or pieces
     size = config.embedding_size
     if size != size_at_first and "image_encoder" not in loaded:
         if onto and has_images(config.image_tower):
@@ -239,10 +236,19 @@ IMPORTED = "imported.json"  # in the workdir of a published checkpoint: {"source
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
     """Returns `source`, or, if it is a published checkpoint, the workdir that is made of it next to `workdir`.
 
-    This workdir is made once, and its name is the name of `workdir` with "_" and `role`. Raises `UserError` as
-    `import_into_workdir`, for a checkpoint without `part` or a vocabulary, and if the workdir was made of another one.
+    This workdir is made once.
+
+    Args:
+      source: a path, a name on a hub, or an address.
+      workdir: the folder of the run that starts from the source.
+      role: the new workdir's name is the name of `workdir` with "_" and this word.
+      part: a part of the model that the checkpoint must have.
+
+    Raises:
+      UserError: as `import_into_workdir`, for a checkpoint without `part` or a vocabulary, and if the workdir was made
+        of another checkpoint.
     """
-    if "://" in source and source.startswith("http"):
+    if source.startswith(("http://", "https://")):
         return source
     family = kind_of(local_model(source))
     if not family:
@@ -263,15 +269,20 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
             import_into_workdir(family, source, imported)
             write_whole(imported / IMPORTED, json.dumps(origin, indent=2) + "\n")
             return str(imported)
+    _check_origin(imported, origin, role)
+    return str(imported)
+
+
+def _check_origin(imported: pathlib.Path, origin: dict[str, str], role: str) -> None:
+    """Raises `UserError` if a workdir was made of another checkpoint than `origin`, {"source", "digest"}."""
     if not (imported / IMPORTED).exists():  # it was made before origins were kept
-        return str(imported)
+        return
     recorded = read_json(imported / IMPORTED)
     if recorded.get("digest") != origin["digest"]:
         raise UserError(
-            f"{imported} was made of {recorded.get('source')} as it was then, and the {role} is {source} as it is now: "
-            f"delete {imported}, or name another --workdir."
+            f"{imported} was made of {recorded.get('source')} as it was then, and the {role} is {origin['source']} as "
+            f"it is now: delete {imported}, or name another --workdir."
         )
-    return str(imported)
 
 
 class PartsFrom(NamedTuple):
@@ -284,13 +295,12 @@ class PartsFrom(NamedTuple):
 
 def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFrom]:
     """Returns the weights to load: the source's, and the weights of the text tower `text`, if it is given."""
-    parts = importer_of(source).parts
+    parts = tuple(importer_of(source).parts)
     if text or (onto and source == "clip"):  # CLIP's texts are only English: the workdir's are kept
-        own_parts = PartsFrom(source, weights, tuple(part for part in parts if part not in TEXT))
-    else:
-        own_parts = PartsFrom(source, weights, tuple(parts))
+        parts = tuple(part for part in parts if part not in TEXT)
+    own_weights = PartsFrom(source, weights, parts)
     if not text:
-        return [own_parts]
+        return [own_weights]
     folder = local_model(text)
     family = kind_of(folder)
     if "image_encoder" not in parts or not family or not set(importer_of(family).parts) <= set(TEXT):
@@ -299,7 +309,7 @@ def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFro
             "XLM-RoBERTa, M-CLIP, Sentence-Transformers) with weights that have an image tower."
         )
     text_parts = TEXT if importer_of(family).has_own_head(folder) else ("text_encoder",)
-    return [own_parts, PartsFrom(family, folder, text_parts)]
+    return [own_weights, PartsFrom(family, folder, text_parts)]
 
 
 def _copy_parts(old_model: DualEncoder, model: DualEncoder, loaded: Collection[str]) -> list[str]:
@@ -322,7 +332,10 @@ def _copy_parts(old_model: DualEncoder, model: DualEncoder, loaded: Collection[s
 
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:
-    """Returns the given vocabulary, or a vocabulary of the training data, as pretraining would build it."""
+    """Returns the lines of `vocabulary.file` or, without it, of a vocabulary of the training data.
+
+    Raises `UserError` where neither is named.
+    """
     if not config.vocabulary.file and not config.data.directory:
         raise UserError(
             "An image tower brings no vocabulary: name a text tower with --text=…, a file with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -18,16 +19,17 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
       title: describes the chart for readers who do not see it; the last values are added.
 
     Returns:
-      None if there is nothing to draw.
+      {"title", "xs" and "ys": [(label, position)], "lines": [{"name", "path" of an SVG, "single": is it one point}]};
+      `None` if there is nothing to draw.
     """
-    lines: dict[str, Points] = {}
+    lines = {}
     for name, points in series.items():
         finite_points = [(x, y) for x, y in points if is_finite(y)]
         if finite_points:
             lines[name] = _thinned(finite_points)
     if not lines:
         return None
-    xs, ys = zip(*sum(lines.values(), []))
+    xs, ys = zip(*itertools.chain.from_iterable(lines.values()))
     right = max(*xs, 1)
     low = min(*ys, 0.0)
     high = max(ys)
@@ -75,6 +77,6 @@ def ticks(low: float, high: float) -> list[float]:
     magnitude = 10.0 ** math.floor(math.log10(max(high - low, 1e-9)))
     steps = [magnitude * factor for factor in (0.2, 0.5, 1, 2)]
     step = next(step for step in steps if (high - low) / step <= 5)
-    first = math.ceil(low / step - 1e-9)
+    first = math.ceil(low / step - 1e-9)  # a billionth, so that rounding leaves out no end
     last = math.floor(high / step + 1e-9)
     return [round(number * step, 10) for number in range(first, last + 1)]

@@ -21,7 +21,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -35,16 +35,7 @@ from mural_lite.fingerprint import TEXTS, TOLERANCE, Fingerprint, encode_probes
 from mural_lite.hashes import bytes_hash
 from mural_lite.litert import pieces
 from mural_lite.litert.few_pieces import PLACES, fields
-from mural_lite.litert.model import (
-    DESCRIPTION,
-    FOLDER,
-    FORMAT,
-    IMAGE_ENCODER,
-    PROBES,
-    REPORT,
-    TEXT_ENCODER,
-    LiteModel,
-)
+from mural_lite.litert.model import DESCRIPTION, FOLDER, FORMAT, IMAGE_ENCODER, PROBES, REPORT, TEXT_ENCODER, LiteModel
 from mural_lite.models import lite_embedder
 from mural_lite.progress import announce
 from mural_lite.remote_folders import local_copy
@@ -64,7 +55,12 @@ TIMED = 32  # texts, or pictures, that are timed
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How an encoder's weights are stored: the kind, and the layers that stay float32 among int8."""
+    """How an encoder's weights are stored.
+
+    Attributes:
+      precision: one of `KINDS`.
+      in_float: layers that stay float32 among int8, such as "table".
+    """
 
     precision: str
     in_float: tuple[str, ...] = ()
@@ -84,14 +80,21 @@ class Choice:
 
 
 def choices(content: bytes, precision: str) -> list[Choice]:
-    """Returns the choices to try for a float32 encoder, in order; with a `precision` only that one."""
+    """Returns the choices to try for a float32 encoder, in order.
+
+    Args:
+      content: the encoder's file.
+      precision: one of `KINDS`, the only choice then; "": all choices of this file's first lines.
+    """
     if precision:
         return [Choice(precision)]
     layers = layers_of(content)
     products = [layer for layer in layers if layer != "table"]
-    sensitive = [layer for layer in ("table", *products[:1], *products[-1:]) if layer in layers]
-    sensitive = list(dict.fromkeys(sensitive))  # the first layer may be the last one, too
-    int8_choices = [Choice("int8", tuple(sensitive[:count])) for count in range(len(sensitive) + 1)]
+    sensitive = products[:1] + products[-1:]  # the first layer and the last
+    if "table" in layers:
+        sensitive.insert(0, "table")
+    sensitive = tuple(dict.fromkeys(sensitive))  # the first layer may be the last one, too
+    int8_choices = [Choice("int8", sensitive[:count]) for count in range(len(sensitive) + 1)]
     return [*int8_choices, Choice("float16"), Choice("float32")]
 
 
@@ -136,7 +139,6 @@ def export_lite(
         "bytes": {},  # filled when all files are written
         "bound": 2.0,  # accepts any vectors, until the trial has measured them
     }
-    del model
     with whole_folder(export / FOLDER, DESCRIPTION) as partial:
         save_config(config, partial / "config.json")
         _write_vocabulary(settings["kind"], vocabulary, partial)
@@ -147,7 +149,7 @@ def export_lite(
         report = trial.report()
         _write(partial / REPORT, report)
         description["bytes"] = _sizes_of_files(partial)
-        description["bound"] = trial.bound
+        description["bound"] = report["bound"]
         _write(partial / DESCRIPTION, description)
     return report
 
@@ -166,7 +168,13 @@ def _trained_languages(export: pathlib.Path) -> list[str]:
 
 
 def _write_vocabulary(layout: str, content: bytes, folder: pathlib.Path) -> None:
-    """Writes the files that texts are divided by."""
+    """Writes the files by which texts are divided into pieces.
+
+    Args:
+      layout: the kind of vocabulary, as in `pieces`.
+      content: the bytes of the vocabulary's file.
+      folder: the folder of the lite encoders.
+    """
     name = pieces.VOCABULARY if layout in pieces.IN_LINES else pieces.MODEL
     (folder / name).write_bytes(content)
     if layout == "sentence_pieces":
@@ -187,11 +195,8 @@ class _Trial:
       original: the trained model.
       config: the trained model's configuration.
       encoders: {file's name: float32 encoder}.
-      measures_recall: whether recall is measured, on the trained model's data, which takes minutes; otherwise cosines
-        alone.
-
-    Attributes:
-      bound: 1 - the lowest cosine between an original and a lite embedding that is still right.
+      measures_recall: whether recall is measured, on the trained model's data, which takes minutes; otherwise only
+        cosines are measured.
     """
 
     def __init__(
@@ -203,16 +208,15 @@ class _Trial:
         self._config = config
         self._encoders = encoders
         self._measures_recall = measures_recall and has_images(config.image_tower)
-        self._rows: dict[str, list[dict]] = {name: [] for name in encoders}  # of the report
-        self._texts: list[str] = list(TEXTS)
-        self._embedders: dict[str, Remembered] = {}  # with the chosen encoders
-        self.bound = TOLERANCE
+        self._rows = {name: [] for name in encoders}  # of the report, see `_measure`
+        self._texts = list(TEXTS)  # which are compared
+        self._embedders = {}  # {file's name: `Remembered` with the chosen encoder}
         for name, content in encoders.items():
             (folder / name).write_bytes(content)
         self._expected = self._recalls(original, original)
 
     def choose(self, name: str, candidates: Sequence[Choice]) -> None:
-        """Leaves the first candidate that loses at most `MOST_LOST` in every language as an encoder, or the last."""
+        """Stores an encoder by the first candidate that loses at most `MOST_LOST` in every language, else the last."""
         if name == IMAGE_ENCODER and len(candidates) > 1 and not self._is_faster(name):
             candidates = [choice for choice in candidates if choice.precision != "int8"]
         for choice in candidates:
@@ -233,16 +237,16 @@ class _Trial:
         return times["int8"] < FASTER * times["float16"]
 
     def _open(self, name: str, choice: Choice) -> Embedder:
-        """Writes an encoder as chosen, and returns the embedder of the folder."""
+        """Writes an encoder in the form of a choice, and returns the embedder of the folder."""
         (self._folder / name).write_bytes(choice.apply(self._encoders[name]))
         _write(self._folder / DESCRIPTION, self._description)
         return lite_embedder(self._folder)
 
     def _measure(self, name: str, choice: Choice) -> tuple[dict, Remembered]:
-        """Writes an encoder as `choice` has it; returns its row of the report, and the folder's embedder.
+        """Writes an encoder in the form of a choice; returns its row of the report, and the folder's embedder.
 
-        The row has cosines with the original's vectors, milliseconds per item, and "lost", the points of mean recall by
-        which each language is worse. A text encoder is measured with the original's images, an image encoder with the
+        The row has cosines with the original's vectors, milliseconds per item, and "lost", {language: points of mean
+        recall by which it is worse}. A text encoder is measured with the original's images, an image encoder with the
         text encoder that was chosen before it.
         """
         embedder = Remembered(self._open(name, choice))
@@ -268,23 +272,24 @@ class _Trial:
         return row, embedder
 
     def _recalls(self, texts: Remembered, images: Remembered) -> dict[str, float]:
-        """Returns the mean recall of each language in percent, {} if it is not measured."""
+        """Returns {language: mean recall in percent}, {} if it is not measured.
+
+        Args:
+          texts, images: the embedders of texts and of pictures.
+        """
         if not self._measures_recall:
             return {}
         towers = _Towers(texts, images)
         try:
-            metrics = measure_retrieval(towers, self._config.data.directory, self._config.evaluation.split).metrics
+            evaluation = measure_retrieval(towers, self._config.data.directory, self._config.evaluation.split)
         except UserError as error:
             announce(f"Recall is not measured: {error}")
             return {}
-        self._texts = list(self._original.texts) or self._texts
+        if self._original.texts:
+            self._texts = list(self._original.texts)
         recalls = {}
-        for key, value in metrics.items():  # keys are retrieval/LANGUAGE_OR_GROUP/METRIC
-            name, _, metric = key.rpartition("/")
-            _, _, language = name.partition("/")
-            is_language = f"retrieval/{language}/text_to_image/recall@1" in metrics  # groups have only means
-            if metric == "mean_recall" and is_language:
-                recalls[language] = value
+        for language in evaluation.sizes:
+            recalls[language] = evaluation.metrics[f"{evaluation.name}/{language}/mean_recall"]
         return recalls
 
     def _examples(self, name: str) -> Sequence:
@@ -301,30 +306,35 @@ class _Trial:
     def _milliseconds(self, name: str) -> float:
         """Returns the processor milliseconds per text or picture of an encoder in the folder, the least of three."""
         model = LiteModel(self._folder)
-        run: Callable = model.text_function() if name == TEXT_ENCODER else model.embed_images
+        encode = model.text_function() if name == TEXT_ENCODER else model.embed_images
         examples = self._examples(name)
         seconds = []
         for _ in range(3):
             start = time.process_time()
-            run(examples)
+            encode(examples)
             seconds.append(time.process_time() - start)
         return 1000.0 * min(seconds) / len(examples)
 
     def report(self) -> dict:
-        """Returns the values of report.json, and sets `bound`."""
+        """Returns the values of report.json: {"data", "mean_recall", "encoders": {name: rows}, "bound"}."""
+        encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
+        data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
+        return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self._bound())
+
+    def _bound(self) -> float:
+        """Returns 1 - the lowest cosine between an original and a lite embedding that is still right."""
+        distances = [TOLERANCE]
         for rows in self._rows.values():
             chosen_row = next(row for row in rows if row["chosen"])
             distance = 1.0 - chosen_row["smallest_cosine"]
             if chosen_row["compared"] <= len(TEXTS):  # few examples, so that others may be further away
                 distance *= 2.0
-            self.bound = max(self.bound, distance)
+            distances.append(distance)
         # The probes decide later whether the encoders are the model's, also where no picture could be compared.
         probes = Fingerprint(encode_probes(lite_embedder(self._folder)))
         original_probes = Fingerprint(encode_probes(self._original.embedder))
-        self.bound = max(self.bound, 2.0 * original_probes.distance(probes))
-        encoders = {name.removesuffix(".tflite"): rows for name, rows in self._rows.items()}
-        data = dict(directory=str(self._config.data.directory), split=self._config.evaluation.split)
-        return dict(data=data, mean_recall=self._expected, encoders=encoders, bound=self.bound)
+        distances.append(2.0 * original_probes.distance(probes))
+        return max(distances)
 
 
 class Remembered:
@@ -333,14 +343,14 @@ class Remembered:
     Attributes:
       embedder: encodes new texts and pictures.
       texts: {text: vector}.
-      images: {hash of a picture: vector}, `None` if the picture does not decode.
+      images: {hash of a picture: vector, or `None` if the picture does not decode}.
     """
 
     def __init__(self, embedder: Embedder):
         self.embedder = embedder
-        self.texts: dict[str, np.ndarray] = {}
-        self.images: dict[int, np.ndarray | None] = {}
-        self._encoded: dict[int, bytes] = {}
+        self.texts = {}
+        self.images = {}
+        self._compared = {}  # {hash of a picture: picture}, the first `MOST_PICTURES`
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
         """Returns the vectors of texts, float32 [N, D], as `Embedder.encode_text`."""
@@ -349,7 +359,10 @@ class Remembered:
         return np.array([self.texts[text] for text in texts], np.float32)
 
     def encode_image(self, images: Iterable[bytes], **_) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the vectors of readable pictures, float32 [K, D], and these pictures' numbers, int64 [K]."""
+        """Returns the vectors of readable pictures, float32 [K, D], and these pictures' numbers, int64 [K].
+
+        Options of `Embedder.encode_image` are ignored.
+        """
         embeddings = []
         readable = []
         for number, image in enumerate(images):
@@ -365,8 +378,8 @@ class Remembered:
         if key not in self.images:
             vectors, readable = self.embedder.encode_image([image], on_error="skip")
             self.images[key] = vectors[0] if len(readable) else None
-            if len(self._encoded) < MOST_PICTURES:
-                self._encoded[key] = image
+            if len(self._compared) < MOST_PICTURES:
+                self._compared[key] = image
         return self.images[key]
 
     def cosines_of_texts(self, other: Remembered, texts: Sequence[str]) -> np.ndarray:
@@ -374,17 +387,17 @@ class Remembered:
         return np.sum(self.encode_text(texts) * other.encode_text(texts), axis=1)
 
     def cosines_of_images(self, other: Remembered) -> np.ndarray:
-        """Returns the cosine of both vectors of each encoded picture, float32 [N]; [1] without pictures."""
-        images = list(self._encoded.values())
-        ours, _ = self.encode_image(images)
-        theirs, _ = other.encode_image(images)
-        if not len(ours):
+        """Returns the cosine of each compared picture's two vectors, float32 [N]; [1] without pictures."""
+        images = list(self._compared.values())
+        own_vectors, _ = self.encode_image(images)
+        other_vectors, _ = other.encode_image(images)
+        if not len(own_vectors):
             return np.ones(1)
-        return np.sum(ours * theirs, axis=1)
+        return np.sum(own_vectors * other_vectors, axis=1)
 
 
 class _Towers:
-    """The embedder that `measure_retrieval` takes: texts by one embedder, pictures by another."""
+    """The embedder that `measure_retrieval` takes: one embedder encodes texts, another one pictures."""
 
     def __init__(self, texts: Remembered, images: Remembered):
         self.encode_text = texts.encode_text
@@ -393,7 +406,7 @@ class _Towers:
 
 
 def describe(report: dict) -> str:
-    """Returns the report as a table."""
+    """Returns the values of report.json as a table, a line for each kind that was tried."""
     lines = ["encoder        kind                                          MB      ms  cosine>=  most recall lost"]
     for name, rows in report["encoders"].items():
         for row in rows:
@@ -426,39 +439,46 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
     the begin and end of each piece by its id; "always", int32, ids of pieces that every text needs; "others", uint32
     [K, 2], begin and end of the model's other fields; "longest", the characters of the longest piece.
     """
-    plain_type = bytes([NORMAL])
-    separator = byte_characters()[SEPARATOR].encode("utf-8")
-    spans: list[tuple[int, int]] = []
-    texts: list[bytes] = []
-    scored_ids: list[tuple[float, int]] = []
-    always: list[int] = []
-    others: list[tuple[int, int]] = []
+    spans = []
+    others = []
+    pieces_by_id = []
     for field, begin, value, end in fields(model, 0, len(model)):
         if field == PIECE:
-            piece_id = len(spans)
-            parts = {part: model[first:last] for part, _, first, last in fields(model, value, end)}
-            text = parts.get(TEXT, b"")
-            if parts.get(TYPE, plain_type) == plain_type:
-                score = np.frombuffer(parts.get(SCORE, bytes(4)), "<f4")[0]
-                scored_ids.append((score, piece_id))
-            elif not text.startswith(separator):  # whole words in bytes are many, and are found by their text
-                always.append(piece_id)
             spans.append((begin, end))
-            texts.append(text)
+            pieces_by_id.append({part: model[first:last] for part, _, first, last in fields(model, value, end)})
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
-    if scored_ids:  # unknown characters are weighed by the lowest and the highest score, see few_pieces.py
-        _, lowest = min(scored_ids)
-        _, highest = max(scored_ids)
-        always += [lowest, highest]
-    hashes = np.array(list(map(zlib.crc32, texts)), np.uint32)
+    texts = [piece.get(TEXT, b"") for piece in pieces_by_id]
+    hashes = np.array([zlib.crc32(text) for text in texts], np.uint32)
     order = np.argsort(hashes, kind="stable")
     np.savez(
         path,
         hashes=hashes[order],
         ids=order.astype(np.int32),
         spans=np.array(spans, np.uint32),
-        always=np.unique(np.array(always, np.int32)),
+        always=np.unique(np.array(_ids_for_all_texts(pieces_by_id), np.int32)),
         others=np.array(others, np.uint32).reshape(-1, 2),
         longest=max(len(text.decode("utf-8", "replace")) for text in texts),
     )
+
+
+def _ids_for_all_texts(pieces_by_id: Sequence[dict[int, bytes]]) -> list[int]:
+    """Returns the ids of the pieces that every text needs: controls, bytes, and the lowest and the highest score.
+
+    Args:
+      pieces_by_id: {field: its bytes} of each piece.
+    """
+    separator = byte_characters()[SEPARATOR].encode("utf-8")
+    ids = []
+    scored_ids = []
+    for piece_id, piece in enumerate(pieces_by_id):
+        if piece.get(TYPE, bytes([NORMAL])) == bytes([NORMAL]):
+            score = np.frombuffer(piece.get(SCORE, bytes(4)), "<f4")[0]
+            scored_ids.append((score, piece_id))
+        elif not piece.get(TEXT, b"").startswith(separator):  # whole words in bytes are many, and found by their text
+            ids.append(piece_id)
+    if scored_ids:  # unknown characters are weighed by the lowest and the highest score, see few_pieces.py
+        _, lowest = min(scored_ids)
+        _, highest = max(scored_ids)
+        ids += [lowest, highest]
+    return ids

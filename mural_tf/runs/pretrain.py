@@ -7,7 +7,6 @@ import functools
 import pathlib
 import signal
 from collections.abc import Callable, Collection
-from typing import ClassVar
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -35,12 +34,7 @@ from mural_tf.training.failures import failures_in_one_line
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.observers import observers, parse_profile
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
-from mural_tf.training.strategy import (
-    as_compiled,
-    build_strategy,
-    check_places_of_pod,
-    describe_devices,
-)
+from mural_tf.training.strategy import as_compiled, build_strategy, check_places_of_pod, describe_devices
 from mural_tf.training.workdir import lock_workdir, open_workdir
 from mural_tf.training.workers import chief_first, is_chief, sum_over_workers, workers
 
@@ -74,13 +68,14 @@ def train_and_finish(
     profile: str,
     start: Start | None = None,
 ) -> None:
-    """Does the work of pretraining and fine-tuning.
+    """Trains, evaluates, exports and shows a search, for pretraining and fine-tuning; errors as `pretrain`.
 
     Args:
       config, workdir, tpu, debug_nans, profile: as in `pretrain`.
       start: where weights come from; `None`: from scratch.
     """
-    start = start or Start()
+    if start is None:
+        start = Start()
     config, pieces = _with_weights_of_towers(complete(config))
     check_places(config)
     profiled_steps = parse_profile(profile, config.train.steps)
@@ -89,10 +84,8 @@ def train_and_finish(
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     round_batches(config, start.open_batches, strategy.num_replicas_in_sync)
     check_train(config, strategy.num_replicas_in_sync, "this machine")
-    sources = training_sources(config.data)  # which also finds mistakes before data are fetched and drawn
-    folders = [workdir]
-    folders += [source.directory for source in sources]
-    check_places_of_pod(strategy, folders)
+    data_folders = [source.directory for source in training_sources(config.data)]
+    check_places_of_pod(strategy, [workdir, *data_folders])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         lock = contextlib.nullcontext()
         if is_chief(strategy) and not is_finished(folder, config.train.steps):
@@ -105,13 +98,18 @@ def train_and_finish(
         except StopRequested:
             is_complete = False
     if not is_complete:
-        cause = "a signal of another worker"
-        if signals.received is not None:
-            cause = signals.received.name
-        message = f"Stopped by {cause}; everything is saved in {workdir}. The same command goes on from there."
-        if signals.received == signal.SIGINT:
-            raise KeyboardInterrupt(message)
-        print(message)
+        _say_stopped(signals.received, workdir)
+
+
+def _say_stopped(received: signal.Signals | None, workdir: str | pathlib.Path) -> None:
+    """Prints what stopped a run and how it goes on; raises `KeyboardInterrupt` with these words for Ctrl-C."""
+    cause = "a signal of another worker"
+    if received is not None:
+        cause = received.name
+    message = f"Stopped by {cause}; everything is saved in {workdir}. The same command goes on from there."
+    if received == signal.SIGINT:
+        raise KeyboardInterrupt(message)
+    print(message)
 
 
 def _train_in_workdir(
@@ -136,12 +134,7 @@ def _train_in_workdir(
       start: where weights come from.
       signals: entered; they end the run with everything saved.
     """
-    writes = is_chief(strategy)
-    may_change_workdir = writes and not is_finished(workdir, config.train.steps)
-    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=may_change_workdir))
-    if may_change_workdir:
-        # A run that was lengthened has the summary of the shorter one, which would say that it is finished.
-        (workdir / SUMMARY).unlink(missing_ok=True)
+    _open_in_turn(config, workdir, strategy)
     if is_finished(workdir, config.train.steps):
         print(f"{display_name(workdir)} is finished: {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
@@ -168,19 +161,26 @@ def _train_in_workdir(
         make_observers=functools.partial(observers, profile=profile),
     )
     signals.check()
-    if is_complete and writes:
+    if is_complete and is_chief(strategy):
         start.settle(model, measured, evaluate, config, workdir)  # saves averaged, mixed or chosen weights as result
         finish_run(measured, config, workdir, start.evaluation)
     return is_complete
 
 
+def _open_in_turn(config: ConfigDict, workdir: pathlib.Path, strategy: tf.distribute.Strategy) -> None:
+    """Makes or opens the run's workdir, the chief before all others; the workdir of a finished run is not changed."""
+    may_change = is_chief(strategy) and not is_finished(workdir, config.train.steps)
+    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=may_change))
+    if may_change:
+        # A run that was lengthened has the summary of the shorter one, which would say that it is finished.
+        (workdir / SUMMARY).unlink(missing_ok=True)
+
+
 def _set_up_compilation(config: ConfigDict, debug_nans: bool) -> None:
-    """Chooses whether XLA compiles parts of a step, and whether every operation's result is checked for NaN."""
-    if debug_nans or config.train.jit:
-        # Neither the check nor the whole step's compiler looks into functions that are compiled by themselves.
-        set_fusion("off")
-    else:
-        set_fusion(config.train.fused)
+    """Sets whether XLA compiles parts of a step, and whether every operation's result is checked for NaN."""
+    # Neither the check nor the whole step's compiler looks into functions that are compiled by themselves.
+    compiles_no_parts = debug_nans or config.train.jit
+    set_fusion("off" if compiles_no_parts else config.train.fused)
     if debug_nans:
         tf.debugging.enable_check_numerics()
 
@@ -192,7 +192,7 @@ def _build_model(
     strategy: tf.distribute.Strategy,
     start: Start,
 ) -> DualEncoder:
-    """Returns the run's compiled model; without a checkpoint, with the weights before the first step.
+    """Returns the run's compiled model; where there is no checkpoint yet, it has the weights before the first step.
 
     Call it in the strategy's scope.
     """
@@ -223,24 +223,26 @@ def _announce_training(
 
 
 class Start:
-    """Where a run's weights come from, and the consequences: here from scratch; `tuning.TunedStart` tunes.
+    """How a run begins, is evaluated and ends, for a model from scratch or with trained towers.
+
+    `tuning.TunedStart` goes on from a trained model.
 
     Args:
       open_batches: fields of `config.train` that follow from the data, such as "image_text_batch".
 
     Attributes:
-      evaluation: the kind of its evaluations on a split.
+      evaluation: the class of the run's evaluations of a split.
       is_trained: whether the first step finds a trained model.
     """
 
-    evaluation: ClassVar[type[SplitEvaluation]] = SplitEvaluation
-    is_trained: ClassVar[bool] = False
+    evaluation = SplitEvaluation
+    is_trained = False
 
     def __init__(self, open_batches: Collection[str] = ()):
         self.open_batches = open_batches
 
     def prepare(self, model: DualEncoder) -> None:
-        """Gives a new model, at every start of the program, state that it needs besides its weights."""
+        """Gives a new model what it needs besides its weights, such as a teacher; called at every start."""
 
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
         """Sets a new model's weights, before the first step."""
@@ -250,13 +252,21 @@ class Start:
             standardize(model, tokenizer, config, workdir, strategy)
 
     def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
-        """Keeps the run's result, where that is other than the weights after the last step."""
+        """Keeps the run's result, where it differs from the weights after the last step.
+
+        Args:
+          model: the trained model.
+          measured: the model that is evaluated.
+          evaluate: the evaluation on dev, or `None`.
+          config: the run's configuration.
+          workdir: the run's folder.
+        """
         if config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
 
 
 def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
-    """Gives new adapters the mean and deviation of states, in one process after the other."""
+    """Gives new adapters the mean and deviation of the states that they take; the chief computes them first."""
     _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 
@@ -273,7 +283,7 @@ def _with_weights_of_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
 
 
 def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: Callable):
-    """Returns `prepare()`, called first by the chief, and then by the others with the chief's files in the workdir."""
+    """Returns `prepare()`, which the chief calls first, and then the others with the chief's files in the workdir."""
 
     def prepare_and_share():
         if not is_chief(strategy):

@@ -26,7 +26,7 @@ from mural_tf.analysis.queries import Searched, choose_queries, evenly, find_que
 from mural_tf.evaluation.retrieval import Evaluation, encode_captions, read_pool
 from mural_tf.runs.line_chart import is_finite, line_chart
 from mural_tf.training.callbacks import duration
-from mural_tf.training.metrics_file import read_metrics
+from mural_tf.training.metrics_file import has_evaluation, read_metrics
 from mural_tf.training.workdir import flat
 
 NAME = "report.html"
@@ -44,7 +44,7 @@ def write_report_page(
     evaluation: Evaluation | None,
     embedder: Embedder | None,
     seconds: Mapping[str, float],
-    searches: Mapping[str, Sequence[tuple[str, bytes]]] = {},
+    searches: Mapping[str, Sequence[tuple[str, bytes]]],
 ) -> pathlib.Path:
     """Writes the page and returns its path.
 
@@ -52,9 +52,9 @@ def write_report_page(
       workdir: the folder of a run whose training is over.
       config: the run's configuration.
       evaluation: the evaluation of its last step; `None`: nothing was evaluated.
-      embedder: encodes the examples' captions; None: no examples.
-      seconds: {stage: its time}.
-      searches: the result of `find_examples`.
+      embedder: encodes the examples' captions; `None`: no examples.
+      seconds: {stage: its time}, such as {"training": 60.0}.
+      searches: the result of `find_examples`; {}: no searches are shown.
     """
     rows = read_metrics(workdir)
     thumbnails = {}
@@ -94,51 +94,51 @@ def write_report_page(
 
 def training_seconds(rows: Iterable[Mapping]) -> float:
     """Returns the time of all training steps in rows of metrics.jsonl, interruptions left out."""
-    total = before = 0
+    seconds = 0.0
+    last_step = 0
     for row in rows:
         if "train/seconds_per_step" in row:
-            total += max(row["step"] - before, 0) * row["train/seconds_per_step"]
-            before = row["step"]
-    return float(total)
+            seconds += max(row["step"] - last_step, 0) * row["train/seconds_per_step"]
+            last_step = row["step"]
+    return seconds
 
 
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
-    """Returns the table of groups, {"heads", "rows", "split", "protocol"}, with recalls before the run if measured."""
+    """Returns the table of mean recalls by group: {"heads", "rows": lists of cells, "split", "protocol"}.
+
+    It has a column of the recalls before the run, where `rows` of metrics.jsonl hold them.
+    """
     before = _at_step(rows, evaluation.name, 0)
     heads = ["group", "languages", "mean recall, %"]
     if before:
         heads.append("before this run, %")
-    lines = []
+    table_rows = []
     for group, members in {**evaluation.groups, "all": evaluation.sizes}.items():
         key = f"{evaluation.name}/{group}/mean_recall"
-        line = [group, f"{len(members):,}", _one_digit(evaluation.metrics[key])]
+        cells = [group, f"{len(members):,}", _one_digit(evaluation.metrics[key])]
         if before:
-            line.append(_one_digit(before.get(key)))
-        lines.append(line)
-    return {"heads": heads, "rows": lines, "split": evaluation.split, "protocol": evaluation.protocol}
+            cells.append(_one_digit(before.get(key)))
+        table_rows.append(cells)
+    return {"heads": heads, "rows": table_rows, "split": evaluation.split, "protocol": evaluation.protocol}
 
 
 def _one_digit(number: object) -> str:
+    """Returns a number with one digit after its point, or a dash for `None`, NaN and infinity."""
     return f"{number:.1f}" if is_finite(number) else "–"
-
-
-def _has(row: Mapping, name: str) -> bool:
-    """Whether a row of metrics.jsonl has an evaluation of this name."""
-    return any(key.startswith(f"{name}/") for key in row)
 
 
 def _at_step(rows: list[dict], name: str, step: int) -> dict:
     """Returns the row of the last evaluation of this name at this step, or {}."""
     last = {}
     for row in rows:
-        if row["step"] == step and _has(row, name):
+        if has_evaluation(row, name, step):
             last = row
     return last
 
 
 def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
-    """Returns {name of a loss: its (step, value)}."""
-    series: dict[str, list[tuple[float, float]]] = {}
+    """Returns {name of a loss, such as "loss_image_text": its (step, value) points}."""
+    series = {}
     for row in rows:
         for key, value in row.items():
             if key.startswith("train/loss"):
@@ -147,9 +147,9 @@ def _losses(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _recalls(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
-    """Returns {group, or all languages: (step, mean recall)}, for evaluations at two steps or more."""
-    languages = set()
-    series: dict[str, list[tuple[float, float]]] = {}
+    """Returns {"<evaluation>/<group>": its (step, mean recall) points}, with the group "all", of two steps or more."""
+    languages = set()  # "<evaluation>/<language>": only languages have recalls of their own
+    series = {}
     for row in rows:
         for key, value in row.items():
             name, _, metric = key.rpartition("/")
@@ -166,49 +166,69 @@ def _recalls(rows: list[dict]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
-    """Returns bars of the last evaluation, and of other evaluations from before the first and after the last step."""
+    """Returns a chart per evaluation, as `_bars`: the last one first, then others that were also made before the run.
+
+    Args:
+      rows: rows of metrics.jsonl.
+      evaluation: the last evaluation of the run.
+    """
     charts = [_bars(evaluation.name, evaluation.metrics, _at_step(rows, evaluation.name, 0), evaluation)]
-    names: dict[str, None] = {}
+    names = {}  # a set that keeps its order
     for row in rows:
         if row["step"] == 0:
             names.update(dict.fromkeys(key.split("/")[0] for key in row if "/" in key))
     for name in names:
-        last = max(row["step"] for row in rows if _has(row, name))
-        if name not in (evaluation.name, "train") and last:
-            chart = _bars(name, _at_step(rows, name, last), _at_step(rows, name, 0), evaluation)
-            charts.append({**chart, "title": f"{name}, step {last:,}"})
+        last_step = max(row["step"] for row in rows if has_evaluation(row, name, row["step"]))
+        if name not in (evaluation.name, "train") and last_step:
+            chart = _bars(name, _at_step(rows, name, last_step), _at_step(rows, name, 0), evaluation)
+            charts.append({**chart, "title": f"{name}, step {last_step:,}"})
     return charts
 
 
 def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> dict[str, object]:
-    """Returns a chart of {group: [(language, recall, recall before or `None`)]}, for report.html.
+    """Returns the chart of an evaluation for report.html: {"title", "groups", "top", "has_before"}.
 
-    Each language is there once, in its last group: in "tuned" or "others" for a tuned model.
+    "groups" is {group: [(language, recall, recall before or `None`)]}, "top" the largest recall. Each language is there
+    once, in its last group: in "tuned" or "others" for a tuned model.
+
+    Args:
+      name: the evaluation's name, with which its keys begin.
+      now, before: {key: metric} at the last step and before the first; `before` may lack any.
+      evaluation: the last evaluation of the run, by whose groups the languages are divided.
     """
-    rest = "other languages" if evaluation.groups else ""
-    group_of = dict.fromkeys(evaluation.sizes, rest)
+    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
-    groups: dict[str, list] = {group: [] for group in evaluation.groups}
-    values = [1e-9]  # so that the largest value, by which bars are divided, is never 0
+    bars_of_groups = {group: [] for group in evaluation.groups}
+    recalls = [1e-9]  # so that the largest value, by which bars are divided, is never 0
     has_before = False
     for language, group in group_of.items():
         key = f"{name}/{language}/mean_recall"
-        if is_finite(now.get(key)):
-            groups.setdefault(group, []).append((language, now[key], before.get(key)))
-            values.append(now[key])
-            if before.get(key) is not None:
-                values.append(before[key])
-                has_before = True
-    groups = {group: sorted(bars, key=lambda bar: -bar[1]) for group, bars in groups.items() if bars}
-    return {"title": "", "groups": groups, "top": max(values), "has_before": has_before}
+        if not is_finite(now.get(key)):
+            continue
+        bars_of_groups.setdefault(group, []).append((language, now[key], before.get(key)))
+        recalls.append(now[key])
+        if before.get(key) is not None:
+            recalls.append(before[key])
+            has_before = True
+    groups = {}
+    for group, bars in bars_of_groups.items():
+        if bars:
+            groups[group] = sorted(bars, key=lambda bar: bar[1], reverse=True)  # the highest recall first
+    return {"title": "", "groups": groups, "top": max(recalls), "has_before": has_before}
 
 
 # Examples.
 
 
 def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, list[tuple[str, bytes]]]:
-    """Returns {example query for the data: (id, picture) of the closest pictures, the closest first}."""
+    """Returns {example query for the data: (id, picture) of the `MOST` closest pictures, the closest first}.
+
+    Args:
+      evaluation: the evaluation of the model, which has the pictures' embeddings.
+      embedder: encodes the queries.
+      config: the run's configuration; only some of its `data.source` have example queries.
+    """
     sentences = EXAMPLE_QUERIES.get(config.data.source, ())
     if not sentences:
         return {}
@@ -220,13 +240,16 @@ def find_examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict
     shown_numbers = np.unique(nearest).tolist()
     picture_of = dict(zip(shown_numbers, pool.read(shown_numbers)))
     examples = {}
-    for sentence, its_nearest in zip(sentences, nearest.tolist()):
-        examples[sentence] = [(ids[number], picture_of[number]) for number in its_nearest]
+    for sentence, sentence_numbers in zip(sentences, nearest.tolist()):
+        examples[sentence] = [(ids[number], picture_of[number]) for number in sentence_numbers]
     return examples
 
 
 def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) -> dict[str, object] | None:
-    """Returns examples in the languages with the highest, the middle and the lowest recall; `None` without pictures."""
+    """Returns {"count", "total", "languages": {language: `_example`s}}; `None` for a model or data without pictures.
+
+    `_shown_languages` are shown; "count" of the split's "total" pictures are searched.
+    """
     if takes_features(config.image_tower):
         return None
     try:
@@ -253,9 +276,13 @@ def _sample(images: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _shown_languages(evaluation: Evaluation) -> list[str]:
     """Returns the languages with the highest, the middle and the lowest recall, each once."""
-    metrics = evaluation.metrics
-    by_recall = sorted(evaluation.sizes, key=lambda language: -metrics[f"{evaluation.name}/{language}/mean_recall"])
-    return list(dict.fromkeys((by_recall[0], by_recall[len(by_recall) // 2], by_recall[-1])))
+
+    def recall(language):
+        return evaluation.metrics[f"{evaluation.name}/{language}/mean_recall"]
+
+    by_recall = sorted(evaluation.sizes, key=recall, reverse=True)
+    middle = len(by_recall) // 2
+    return list(dict.fromkeys((by_recall[0], by_recall[middle], by_recall[-1])))
 
 
 def _shown_queries(queries: Sequence[Searched]) -> list[Searched]:
@@ -265,15 +292,25 @@ def _shown_queries(queries: Sequence[Searched]) -> list[Searched]:
 
 
 def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
-    """Returns a query with its first three pictures and, if no such picture is right, a gap and the right pictures."""
+    """Returns {"text", "note", "pictures": [(URL, whether it is right)]} of a query.
+
+    The pictures are its first three and, if none of them is right, a gap, (`None`, False), and the right pictures.
+
+    Args:
+      searched: the query with its results.
+      text: its caption.
+      pictures: all pictures, by number.
+    """
     (results,) = searched.found  # of the only model
-    rank = results.rank
     first = results.top[:3]
     shown_pictures = [(thumbnail_url(pictures[number], SIDE), number in searched.right) for number in first]
     if not searched.right.intersection(first):
-        right = [(thumbnail_url(pictures[number], SIDE), True) for number in sorted(searched.right)]
-        shown_pictures += [(None, False), *right]
-    note = "found" if rank <= 1 else f"the right one has rank {rank:g}"
+        shown_pictures.append((None, False))
+        for number in sorted(searched.right):
+            shown_pictures.append((thumbnail_url(pictures[number], SIDE), True))
+    note = "found"
+    if results.rank > 1:
+        note = f"the right one has rank {results.rank:g}"
     return {"text": text, "note": note, "pictures": shown_pictures}
 
 
@@ -294,12 +331,18 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
 
 
 def _described(description: Mapping) -> list[tuple[str, str]]:
-    """Returns (name, value) of the entries of a dataset.json."""
+    """Returns (name, value) of the entries of a dataset.json, such as ("image_text, train", "90 captions, 30 images").
+
+    Entries of another form than this project's are left out or shown as they are.
+    """
     lines = [(key, str(description[key])) for key in ("name", "license") if key in description]
     for part, splits in _items(description.get("counts")):
         for split, counts in _items(splits):
-            words = [f"{number:,} {name}" for name, number in _items(counts)] or [f"{counts:,}"]
-            lines.append((f"{part}, {split}", ", ".join(words)))
+            if isinstance(counts, Mapping) and counts:
+                words = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+            else:
+                words = f"{counts:,}"
+            lines.append((f"{part}, {split}", words))
     if isinstance(description.get("languages"), (list, Mapping)):
         lines.append(("languages", ", ".join(sorted(description["languages"]))))
     return lines

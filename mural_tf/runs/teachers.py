@@ -6,7 +6,6 @@ import array
 import dataclasses
 import functools
 import hashlib
-import itertools
 import pathlib
 import tempfile
 
@@ -38,10 +37,14 @@ class Teacher:
 
 
 class TextVectors:
-    """A folder of vectors of texts, looked up by text.
+    """A folder of vectors of texts, looked up by text; raises `UserError` where it holds other vectors, or is damaged.
 
-    Raises `UserError` where it holds something else, or is damaged. Attributes: `width`, D; `digest`, 16 hexadecimal
-    digits of the name, the size and the first megabyte of each file.
+    Args:
+      folder: a folder with at least one Parquet file, as `python -m mural_tf embed` writes it.
+
+    Attributes:
+      width: D.
+      digest: 16 hexadecimal digits of the name, the size and the first megabyte of each file.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -54,13 +57,18 @@ class TextVectors:
             with open(file, "rb") as content:
                 content_hash.update(f"{file.name} {file.stat().st_size} ".encode() + content.read(1 << 20))
         self.digest = content_hash.hexdigest()
-        blocks = itertools.chain.from_iterable(read_rows(file, ["name"]) for file in self._files)
-        _, first_vectors = next(blocks, (None, np.empty([0, 0])))
-        self.width = first_vectors.shape[1]
-        self._keys: np.ndarray | None = None
+        self.width = self._find_width()
+        self._keys = None  # uint64 [N], hashes of the texts in their order; read by the first `look_up`
+
+    def _find_width(self) -> int:
+        """Returns how many numbers a vector has, by the first vectors; 0 where there are no vectors."""
+        for file in self._files:
+            for _, vectors in read_rows(file, ["name"]):
+                return vectors.shape[1]
+        return 0
 
     def _read(self) -> None:
-        """Reads a 64-bit hash of each text, and the vectors into a file that is mapped into memory."""
+        """Reads hashes of the texts into memory, and the vectors into a file that is mapped into memory."""
         keys = array.array("Q")
         dtype = None
         self._store = tempfile.TemporaryFile()
@@ -74,9 +82,9 @@ class TextVectors:
                 keys.extend(bytes_hash(row["name"].encode()) for row in rows)
                 self._store.write(np.ascontiguousarray(vectors, dtype).tobytes())
         self._store.flush()
-        keys_in_order = np.array(keys, np.uint64)
-        self._rows = np.argsort(keys_in_order, kind="stable")
-        self._keys = keys_in_order[self._rows]
+        keys_of_rows = np.array(keys, np.uint64)
+        self._rows = np.argsort(keys_of_rows, kind="stable")
+        self._keys = keys_of_rows[self._rows]
         if len(keys):
             self._vectors = np.memmap(self._store, dtype, "r", shape=(len(keys), self.width))
 
@@ -88,17 +96,22 @@ class TextVectors:
         if not len(self._keys):
             return vectors
         keys = np.array([bytes_hash(text) for text in texts], np.uint64)
-        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        text_numbers = np.flatnonzero(self._keys[nearest] == keys)  # of texts that the folder has
-        vectors[text_numbers] = self._vectors[self._rows[nearest[text_numbers]]]
+        positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        text_numbers = np.flatnonzero(self._keys[positions] == keys)  # of texts that the folder has
+        rows = self._rows[positions[text_numbers]]
+        vectors[text_numbers] = self._vectors[rows]
         release_pages(self._vectors)
         return vectors
 
 
 def open_teacher(path: str) -> Teacher:
-    """Returns a teacher: a folder of vectors of texts as Parquet, or a model that `mural_tf.load` takes.
+    """Returns the teacher at a path.
 
-    Raises `UserError` where it is neither, when it is opened or when it is first asked.
+    Args:
+      path: a folder of vectors of texts as Parquet, or a model that `mural_tf.load` takes.
+
+    Raises:
+      UserError: the path is something else, which may show only when the teacher is first asked.
     """
     folder = local_model(path)
     if vector_files(folder):

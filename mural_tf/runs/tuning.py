@@ -63,12 +63,13 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     """Returns the configuration with values in place of its zeros, and prints them.
 
     Args:
-      config: the run's, with 0 for some of `train.steps`, `train.image_text_batch`, `train.text_text_batch` and
-        `optimizer.learning_rate`.
+      config: the run's configuration, with 0 for some of `train.steps`, `train.image_text_batch`,
+        `train.text_text_batch` and `optimizer.learning_rate`.
       source: the configuration of the model that the run starts from. Its optimiser takes the place of defaults.
-      given: fields, "optimizer.name", whose value in `config` stays, even if it is the default.
+      given: fields, such as "optimizer.name", whose value in `config` stays, even if it is the default.
 
-    Raises `UserError` without captions to train on.
+    Raises:
+      UserError: there are no captions to train on.
     """
     config = config.copy_and_resolve_references()
     train = config.train
@@ -92,7 +93,10 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
 
 
 def _set_sizes(config: ConfigDict) -> str:
-    """Sets the batches and steps that are 0 by the number of texts, and returns their description."""
+    """Sets batches and steps that are 0 by the number of texts, and returns words about them.
+
+    For example "5,000 captions in 2 languages: 400 steps of 192 pairs".
+    """
     train = config.train
     if method_class(config.model).sized_by == TEXT_PAIRS:
         texts = "translation pairs"
@@ -111,15 +115,19 @@ def _set_sizes(config: ConfigDict) -> str:
         batch = train.image_text_batch or batch_for(total)
         train.image_text_batch = batch
         train.text_text_batch = train.text_text_batch or batch
-    if not train.steps:
-        steps = math.ceil(epochs * total / batch)
-        train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
-        fifth = max(train.steps // 5, 1)
-        train.log_every = min(train.log_every, max(train.steps // 20, 1))
-        train.evaluate_every = train.evaluate_every or fifth
-        train.checkpoint_every = min(train.checkpoint_every, fifth)
+    if train.steps == 0:
+        _set_steps(train, math.ceil(epochs * total / batch))
     languages = "1 language" if len(counts) == 1 else f"{len(counts)} languages"
     return f"{total:,} {texts} in {languages}: {train.steps:,} steps of {batch:,} pairs"
+
+
+def _set_steps(train: ConfigDict, steps: int) -> None:
+    """Sets the number of steps, within bounds, and shortens the periods of rows, evaluations and checkpoints to it."""
+    train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
+    fifth = max(train.steps // 5, 1)
+    train.log_every = min(train.log_every, max(train.steps // 20, 1))
+    train.evaluate_every = train.evaluate_every or fifth
+    train.checkpoint_every = min(train.checkpoint_every, fifth)
 
 
 def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> None:
@@ -131,9 +139,11 @@ def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str
     rate = optimizer.learning_rate
     if method_class(config.model).sized_by == TEXT_PAIRS:
         width = max(config.text_tower.hidden_size, STAGE_WIDTH)
-        optimizer.learning_rate = rate or STAGE_RATE * (STAGE_WIDTH / width) ** 2
+        if rate == 0:
+            optimizer.learning_rate = STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
-    rate = rate or source.optimizer.learning_rate * RATE
+    if rate == 0:
+        rate = source.optimizer.learning_rate * RATE
     is_default = optimizer.text_text_learning_rate == base_config().optimizer.text_text_learning_rate
     is_open = is_default and "optimizer.text_text_learning_rate" not in given
     optimizer.update(inherited(config, source, "optimizer", source.optimizer, given))
@@ -151,10 +161,10 @@ def batch_for(captions: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
-    """Returns {language: texts} of records: from `dataset.json`, or else estimated by the first records."""
+    """Returns {language: texts} of a source's records: from `dataset.json`, or else estimated by the first records."""
     files = source.files(record_type)
     if source.format != "mural":
-        return _estimated_counts(files, lambda *_: [""])
+        return _estimated_counts(files, lambda *_: [""])  # other people's records do not say their language
     if record_type == records.TEXT_PAIRS:
         stated = stated_languages(files, records.parse_text_pair, "language_b")
     else:
@@ -165,7 +175,12 @@ def _counts_of(source: DataSource, record_type: str) -> dict[str, int]:
 
 
 def _languages_of(serialized: bytes, name: str, number: int) -> Sequence[str]:
-    """Returns the languages of a record's captions, or the second language of a text pair; [] if it is damaged."""
+    """Returns the languages of a record's captions, or the second language of a text pair; [] if it is damaged.
+
+    Args:
+      serialized: the record's bytes.
+      name, number: its file and its number there.
+    """
     try:
         record = records.parse_record(serialized, name, number)
     except UserError:  # damaged records are counted in training
@@ -176,8 +191,13 @@ def _languages_of(serialized: bytes, name: str, number: int) -> Sequence[str]:
 
 
 def _estimated_counts(files: Sequence[str], languages_of: Callable[..., Sequence[str]]) -> dict[str, int]:
-    """Returns {language: texts} by the first `SAMPLED` records, scaled by the bytes of all files."""
-    counts: collections.Counter[str] = collections.Counter()
+    """Returns {language: texts} by the first `SAMPLED` records, scaled by the bytes of all files.
+
+    Args:
+      files: the names of TFRecord files.
+      languages_of: as `_languages_of`.
+    """
+    counts = collections.Counter()
     records_read = 0
     bytes_read = 0
     for name in files:
@@ -211,56 +231,75 @@ def pair_counts(data: ConfigDict) -> dict[str, int]:
 
 
 def _counts_in(languages, data: ConfigDict, stream: str, record_type: str, texts: str) -> dict[str, int]:
-    """Returns {language: texts} of a stream's sources; `languages`: only these, empty for all."""
-    counts: collections.Counter[str] = collections.Counter()
+    """Returns {language: texts} of a stream's sources.
+
+    Args:
+      languages: only these; empty for all.
+      data: the configuration's `data` branch.
+      stream: the name of the stream.
+      record_type: the type of its records.
+      texts: the name of its texts, for the message.
+
+    Raises:
+      UserError: there are no texts.
+    """
+    counts = collections.Counter()
     for source, _ in stream_sources(data, stream):
+        # The name that evaluations, too, give to the language of records that do not say it.
+        unnamed = UNDETERMINED if source.format == "mural" else data.default_language
         for language, count in _counts_of(source, record_type).items():
-            # A record without a language is in none that `languages` could name, and evaluations call it so, too.
-            language = language or (UNDETERMINED if source.format == "mural" else data.default_language)
+            language = language or unnamed
             if not languages or language in languages:
                 counts[language] += count
-    positive = {language: count for language, count in counts.items() if count}
-    if not positive:
-        named = f" in {list(languages)}" if languages else ""
-        raise UserError(f"{data.directory} has no training {texts}{named}.")
-    return positive
+    positive_counts = {language: count for language, count in counts.items() if count}
+    if not positive_counts:
+        restriction = f" in {list(languages)}" if languages else ""
+        raise UserError(f"{data.directory} has no training {texts}{restriction}.")
+    return positive_counts
 
 
 def inherited(
     config: ConfigDict, source: ConfigDict, branch: str, names: Iterable[str], given: Collection[str] = ()
 ) -> dict:
-    """Returns {field: value} of a branch: the configuration's values, but the source's for defaults not in `given`.
+    """Returns {field: value} of a branch: the configuration's values, but the source's in place of defaults.
 
     Fields that only one of both configurations has are left out.
+
+    Args:
+      config: the run's configuration.
+      source: the configuration of the model that it starts from.
+      branch: such as "optimizer".
+      names: the branch's fields to return.
+      given: fields, such as "optimizer.name", whose value in `config` is taken even if it is the default.
     """
-    fields = config[branch]
-    source_fields = source[branch]
     defaults = base_config()[branch]
     values = {}
     for name in names:
-        if name not in fields or name not in source_fields:
+        if name not in config[branch] or name not in source[branch]:
             continue
-        is_chosen = fields[name] != defaults[name] or f"{branch}.{name}" in given
-        values[name] = fields[name] if is_chosen else source_fields[name]
+        value = config[branch][name]
+        is_chosen = value != defaults[name] or f"{branch}.{name}" in given
+        values[name] = value if is_chosen else source[branch][name]
     return values
 
 
 class TunedEvaluation(SplitEvaluation):
-    """The evaluation of a split with the groups "tuned" and "others"; see the module."""
+    """The evaluation of a split with two more groups of languages, "tuned" and "others"; see the module."""
 
     def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
         super().__init__(measured, config, split)
         self._source = config.evaluation.source_data
-        self._other_languages: tuple[str, ...] | None = None
+        self._other_languages = None  # found by the first evaluation
 
     def __call__(self, step: int) -> Evaluation | None:
+        """Returns the evaluation, or `None` if the data has no such split."""
         evaluation = super().__call__(step)
         if evaluation is None:
             return None
-        metrics_of_others = self._measure_others(evaluation, step)
-        others = dict.fromkeys(key.split("/")[1] for key in metrics_of_others)  # each once, in their order
-        languages = [*evaluation.sizes, *others]
-        evaluation.metrics = evaluation.metrics | metrics_of_others
+        source_metrics = self._measure_others(evaluation, step)
+        source_languages = dict.fromkeys(key.split("/")[1] for key in source_metrics)  # each once, in their order
+        languages = [*evaluation.sizes, *source_languages]
+        evaluation.metrics = evaluation.metrics | source_metrics
         evaluation.groups = dict(evaluation.groups)
         trained = self._trained_languages()
         self._add_group(evaluation, TUNED, [language for language in languages if language in trained])
@@ -268,7 +307,7 @@ class TunedEvaluation(SplitEvaluation):
         return evaluation
 
     def _trained_languages(self) -> Collection[str]:
-        """Returns the languages of the training captions; a stage may have translations without captions."""
+        """Returns the languages of the training captions, () without captions: a stage may have only translations."""
         data = self._config.data
         for source in training_sources(data):
             if records.find_files(source.directory, records.IMAGE_TEXT, "train"):
@@ -287,12 +326,11 @@ class TunedEvaluation(SplitEvaluation):
                 evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
 
     def score(self, evaluation: Evaluation) -> float:
-        """Returns the mean of the mean recalls of both groups, or of the only group."""
-        keys = [f"{evaluation.name}/{group}/mean_recall" for group in (TUNED, OTHERS)]
-        return float(np.mean([evaluation.metrics[key] for key in keys if key in evaluation.metrics]))
+        """Returns the mean of the mean recalls of both groups, or of the only group, in percent."""
+        return float(np.mean(list(_recalls_by_group(evaluation).values())))
 
     def _measure_others(self, evaluation: Evaluation, step: int) -> dict[str, float]:
-        """Returns {key: metric} of languages that are in the source's data, but not in the evaluation."""
+        """Returns {key: metric} of the languages that only the source's data has, measured on that data."""
         if self._other_languages is None:
             self._other_languages = self._find_others(evaluation)
         if not self._other_languages:
@@ -350,12 +388,16 @@ class TunedStart(Start):
 
 def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
     """Measures the model that a bridge takes its image tower from, as step 0, to compare the bridge with it."""
-    measured = types.SimpleNamespace(embedder=lambda step: source, at=None)
-    evaluation = TunedEvaluation(measured, config, config.evaluation.split)(0)
+    evaluation = TunedEvaluation(_measured_by(source), config, config.evaluation.split)(0)
     if evaluation is not None:
         append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
         table = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
         print(f"Mean recall of {source.path}, split {evaluation.split}:\n{table}", flush=True)
+
+
+def _measured_by(embedder) -> types.SimpleNamespace:
+    """Returns an embedder in the form of `MeasuredModel`, for evaluations that keep no weights."""
+    return types.SimpleNamespace(embedder=lambda step: embedder, at=None)
 
 
 def check_dev(config: ConfigDict) -> None:
@@ -381,6 +423,13 @@ def mix(
 
     It prints and writes each share's recalls. It also measures the source on the result's split, as step 0. `check_dev`
     has made sure of a dev split.
+
+    Args:
+      measured: the tuned model.
+      initialize: sets the source's weights.
+      evaluate: the evaluation on dev.
+      config: the run's configuration.
+      workdir: the run's folder.
     """
     step = config.train.steps
     model = measured.at(step)
@@ -388,44 +437,56 @@ def mix(
     tuned = [variable.numpy() for variable in variables]
     initialize(model)
     source = [variable.numpy() for variable in variables]
-    evaluate_source = TunedEvaluation(measured, config, config.evaluation.split)
-    if not any(has_evaluation(row, evaluate_source.name, 0) for row in read_metrics(workdir)):
-        evaluation = evaluate_source(step)
-        if evaluation is not None:
-            append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
+    _measure_source(measured, config, workdir)
     rows = []
-    best_score = -math.inf
-    best_share = 1.0
-    best_evaluation = None
+    scores = {}  # {share: score}
+    evaluations = {}
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
         if evaluation is None:  # a model without pictures
             break
-        score = evaluate.score(evaluation)
-        if score >= best_score:
-            best_score = score
-            best_share = share
-            best_evaluation = evaluation
-        row = {"share": share}
-        for group in (TUNED, OTHERS):
-            key = f"{evaluation.name}/{group}/mean_recall"
-            if key in evaluation.metrics:
-                row[group] = evaluation.metrics[key]
-        rows.append(row)
+        rows.append({"share": share, **_recalls_by_group(evaluation)})
+        scores[share] = evaluate.score(evaluation)
+        evaluations[share] = evaluation
+    best_share = max(reversed(scores), key=scores.get, default=1.0)  # of equal scores the larger share
     _assign(variables, source, tuned, best_share)
     save_result(model, workdir, step)
-    if best_evaluation is not None:  # the dev numbers of training are of the unmixed weights
-        name = best_evaluation.name
+    if evaluations:  # the dev numbers of training are of the unmixed weights
+        name = evaluate.name
         keep_metrics(workdir, lambda row: CHECKPOINT not in row or not has_evaluation(row, name, step))
-        append_metrics(workdir, metrics_row([best_evaluation], step, config.data.directory, "result"))
+        append_metrics(workdir, metrics_row([evaluations[best_share]], step, config.data.directory, "result"))
     write_whole(workdir / MIXES, json.dumps({"chosen": best_share, "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best_share)), flush=True)
 
 
+def _measure_source(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Measures the source, whose weights `measured` has, on the result's split, and notes it as step 0, once."""
+    evaluate = TunedEvaluation(measured, config, config.evaluation.split)
+    if any(has_evaluation(row, evaluate.name, 0) for row in read_metrics(workdir)):
+        return
+    evaluation = evaluate(config.train.steps)
+    if evaluation is not None:
+        append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
+
+
+def _recalls_by_group(evaluation: Evaluation) -> dict[str, float]:
+    """Returns {"tuned" or "others": mean recall in percent}, without a group that has no languages."""
+    recalls = {}
+    for group in (TUNED, OTHERS):
+        key = f"{evaluation.name}/{group}/mean_recall"
+        if key in evaluation.metrics:
+            recalls[group] = evaluation.metrics[key]
+    return recalls
+
+
 class StandingTowers:
-    """The embedder of a model of which only the head changes: images are encoded once, states of texts are known."""
+    """An embedder for a model of which only the head of texts changes: the first call encodes the images for all.
+
+    Args:
+      embedder: the model's embedder, which knows the states of the texts.
+    """
 
     takes_languages = False
 
@@ -445,7 +506,7 @@ class StandingTowers:
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
     """Returns the captions by which a model is chosen and measured, each once."""
     data = config.data.directory
-    texts: dict[str, None] = {}  # a set that keeps its order
+    texts = {}  # a set that keeps its order
     for split in ("dev", config.evaluation.split):
         if records.find_files(data, records.IMAGE_TEXT, split):
             for captions in read_pool(data, split).texts.values():
@@ -463,34 +524,44 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
       workdir: the run's folder.
     """
     result = measured.at(0)
-    head = result.image_text_head
     data = config.data.directory
     texts = evaluated_texts(config)
     print(f"Embedding {len(texts):,} texts of dev and {config.evaluation.split} by the student …", flush=True)
     column = states_of_texts(texts, result, config, measured.tokenizer, workdir)
     embedder = measured.embedder(0, KnownStates(result, column))
-    evaluations: dict[float, Evaluation] = {}
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
-        towers = StandingTowers(embedder)
-        standing = types.SimpleNamespace(embedder=lambda step: towers, at=None)
-        evaluate = SplitEvaluation(standing, config, "dev")
-        for value in model.choices:
-            model.choose(value, head)
-            evaluations[value] = evaluate(0)
-        recalls = {value: rows.metrics[f"{rows.name}/all/mean_recall"] for value, rows in evaluations.items()}
-        best = max(recalls, key=recalls.get)
-        model.choose(best, head)
+        evaluate = SplitEvaluation(_measured_by(StandingTowers(embedder)), config, "dev")
+        evaluation = _best_choice(model, result.image_text_head, evaluate)
         keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
-        append_metrics(workdir, metrics_row([evaluations[best]], 0, data))
-        listed = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in recalls.items())
-        print(f"Mean recall on dev by {model.chooses}: {listed}. Taken: {best:g}.", flush=True)
+        append_metrics(workdir, metrics_row([evaluation], 0, data))
     else:
         print(f"The {model.chooses} stays as it is: {data} has no dev split to choose it by.", flush=True)
     save_result(result, workdir, 0)
 
 
+def _best_choice(model: KnownTexts, head, evaluate: SplitEvaluation) -> Evaluation:
+    """Sets a head to the choice with the best mean recall, prints all recalls, and returns its evaluation."""
+    evaluations = {}
+    recalls = {}
+    for value in model.choices:
+        model.choose(value, head)
+        evaluation = evaluate(0)
+        evaluations[value] = evaluation
+        recalls[value] = evaluation.metrics[f"{evaluation.name}/all/mean_recall"]
+    best = max(recalls, key=recalls.get)
+    model.choose(best, head)
+    recalls_in_words = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in recalls.items())
+    print(f"Mean recall on dev by {model.chooses}: {recalls_in_words}. Taken: {best:g}.", flush=True)
+    return evaluations[best]
+
+
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
-    """Returns lines of the mean recall on dev for each share of the tuned weights; 0 is the unchanged source."""
+    """Returns a table's lines: the mean recall on dev for each share of the tuned weights; 0 is the unchanged source.
+
+    Args:
+      rows: {"share", "tuned", "others"} each, without a group that has no languages.
+      chosen: the share that is marked as the result.
+    """
     groups = [group for group in (TUNED, OTHERS) if group in rows[0]]
     lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(groups)]
     for row in rows:
@@ -502,14 +573,15 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """Returns the variables of a trained model, each once."""
-    parts = model.weights_by_part().values()
-    variables = itertools.chain.from_iterable(map(variables_of, parts))
-    by_reference = {variable.ref(): variable for variable in variables}
-    return list(by_reference.values())
+    variables = {}  # by reference: variables cannot be compared
+    for part in model.weights_by_part().values():
+        for variable in variables_of(part):
+            variables[variable.ref()] = variable
+    return list(variables.values())
 
 
 def _assign(variables, source, tuned, share: float) -> None:
-    """Sets variables to the mean of source and tuned values, weighted by the share of the tuned values."""
+    """Sets variables to the mean of source and tuned values, weighted by the share of the tuned values, 0..1."""
     for variable, before, after in zip(variables, source, tuned):
         if np.issubdtype(before.dtype, np.floating):
             variable.assign((1.0 - share) * before + share * after)

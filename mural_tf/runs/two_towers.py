@@ -30,25 +30,29 @@ from mural_lite.models import open_model
 from mural_lite.remote_folders import display_name, local_copy
 from mural_lite.versions import MODEL_CARD, newest_description, newest_version
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
-from mural_tf.data import records
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
 from mural_tf.evaluation.retrieval import encode_captions, read_pool
 from mural_tf.export.saved_model import save_for_inference
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_warmup_requests
 from mural_tf.metrics import ranking
+from mural_tf.training.prepare import texts_of
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
+LETTERS = 256  # of a text
 ROUNDS = 300  # steps of Adagrad, each on all texts
 RATE = 0.5  # Adagrad's learning rate
 GALLERY = 1_000  # pictures, about as many as are searched later
 
 
 class TowerChoice(tf.Module):
-    """Whether each text takes the own tower: string [B] → bool [B]."""
+    """Whether each text takes the own tower: string [B] → bool [B].
+
+    Args:
+      weights: float32 [BUCKETS + 1], of the runs' buckets, and a bias; positive for the own tower.
+    """
 
     def __init__(self, weights: np.ndarray):
-        """`weights`: float32 [BUCKETS + 1], of the runs' buckets, and a bias; positive for the own tower."""
         super().__init__()
         self.weights = tf.Variable(weights, trainable=False, name="weights")
 
@@ -60,16 +64,21 @@ class TowerChoice(tf.Module):
 
 
 def buckets_of(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the bucket of each run of letters of texts, string [B], as int64 [B, (runs)]."""
+    """Returns the buckets of the runs of letters in texts, string [B], as int64 [B, (runs)].
+
+    A space marks the beginning and the end of a text; only its first `LETTERS` letters count.
+    """
     spaced = tf.strings.join([" ", tf.strings.lower(texts, "utf-8"), " "])
-    starts = tf.strings.substr(spaced, 0, 256, unit="UTF8_CHAR")
+    starts = tf.strings.substr(spaced, 0, LETTERS, unit="UTF8_CHAR")
     letters = tf.strings.unicode_split(starts, "UTF-8")
     runs = tf.strings.ngrams(letters, RUNS, separator="")
     return tf.strings.to_hash_bucket_fast(runs, BUCKETS)
 
 
 def learn_choice(texts: Sequence[str], languages: Sequence[str], gains: Mapping[str, float]) -> np.ndarray:
-    """Returns the weights of `TowerChoice`, float32 [BUCKETS + 1].
+    """Returns the weights of `TowerChoice`, float32 [BUCKETS + 1]: a logistic regression by Adagrad.
+
+    A text's logit is the sum of its runs' weights over the root of their number, plus the bias.
 
     Args:
       texts: training texts.
@@ -98,7 +107,12 @@ def learn_choice(texts: Sequence[str], languages: Sequence[str], gains: Mapping[
 
 
 class TwoTowers(tf.Module):
-    """Both text encoders, as exports have them: string [B] → float32 [B, D]."""
+    """The text encoder of the export: each text takes one of two towers, string [B] → float32 [B, D].
+
+    Args:
+      own, other: text encoders of exports, as SavedModels.
+      choice: which texts take the own tower.
+    """
 
     def __init__(self, own, other, choice: TowerChoice):
         super().__init__()
@@ -125,15 +139,8 @@ class TwoTowers(tf.Module):
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
     """Returns the training texts and their languages, each text once per language."""
-    text_languages: dict[tuple[str, str], None] = {}  # a set that keeps its order
-    if records.find_files(data_dir, records.IMAGE_TEXT, "train"):
-        for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
-            text_languages.update(dict.fromkeys(zip(record.captions, record.languages)))
-    if records.find_files(data_dir, records.TEXT_PAIRS, "train"):
-        for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
-            text_languages[pair.text_a, pair.language_a] = None
-            text_languages[pair.text_b, pair.language_b] = None
-    texts, languages = zip(*text_languages)
+    pairs = dict.fromkeys(texts_of(data_dir))  # a set that keeps its order
+    languages, texts = zip(*pairs)
     return list(texts), list(languages)
 
 
@@ -144,25 +151,24 @@ def dev_recalls(embedder: Embedder, data_dir: str) -> dict[str, float]:
     least 1: for example 10 of 1,000 images becomes 4 of 369.
     """
     pool = read_pool(data_dir, "dev")
-    numbers = sorted(set().union(*pool.owners.values()))
+    numbers = sorted(set().union(*pool.owners.values()))  # of images with captions
     images, readable = embedder.encode_image(pool.read(numbers), on_error="skip", progress=False)
-    row_of_number = np.full(len(pool.image_numbers), -1)  # row of `images`; -1: unreadable
-    row_of_number[np.array(numbers)[readable]] = np.arange(len(readable))
+    readable_numbers = np.array(numbers)[readable]
     recalls = {}
-    for language, captions in sorted(pool.texts.items()):
-        rows = row_of_number[pool.owners[language]]
-        texts = [text for text, row in zip(captions, rows) if row >= 0]
+    for language in sorted(pool.texts):
+        texts, rows = pool.readable_captions(language, readable_numbers)
         if not texts:  # its only images cannot be read
             continue
-        gallery, owners = np.unique(rows[rows >= 0], return_inverse=True)
+        gallery, owners = np.unique(rows, return_inverse=True)  # rows of `images` with captions in this language
+        embeddings = encode_captions(embedder, texts, language)
         pairs = owners, np.arange(len(texts))
-        ranks = ranking.ranks_both_ways(images[gallery], encode_captions(embedder, texts, language), pairs)
+        ranks = ranking.ranks_both_ways(images[gallery], embeddings, pairs)
         recalls[language] = _mean_recall(ranks, len(gallery))
     return recalls
 
 
 def _mean_recall(ranks: Sequence[np.ndarray], size: int) -> float:
-    """Returns the mean recall of ranks of both directions in a gallery of `size` images, in percent."""
+    """Returns the mean recall in percent of the ranks in both directions, in a gallery of `size` images."""
     recalls = []
     for direction_ranks in ranks:
         for cutoff in ranking.CUTOFFS:
@@ -201,16 +207,22 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
         recalls[language] = {"own": recall, "other": other_recalls[language]}
         gains[language] = recall - other_recalls[language]
     choice = TowerChoice(learn_choice(*training_texts(data_dir), gains))
-
     output = as_path(output)
+    _write_export(output, own_folder, other_folder, choice, recalls)
+    own_languages = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
+    print(f"Languages whose texts take the own tower: {own_languages}. Written: {display_name(output)}", flush=True)
+    return recalls
+
+
+def _write_export(
+    output: pathlib.Path, own: pathlib.Path, other: pathlib.Path, choice: TowerChoice, recalls: Mapping
+) -> None:
+    """Writes the export in a folder that appears when it is complete; raises `UserError` if `output` exists."""
     with exclusive_lock(output.parent / f".{output.name}.lock", f"Another process is writing {output}."):
         if output.exists():
             raise UserError(f"{output} exists: name another folder.")
         with whole_folder(output, MODEL_CARD) as partial:
-            _write(partial, own_folder, other_folder, choice, recalls)
-    own_languages = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"
-    print(f"Languages whose texts take the own tower: {own_languages}. Written: {display_name(output)}", flush=True)
-    return recalls
+            _write(partial, own, other, choice, recalls)
 
 
 def _write(folder: pathlib.Path, own: pathlib.Path, other: pathlib.Path, choice: TowerChoice, recalls: Mapping) -> None:

@@ -17,7 +17,7 @@ LEAST = {  # of the counts in the configuration's `train`
 }
 
 
-def check_losses(config: ConfigDict) -> None:
+def _check_ranges(config: ConfigDict) -> None:
     """Raises `UserError` for a seed, a weight or a label smoothing out of its range."""
     if not 0 <= config.seed < 2**31:
         raise UserError(f"seed={config.seed}: expected a number from 0 to {2**31 - 1}.")
@@ -29,55 +29,64 @@ def check_losses(config: ConfigDict) -> None:
 
 
 def check_train(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` for counts that are too small, and if the replicas cannot share the batches evenly.
+    """Raises `UserError` for counts that are too small, and for batches that the replicas cannot share evenly.
 
     Args:
       config: a complete configuration.
       replicas: how many replicas share a batch.
       where: the machine that has them, for the message.
     """
-    check_losses(config)
+    _check_ranges(config)
+    _check_least(config)
     train = config.train
+    for name, captions in _captions_in_field(config).items():
+        multiple = replicas * captions * train.micro_batches
+        if train[name] % multiple == 0:
+            continue
+        factors = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        if captions > 1:
+            factors += f", and method.captions_per_image={captions}"
+        if train.micro_batches > 1:
+            factors += f", and train.micro_batches={train.micro_batches}"
+        raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {factors}.")
+
+
+def _check_least(config: ConfigDict) -> None:
+    """Raises `UserError` for a count of `config.train` below `LEAST`; a method may take no steps."""
     least = dict(LEAST)
     if not takes_steps(method_class(config.model)):
         least["steps"] = 0
     for name, smallest in least.items():
-        if train[name] < smallest:
+        if config.train[name] < smallest:
             hint = ""
             if name in ("steps", "image_text_batch", "text_text_batch"):
                 hint = " Only fine-tuning (run_finetune.py --from=…) takes 0 for values that follow from the data."
-            raise UserError(f"train.{name}={train[name]}: expected {smallest} or more.{hint}")
-    for name, group in _batch_fields(config).items():
-        multiple = replicas * group * train.micro_batches
-        if train[name] % multiple:
-            factors = "1 replica" if replicas == 1 else f"{replicas} replicas"
-            if group > 1:
-                factors += f", and method.captions_per_image={group}"
-            if train.micro_batches > 1:
-                factors += f", and train.micro_batches={train.micro_batches}"
-            raise UserError(f"train.{name}={train[name]} must be a multiple of {multiple}: {where} has {factors}.")
+            raise UserError(f"train.{name}={config.train[name]}: expected {smallest} or more.{hint}")
 
 
 def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> None:
-    """Sets batches that follow from the data to a number that the replicas share evenly, and says so.
+    """Rounds batches that follow from the data to a number that the replicas share evenly, and prints the number.
 
-    It is the nearest number below, or, for little data, the least such number.
+    It is the nearest number below or, for little data, the least such number.
 
     Args:
       config: a complete configuration, which is changed.
-      names: the fields of `config.train` that nobody gave, such as "image_text_batch".
+      names: the fields of `config.train` that the user left open, such as "image_text_batch".
       replicas: how many replicas share a batch.
     """
-    for name, group in _batch_fields(config).items():
-        multiple = replicas * group * config.train.micro_batches
+    for name, captions in _captions_in_field(config).items():
+        multiple = replicas * captions * config.train.micro_batches
         size = config.train[name]
         if name in names and size % multiple:
             config.train[name] = max(multiple, size // multiple * multiple)
             print(f"train.{name} is {config.train[name]}, not {size}: a multiple of {multiple}.", flush=True)
 
 
-def _batch_fields(config: ConfigDict) -> dict[str, int]:
-    """Returns {field of `config.train` that a stream of the method reads: captions that share an image in it}."""
+def _captions_in_field(config: ConfigDict) -> dict[str, int]:
+    """Returns {batch size in `config.train` that the method uses: how many captions of one image come together in it}.
+
+    For example {"image_text_batch": 2, "text_text_batch": 1}; captions that come together go to the same replica.
+    """
     fields = {stream_class(stream).batch_field for stream in streams_of(config)}
     captions = dict.fromkeys(sorted(fields), 1)
     if "image_text_batch" in captions:
@@ -86,7 +95,10 @@ def _batch_fields(config: ConfigDict) -> dict[str, int]:
 
 
 def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
-    """Returns the numbers above `train.micro_batches` that divide a replica's part of all batches, increasing."""
-    parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
-    divisor = math.gcd(*parts)  # every number of chunks divides it
-    return [number for number in range(config.train.micro_batches + 1, divisor + 1) if divisor % number == 0]
+    """Returns the larger values of `train.micro_batches` that divide a replica's part of all batches, increasing."""
+    train = config.train
+    sizes = []  # of a replica's part of each batch, in groups of captions of one image
+    for name, captions in _captions_in_field(config).items():
+        sizes.append(train[name] // captions // replicas)
+    largest = math.gcd(*sizes)
+    return [number for number in range(train.micro_batches + 1, largest + 1) if largest % number == 0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import pathlib
 import signal
 import sys
@@ -31,12 +32,16 @@ from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.metrics_file import append_metrics, has_evaluation, read_metrics
 from mural_tf.training.workers import sum_over_workers, workers
 
+LINE_EVERY = 15.0  # seconds between two lines of progress
+
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
     """The intervals of a run, and the steps after which periodic work is due.
 
-    steps: the run's last step; log_every: steps of an interval.
+    Attributes:
+      steps: the run's last step.
+      log_every: steps of an interval.
     """
 
     steps: int
@@ -44,9 +49,9 @@ class Intervals:
 
     @classmethod
     def of(cls, train: ConfigDict) -> Intervals:
-        """Returns the intervals of `config.train`: without `log_every` they end where anything else is due first."""
-        others = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
-        return cls(train.steps, train.log_every or min(others, default=train.steps))
+        """Returns the intervals for `config.train`; if its `log_every` is 0, they have the smallest other period."""
+        other_periods = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
+        return cls(train.steps, train.log_every or min(other_periods, default=train.steps))
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether work with a period of `every` steps is due after `step`; with `every` = 0 it is never due.
@@ -63,15 +68,19 @@ class Intervals:
         return step // every > interval_start // every
 
     def after(self, step: int) -> list[tuple[int, int]]:
-        """Returns [(number of intervals, steps in each)] from `step` on: a rest, full intervals, a shorter interval."""
-        next_end = min(-(-step // self.log_every) * self.log_every, self.steps)
-        full_intervals, rest = divmod(self.steps - next_end, self.log_every)
-        parts = [(1, next_end - step), (full_intervals, self.log_every), (1, rest)]
+        """Returns [(number of intervals, steps in each)] from `step` to the last step.
+
+        They are the rest of an interval, full intervals, and a shorter interval; for example, with 10 steps per
+        interval of 35 steps, [(1, 3), (2, 10), (1, 5)] after step 7.
+        """
+        interval_end = min(math.ceil(step / self.log_every) * self.log_every, self.steps)
+        full_intervals, rest = divmod(self.steps - interval_end, self.log_every)
+        parts = [(1, interval_end - step), (full_intervals, self.log_every), (1, rest)]
         return [(count, length) for count, length in parts if count and length]
 
 
 class Callback(keras.callbacks.Callback):
-    """A callback that Keras hands tensors."""
+    """A Keras callback whose `logs` are tensors, not numbers."""
 
     _supports_tf_logs = True  # or Keras would wait for the logs' numbers after every step
 
@@ -83,6 +92,7 @@ class TrainingLog(Callback):
     a run goes on from there; every step is in one row. Use it as a context manager around `fit`.
 
     Args:
+      workdir: the run's folder.
       step: the step from which training goes on.
       steps: the step at which it ends.
       pairs_per_step: pairs of all streams, over all replicas.
@@ -118,15 +128,17 @@ class TrainingLog(Callback):
             smoothing=0.05,
             disable=not self.writes or not sys.stderr.isatty(),
         )
-        self._begun = self._last_line = time.monotonic()
-        self._measured_from: tuple[int, float] | None = None  # the end of the first interval, which compiles
+        self._begun = time.monotonic()
+        self._last_line = self._begun
+        self._measured_from = None  # (step, time) of the end of the first interval, which compiles
         self._writer = None
         return self
 
     def __exit__(self, *_) -> None:
         self._bar.close()
         if self._writer is not None:
-            self._tensorboard(self._writer.close)
+            with self._tensorboard_errors():
+                self._writer.close()
 
     def on_train_begin(self, logs=None):
         if self._first and self.writes:
@@ -142,52 +154,59 @@ class TrainingLog(Callback):
         self._first = False
 
     def on_epoch_end(self, epoch, logs=None):
-        now = _clocks()
-        seconds, processor_seconds, wall_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
+        seconds = np.subtract(_clocks(), self._interval_begun).tolist()
         steps = self._interval_steps
         self._take_tallies()
         self.step += steps
-        values = {name: float(value) for name, value in (logs or {}).items()}
-        wait = values.pop("data_wait_seconds", 0.0) * steps  # the log is a mean over the steps
-        values.update(
-            learning_rates(self.model.optimizers),
-            **self._epochs(),
-            parameters=self.model.step.trained_parameters,
-            pairs_per_second=self.pairs_per_step * steps / seconds,
-            seconds_per_step=seconds / steps,
-            processor_seconds_per_step=processor_seconds / steps,  # of all threads of this process
-            skipped_records=self.skipped.total,
-            skipped_steps=int(self.model.step.guard.total.numpy()),
-        )
-        if abs(wall_seconds - seconds) < 0.1:  # else someone set the clock by which the pipeline measures waiting
-            values["data_wait_fraction"] = wait / seconds
+        values = self._interval_values(logs or {}, steps, seconds)
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(steps, values)
         if self._measured_from is None:
             self._measured_from = self.step, time.monotonic()
         self.model.step.guard.raise_if_stuck()
 
+    def _interval_values(self, logs: Mapping[str, tf.Tensor], steps: int, seconds: list[float]) -> dict[str, float]:
+        """Returns {name: number} of an interval: the steps' means in `logs`, rates, times and counts.
+
+        `seconds` are the interval's by the clocks of `_clocks`.
+        """
+        elapsed, processor, wall = seconds
+        values = {name: float(value) for name, value in logs.items()}
+        wait = values.pop("data_wait_seconds", 0.0) * steps  # the log is a mean over the steps
+        values.update(
+            learning_rates(self.model.optimizers),
+            **self._epochs(),
+            parameters=self.model.step.trained_parameters,
+            pairs_per_second=self.pairs_per_step * steps / elapsed,
+            seconds_per_step=elapsed / steps,
+            processor_seconds_per_step=processor / steps,
+            skipped_records=self.skipped.total,
+            skipped_steps=int(self.model.step.guard.total.numpy()),
+        )
+        if abs(wall - elapsed) < 0.1:  # else someone set the clock by which the pipeline measures waiting
+            values["data_wait_fraction"] = wait / elapsed
+        return values
+
     def _epochs(self) -> dict[str, int]:
-        """Returns {"epoch_<part>": how many epochs of this part of the data are over}."""
-        epochs = itertools.chain(*self.model.progress.epochs().values())
+        """Returns {"epoch_<part>": how many epochs are over}; a part of the data is one source of a stream."""
+        epochs = itertools.chain.from_iterable(self.model.progress.epochs().values())  # in the order of the parts
         return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
 
     def _take_tallies(self) -> None:
         """Counts the skipped records of the batches that were trained on."""
-        tallies = []  # of each source, [pipelines, 1 + kinds, 3]
-        for variable in self.model.progress.tallies.values():
-            tallies += list(np.swapaxes(variable.numpy(), 0, 1))
-        for part, source_tallies in zip(self.skipped.by_part, tallies):
-            self.skipped.add_tallies(part, source_tallies)
+        tallies_by_part = []  # [pipelines, 1 + kinds, 3] each
+        for variable in self.model.progress.tallies.values():  # [pipelines, sources, 1 + kinds, 3]
+            tallies_by_part += list(np.swapaxes(variable.numpy(), 0, 1))
+        for part, tallies in zip(self.skipped.by_part, tallies_by_part):
+            self.skipped.add_tallies(part, tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
-        """Writes one row; TensorBoard gets the numbers that `shown` names, or all."""
+        """Writes one row; TensorBoard gets only the numbers whose names are `shown`, if it is given."""
         if not self.writes:
             return
         append_metrics(self.workdir, {"step": step, **values})
         names = values if shown is None else shown
-
-        def write():
+        with self._tensorboard_errors():
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self.workdir / "tensorboard"))
             with self._writer.as_default(step=step):
@@ -195,12 +214,11 @@ class TrainingLog(Callback):
                     tf.summary.scalar(name, values[name])
             self._writer.flush()
 
-        self._tensorboard(write)
-
-    def _tensorboard(self, write) -> None:
-        """Calls `write`; raises `UserError` where TensorBoard's file cannot be written."""
+    @contextlib.contextmanager
+    def _tensorboard_errors(self) -> Iterator[None]:
+        """Inside, errors in writing TensorBoard's file raise `UserError`; the file is then not used any longer."""
         try:
-            write()
+            yield
         except tf.errors.OpError as error:
             self._writer = None
             raise UserError(
@@ -209,19 +227,22 @@ class TrainingLog(Callback):
             ) from None
 
     def _show(self, steps: int, values: Mapping[str, float]) -> None:
-        """Moves the bar on by an interval's steps or, without a bar, prints a line, at most every 15 seconds."""
+        """Moves the bar on by `steps` or, without a bar, prints a line, at most every `LINE_EVERY` seconds."""
+        loss = values["loss"]
+        speed = f"{values['pairs_per_second']:.0f} pairs/s"
         self._bar.update(steps)
-        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
+        self._bar.set_postfix_str(f"loss {loss:.3f}, {speed}", refresh=False)
         now = time.monotonic()
-        if not self.writes or not self._bar.disable:
+        is_bar_shown = not self._bar.disable
+        if is_bar_shown or not self.writes:
             return
-        if now - self._last_line <= 15 and self.step < self.steps:
+        if now - self._last_line <= LINE_EVERY and self.step < self.steps:
             return
         self._last_line = now
-        parts = [f"loss {values['loss']:.4f}"]
+        parts = [f"loss {loss:.4f}"]
         if "temperature" in values:
             parts.append(f"temperature {values['temperature']:.4f}")
-        parts.append(f"{values['pairs_per_second']:.0f} pairs/s")
+        parts.append(speed)
         seconds_left = self.seconds_left()
         if seconds_left:
             parts.append(f"about {duration(seconds_left)} left")
@@ -234,11 +255,11 @@ class TrainingLog(Callback):
         """
         if self._measured_from is None:
             return None
-        step, begun = self._measured_from
+        first_step, begun = self._measured_from
         seconds = time.monotonic() - begun
-        if self.step == step or seconds < after:
+        if self.step == first_step or seconds < after:
             return None
-        return (self.steps - self.step) * seconds / (self.step - step)
+        return (self.steps - self.step) * seconds / (self.step - first_step)
 
 
 def duration(seconds: float) -> str:
@@ -246,16 +267,25 @@ def duration(seconds: float) -> str:
     for size, unit in ((86_400, "days"), (3_600, "h")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s"
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Returns seconds: elapsed, of the processor, and by the clock on the wall, which may be set."""
+    """Returns seconds: elapsed, of all threads' processor time, and by the clock on the wall, which may be set."""
     return time.monotonic(), time.process_time(), time.time()
 
 
 class SaveCheckpoints(Callback):
-    """Saves whenever one of `periods`, in steps, is over, at the end, and when training stops."""
+    """Saves a checkpoint whenever one of `periods` is over, at the end, and when training stops.
+
+    Args:
+      checkpoints: the run's checkpoints.
+      log: the run's numbers.
+      intervals: the run's intervals, at whose ends it saves.
+      periods: numbers of steps; 0 is never over.
+    """
 
     def __init__(self, checkpoints: Checkpoints, log: TrainingLog, intervals: Intervals, periods: tuple[int, ...]):
         super().__init__()
@@ -286,13 +316,14 @@ class StopSignals:
     """
 
     def __init__(self):
-        self.received: signal.Signals | None = None
+        self.received = None  # the last signal
         self._waits = False
-        self._previous: dict = {}
+        self._previous = {}  # {signal: its handler}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._stop)
         return self
 
     def __exit__(self, *_) -> None:
@@ -301,7 +332,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
-        """Inside, signals wait until `received` is read; with `waits` False, nested, they do not."""
+        """Inside, a first signal only sets `received`; with `waits` False, within such a block, it raises again."""
         outer_waits = self._waits
         self._waits = waits
         try:
@@ -315,12 +346,13 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
-        """The handler of both signals."""
+        """Handles both signals: raises `StopRequested`, or notes the first signal where signals wait."""
         is_first = self.received is None
         self.received = signal.Signals(number)
-        if not is_first or not self._waits:
+        if is_first and self._waits:
+            print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
+        else:
             raise StopRequested
-        print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
 
 
 class StopAfterStep(Callback):
@@ -348,11 +380,16 @@ class PeriodicEvaluation(Callback):
     """Evaluates every `every` steps, records the numbers, and keeps the best weights.
 
     The checkpoint of the step is complete before. So a run that is interrupted meanwhile loses no step, and evaluates
-    when it starts again: that the numbers are in metrics.jsonl is the mark that all of it was done.
+    when it starts again: only an evaluation that was completed has its numbers in metrics.jsonl.
 
     Args:
-      evaluate: called with the step; returns None, or an evaluation with `name`, `metrics` and `groups`.
+      evaluate: called with the step; returns `None`, or an evaluation with `name`, `metrics` and `groups`.
         `evaluate.name` begins its keys, `evaluate.model(step)` is the model it measures.
+      log: the run's numbers, which the evaluation's are added to.
+      checkpoints: the run's checkpoints, saved at the same steps.
+      signals: entered; a signal interrupts an evaluation.
+      intervals: the run's intervals, at whose ends it evaluates.
+      every: the period in steps; 0: never.
     """
 
     def __init__(
@@ -371,7 +408,7 @@ class PeriodicEvaluation(Callback):
         self.signals = signals
         self.intervals = intervals
         self.every = every
-        self._best: BestCheckpoint | None = None
+        self._best = None  # made by the first evaluation, when all weights exist
 
     def on_epoch_end(self, epoch, logs=None):
         # A run that is asked to stop does so; the next one begins with this evaluation.
@@ -382,6 +419,7 @@ class PeriodicEvaluation(Callback):
         """Evaluates `step` if an evaluation is due and is not done yet; only where the workdir is written.
 
         Args:
+          step: the step that training has reached.
           first: whether this is the evaluation before a run's first step, which is due.
         """
         is_due = first or self.intervals.is_due(step, self.every)
@@ -393,11 +431,14 @@ class PeriodicEvaluation(Callback):
         with self.signals.after_the_step(False):
             self.signals.check()
             evaluation = self.evaluate(step)
-            if evaluation is None:
-                return
-            if self._best is None:
-                self._best = BestCheckpoint(self.evaluate.model(step), self.log.workdir)
-            name = evaluation.name
-            self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
-            means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
-            self.log.record(step, evaluation.metrics, means)
+            if evaluation is not None:
+                self._keep(evaluation, step)
+
+    def _keep(self, evaluation, step: int) -> None:
+        """Keeps the weights if they are the best, then records the evaluation's numbers."""
+        name = evaluation.name
+        if self._best is None:
+            self._best = BestCheckpoint(self.evaluate.model(step), self.log.workdir)
+        self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
+        means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
+        self.log.record(step, evaluation.metrics, means)

@@ -46,16 +46,21 @@ class SnapshotReader:
                 self._names += list(tf.get_static_value(operation.inputs[1]))
                 values += operation.inputs[3:]
         # Received again at every call: the keys of collectives, where reading takes all workers.
-        self._call_time = list(traced.graph.deferred_external_captures)
+        self._deferred = list(traced.graph.deferred_external_captures)
         self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
 
     def read(self) -> tuple[list[bytes], list[tf.Tensor]]:
         """Returns the keys, and the values that they have now."""
-        return self._names, self._read(*tf.nest.flatten([value() for value in self._call_time]))
+        received = [value() for value in self._deferred]
+        return self._names, self._read(*tf.nest.flatten(received))
 
 
 def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathlib.Path) -> None:
     """Writes `prefix`.data-00000-of-00001 and `prefix`.index; where the index exists, the checkpoint is complete.
+
+    Args:
+      snapshot: the keys and values of `SnapshotReader.read`.
+      prefix: the checkpoint's path without suffix.
 
     Raises TensorFlow's or Python's error if the disk is full; files that were there before are then as they were.
     """
@@ -68,12 +73,13 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
             path = str(partial / prefix.name)
             slices = [""] * len(names)
             tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
-        for part in (".data-00000-of-00001", ".index"):  # the index last: see above
-            publish(partial / (prefix.name + part), f"{prefix}{part}")
+        for suffix in (".data-00000-of-00001", ".index"):  # the index last: it says that the checkpoint is complete
+            publish(partial / f"{prefix.name}{suffix}", f"{prefix}{suffix}")
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+# Of a workdir's checkpoints, by the name that users give them.
 FOLDERS = {"result": "checkpoints/result", "latest": "checkpoints", "best": "checkpoints/best"}
 
 
@@ -102,16 +108,19 @@ class Checkpoints:
         self._writes = writes
         self._restored = restored or checkpoint
         self._kept = list_checkpoints(folder)
-        self._reader: SnapshotReader | None = None
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._reader = None  # made by `prepare`
+        self._thread = None  # of the last save
+        self._error = None  # which the last save ended with
         if writes:
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # of a run that was killed
             for unfinished in folder.glob("*_temp"):  # as TensorFlow names them
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     def restore(self) -> str | None:
-        """Restores the newest usable checkpoint and returns its path without suffix; `None` if there are not any."""
+        """Restores the newest usable checkpoint and returns its path without suffix, `None` if there is no checkpoint.
+
+        Raises `UserError` if all are damaged, or the checkpoint does not fit the model.
+        """
         if not self._kept:
             return None
         restored = _restore_newest(lambda path: self._restored, self._kept, self._folder)
@@ -131,10 +140,10 @@ class Checkpoints:
         """
         self.wait()
         self.prepare()
-        values = self._reader.read()
+        snapshot = self._reader.read()
         if self._writes:
             # Not a daemon: the interpreter's end waits for it.
-            self._thread = threading.Thread(target=self._write, args=(step, values), name=f"checkpoint {step}")
+            self._thread = threading.Thread(target=self._write, args=(step, snapshot), name=f"checkpoint {step}")
             self._thread.start()
 
     def wait(self) -> None:
@@ -149,27 +158,28 @@ class Checkpoints:
     def check(self) -> None:
         """Raises the error that `wait` would raise, without waiting."""
         error = self._error
+        if error is None:
+            return
         self._error = None
-        if isinstance(error, (tf.errors.OpError, OSError)):
-            reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
-            raise UserError(
-                f"Saving a checkpoint in {self._folder} failed: {reason}. Earlier checkpoints are intact; free some "
-                "space and run the same command again."
-            )
-        if error is not None:
+        if not isinstance(error, (tf.errors.OpError, OSError)):
             raise error
+        raise UserError(
+            f"Saving a checkpoint in {self._folder} failed: {_reason(error)}. Earlier checkpoints are intact; free "
+            "some space and run the same command again."
+        )
 
-    def _write(self, step: int, values) -> None:
+    def _write(self, step: int, snapshot: tuple[list[bytes], list[tf.Tensor]]) -> None:
         """Writes one checkpoint and the list, then removes the files of checkpoints that are not kept any longer."""
         try:
             prefix = self._folder / f"ckpt-{step}"
-            write_snapshot(values, prefix)
-            earlier = [path for path in self._kept if path != str(prefix)]
-            self._kept = [*earlier, str(prefix)][-self._keep :]
+            write_snapshot(snapshot, prefix)
+            paths = [path for path in self._kept if path != str(prefix)]
+            paths.append(str(prefix))
+            self._kept = paths[-self._keep :]
             self._write_list()
-            names = {pathlib.Path(path).name for path in self._kept}
+            kept_names = {pathlib.Path(path).name for path in self._kept}
             for path in self._folder.glob("ckpt-*"):
-                if path.name.split(".")[0] not in names:
+                if path.name.split(".")[0] not in kept_names:
                     path.unlink()
         except Exception as error:  # noqa: BLE001 - raised again where training asks, in `check`
             self._error = error
@@ -182,6 +192,12 @@ class Checkpoints:
         write_whole(self._folder / "checkpoint", "".join(lines))
 
 
+def _reason(error: tf.errors.OpError | OSError) -> str:
+    """Returns the message of an error without its type and numbers, such as "No space left on device"."""
+    message = error.message if isinstance(error, tf.errors.OpError) else error.strerror
+    return message or str(error)
+
+
 def training_checkpoints(
     model: DualEncoder,
     workdir: pathlib.Path,
@@ -191,16 +207,21 @@ def training_checkpoints(
 ) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from.
 
-    `data_progress` is saved with it, and restored by `DataProgress.restore`.
+    Args:
+      model: a compiled model.
+      workdir: the run's folder.
+      keep, writes: as in `Checkpoints`.
+      data_progress: is saved with the model, and restored by `DataProgress.restore`.
     """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
+    restored = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
     if model.step.average is not None:
-        state["average"] = model.step.average
-    restored = tf.train.Checkpoint(**state)
+        restored["average"] = model.step.average
+    saved = dict(restored)
     if data_progress is not None:
-        state["data_progress"] = data_progress
-    return Checkpoints(tf.train.Checkpoint(**state), workdir / FOLDERS["latest"], keep, writes, restored)
+        saved["data_progress"] = data_progress
+    folder = workdir / FOLDERS["latest"]
+    return Checkpoints(tf.train.Checkpoint(**saved), folder, keep, writes, tf.train.Checkpoint(**restored))
 
 
 class BestCheckpoint:
@@ -215,7 +236,12 @@ class BestCheckpoint:
             self.value = json_field(read_json(self._record), "value", float, self._record)
 
     def offer(self, step: int, value: float) -> None:
-        """Keeps the present weights if `value`, larger being better, is above all before; returns when written."""
+        """Keeps the present weights if `value` is above all values before; returns when they are written.
+
+        Args:
+          step: the step after which the model has these weights.
+          value: the score of the evaluation; larger is better.
+        """
         if value > self.value:
             self._checkpoints.save(step)
             self._checkpoints.wait()
@@ -233,8 +259,10 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
     # A run that was killed just after the last file was complete had no time to list it.
     paths = {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
     if state:
-        paths |= {*state.all_model_checkpoint_paths, state.model_checkpoint_path}
-    return sorted((path for path in paths if re.search(r"-\d+$", path)), key=step_of)
+        paths.update(state.all_model_checkpoint_paths)
+        paths.add(state.model_checkpoint_path)
+    with_step = [path for path in paths if re.search(r"-\d+$", path)]
+    return sorted(with_step, key=step_of)
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
@@ -243,7 +271,10 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
 
 
 def existing_name(workdir: str | pathlib.Path, which: str) -> str:
-    """Returns `which` of `FOLDERS`, "latest" for the "result" of a run whose last weights are its result."""
+    """Returns `which`, a name in `FOLDERS`; "latest" in place of a "result" that is missing.
+
+    A run whose last weights are its result keeps no other.
+    """
     if which == "result" and not list_checkpoints(pathlib.Path(workdir) / FOLDERS[which]):
         return "latest"
     return which
@@ -252,33 +283,35 @@ def existing_name(workdir: str | pathlib.Path, which: str) -> str:
 def restore_for_inference(
     model: DualEncoder, workdir: str | pathlib.Path, which: str = "result", partly: bool = False
 ) -> str:
-    """Restores a model's weights from a workdir and returns the checkpoint's path.
+    """Restores a model's weights from a workdir and returns the checkpoint's path without suffix.
 
-    `which` is one of `FOLDERS`: "result", the run's result where it differs from the weights after the last step (mixed
-    with the source's, or averaged over steps), else as "latest"; "latest", the weights after the last step; or "best",
-    the weights that were best on dev.
+    Args:
+      model: the model whose weights are set.
+      workdir: a run's folder.
+      which: "latest": the weights after the last step; "best": the weights that were best on dev; "result": the run's
+        result where it differs from the last weights (mixed with the source's, or averaged over steps), else "latest".
+      partly: leave parts of the model that the checkpoint does not hold as they are: it is another method's.
 
-    With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
-
-    Raises `UserError` if the checkpoint is missing, or belongs to another architecture or vocabulary.
+    Raises:
+      UserError: the checkpoint is missing, or belongs to another architecture or vocabulary.
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
     folder = pathlib.Path(workdir) / FOLDERS[existing_name(workdir, which)]
     paths = list_checkpoints(folder)
+    if not paths and which == "best":
+        raise UserError(
+            f"{workdir} has no best checkpoint yet: expected one in {folder}. It is kept when training evaluates, with "
+            "train.evaluate_every above 0."
+        )
     if not paths:
-        best = ""
-        hint = ""
-        if which == "best":
-            best = "best "
-            hint = " It is kept when training evaluates, with train.evaluate_every above 0."
-        raise UserError(f"{workdir} has no {best}checkpoint yet: expected one in {folder}.{hint}")
+        raise UserError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
 
-    def checkpoint_of(path):
+    def weights_to_restore(path):
         weights = _present_weights(model, path) if partly else _weights(model)
         return tf.train.Checkpoint(model=weights)
 
-    return _restore_newest(checkpoint_of, paths, folder)
+    return _restore_newest(weights_to_restore, paths, folder)
 
 
 def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
@@ -299,31 +332,47 @@ def step_of(path: str) -> int:
 
 
 def _weights(model: DualEncoder) -> tf.train.Checkpoint:
-    # Not the Keras model itself, which would hand a checkpoint's optimiser state to the optimiser that it is compiled
-    # with later.
+    """Returns the parts of the model that have weights, to save or to restore.
+
+    Not the Keras model itself, which would hand a checkpoint's optimiser state to the optimiser that it is compiled
+    with later.
+    """
     return tf.train.Checkpoint(**model.towers.weights_by_part())
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     """Returns the parts of the model that have any value in the checkpoint at `path`."""
-    names = [name for name, _ in tf.train.list_variables(path)]
-    saved = {name.split("/")[1] for name in names if name.startswith("model/")}
-    parts = {name: part for name, part in model.weights_by_part().items() if name in saved}
+    saved_parts = set()
+    for key, _ in tf.train.list_variables(path):  # such as "model/image_encoder/…"
+        if key.startswith("model/"):
+            saved_parts.add(key.split("/")[1])
+    parts = {name: part for name, part in model.weights_by_part().items() if name in saved_parts}
     return tf.train.Checkpoint(**parts)
 
 
 def _on_this_host() -> tf.train.CheckpointOptions:
+    """Returns options by which this host reads the file, wherever a variable lives: a TPU's hosts do not see it."""
     with tf.device("CPU:0"):
         return tf.train.CheckpointOptions(experimental_io_device=tf.constant(0).device)
 
 
 def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: list[str], folder: pathlib.Path) -> str:
-    """Restores the last of `paths` that is not damaged, into `checkpoint_of(path)`, and returns this path."""
-    for path, earlier_path in zip(reversed(paths), [*reversed(paths[:-1]), None]):
+    """Restores the newest checkpoint that is not damaged, and returns its path.
+
+    Args:
+      checkpoint_of: returns the objects that the checkpoint at a path restores.
+      paths: paths without suffix, the newest last.
+      folder: the checkpoints' folder, for messages.
+
+    Raises:
+      UserError: all are damaged, or the newest that is not does not fit the objects.
+    """
+    for number in reversed(range(len(paths))):
+        path = paths[number]
         try:
-            # Not `restore`, which also wants TensorFlow's own count of saves. The file is read here, wherever a
-            # variable lives: other hosts of a TPU do not see this host's disk.
-            checkpoint_of(path).read(path, _on_this_host()).assert_existing_objects_matched().expect_partial()
+            # Not `restore`, which also wants TensorFlow's own count of saves.
+            status = checkpoint_of(path).read(path, _on_this_host())
+            status.assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             reason = first_line(error)[:300]
@@ -331,9 +380,10 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None
         except (IndexError, tf.errors.OpError) as error:  # TensorFlow has many names for a damaged file
-            reason = error
-        if earlier_path is not None:
+            if number == 0:
+                raise UserError(
+                    f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, "
+                    f"{path}: {error}"
+                ) from None
+            earlier_path = paths[number - 1]
             logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, earlier_path)
-    raise UserError(
-        f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, {path}: {reason}"
-    )

@@ -75,7 +75,7 @@ class Measurement:
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:
-    """Returns the needs of a run with this configuration here; it takes a minute.
+    """Returns what a run with this configuration needs on this machine; measuring takes a minute.
 
     Args:
       config: the resolved configuration.
@@ -89,37 +89,25 @@ def measure(config: ConfigDict, restored: bool = False) -> Measurement:
     check_optimizer(config.optimizer)
     check_train(config, replicas, "this machine")
     fusion = "off" if config.train.jit else config.train.fused
-    before = set_fusion(fusion)
+    fusion_before = set_fusion(fusion)
     if compiles_fused():
         compile_first_quietly()
     try:
         return _measure(config, replicas, restored)
     finally:
-        set_fusion(before)
+        set_fusion(fusion_before)
 
 
 def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     """As `measure`, for a complete and checked configuration."""
-    tokenizer = None
-    vocabulary = None
-    if _has_data(config.data):
-        vocabulary = existing_vocabulary(config)
-        with tempfile.TemporaryDirectory() as folder:  # for a vocabulary of a few texts, where a run would build one
-            tokenizer = build_tokenizer(config, vocabulary or sampled_vocabulary(config, pathlib.Path(folder)))
-    vocabulary_size = config.vocabulary.size
-    if vocabulary:
-        vocabulary_size = tokenizer.vocabulary_size
+    tokenizer, vocabulary_size = _tokenizer_and_size(config)
     model = on_features(build_model(config, vocabulary_size))
     if tokenizer is not None:
         model.begin(tokenizer, restored)
-    if model.towers is not model or any(embedding.is_given for embedding in model.used.values()):
-        tokenizer = None  # columns of vectors are made when training begins
+    takes_columns = model.towers is not model or any(embedding.is_given for embedding in model.used.values())
+    if takes_columns:
+        tokenizer = None  # columns of vectors are made when training begins, so steps are measured on invented values
     compile_model(model, config)
-    specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
-    rows = {}
-    for part in streams_of_parts(model):
-        first_spec = tf.nest.flatten(specs[part])[0]  # all tensors of a part have as many rows
-        rows[part] = first_spec.shape[0]
     announce("Measuring steps …")
     parts = _parts_to_measure(model, config, replicas)
     seconds = _seconds_of_step(model, config, tokenizer, parts, replicas) * parts / replicas
@@ -127,7 +115,7 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
         config=config,
         replicas=replicas,
         parameters=parameters(model),
-        rows=rows,
+        rows=_rows_of_parts(model, config),
         memory=memory_of_replica(model, config, replicas),
         seconds=seconds,
         share=1 / parts,
@@ -135,19 +123,47 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
     )
 
 
+def _tokenizer_and_size(config: ConfigDict):
+    """Returns a tokenizer for the data, `None` without data, and the size of the vocabulary that the run would have.
+
+    Where a run would build its vocabulary, the tokenizer has a smaller vocabulary of a few texts.
+    """
+    if not _has_data(config.data):
+        return None, config.vocabulary.size
+    vocabulary = existing_vocabulary(config)
+    if vocabulary is not None:
+        tokenizer = build_tokenizer(config, vocabulary)
+        return tokenizer, tokenizer.vocabulary_size
+    with tempfile.TemporaryDirectory() as folder:
+        sampled = sampled_vocabulary(config, pathlib.Path(folder))
+        return build_tokenizer(config, sampled), config.vocabulary.size
+
+
+def _rows_of_parts(model: DualEncoder, config: ConfigDict) -> dict[str, int]:
+    """Returns {part of a batch: its rows in the global batch}."""
+    specs = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+    rows = {}
+    for part in streams_of_parts(model):
+        first_spec = tf.nest.flatten(specs[part])[0]  # all tensors of a part have as many rows
+        rows[part] = first_spec.shape[0]
+    return rows
+
+
 def _has_data(data: ConfigDict) -> bool:
     """Whether there is data to measure; raises `UserError` for a folder that is named and not there."""
     try:
         check_data(data)
     except UserError:
-        if data.source not in registered("mural.data") and (data.directory or data.sources):
+        is_built_by_run = data.source in registered("mural.data")
+        is_named = data.directory or data.sources
+        if is_named and not is_built_by_run:
             raise
-        return False  # none is named, or a run builds it
+        return False
     return True
 
 
 def streams_of_parts(model: DualEncoder) -> dict[str, str]:
-    """Returns {part of a batch: the stream that brings it}."""
+    """Returns {part of a batch: the stream that brings it}, such as {"image": "image_text", "text_a": "text_text"}."""
     streams = {}
     for name in model.loss_weights():
         for embedding in model.tasks[name].compares:
@@ -163,53 +179,65 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
       config: the whole configuration.
       image_text, text_text: items of the streams, as `train.image_text_batch` and `train.text_text_batch`.
     """
-    pixels = prepared_spec(model.configuration.image_tower)
-    length = config.text_tower.max_length
     images = image_text // captions_per_image(config)
-    specs = {}
-    for name, count in {"image_id": images, "text_group_id": text_text, "caption_id": image_text}.items():
-        specs[name] = tf.TensorSpec([count], tf.int64)
+    pixels = prepared_spec(model.configuration.image_tower)
+    specs = {"image_id": _ids(images), "caption_id": _ids(image_text), "text_group_id": _ids(text_text)}
     for part, stream in streams_of_parts(model).items():
-        rows = text_text if stream == TEXT_PAIRS else image_text
-        ids = tf.TensorSpec([rows], tf.int64)
+        rows = image_text
         if stream == TEXT_PAIRS:
+            rows = text_text
             for side in ("text_a_id", "text_b_id"):  # of both texts, also where a method embeds only one of them
-                specs[side] = ids
+                specs[side] = _ids(rows)
         if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
-        elif part not in model.token_parts:  # a column's vectors
-            width = model.embedding_size
-            if part in model.text_parts:
-                width = model.text_encoder.embedding_size  # states, which still go through a head
-            specs[part] = tf.TensorSpec([rows, width])
-            specs[f"{part}_id"] = ids
-        else:
-            specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
-            if part == "cloze":  # a masked place of each text
-                masked = dict.fromkeys(("places", "targets"), tf.TensorSpec([rows, 1], tf.int32))
-                specs[part].update(masked, weights=tf.TensorSpec([rows, 1]))
-            specs[f"{part}_id"] = ids
+            continue
+        specs[f"{part}_id"] = _ids(rows)
+        if part in model.token_parts:
+            specs[part] = _token_specs(part, rows, config.text_tower.max_length)
             specs[f"{part}_language_id"] = tf.TensorSpec([rows], tf.int32)
+        else:
+            specs[part] = tf.TensorSpec([rows, _column_width(model, part)])
     return specs
+
+
+def _ids(rows: int) -> tf.TensorSpec:
+    return tf.TensorSpec([rows], tf.int64)
+
+
+def _token_specs(part: str, rows: int, length: int) -> dict[str, tf.TensorSpec]:
+    """Returns the specs of tokenized texts; the part "cloze" also has a masked place of each text."""
+    specs = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
+    if part == "cloze":
+        specs["places"] = tf.TensorSpec([rows, 1], tf.int32)
+        specs["targets"] = tf.TensorSpec([rows, 1], tf.int32)
+        specs["weights"] = tf.TensorSpec([rows, 1])
+    return specs
+
+
+def _column_width(model: DualEncoder, part: str) -> int:
+    """Returns the numbers per row of a column of vectors: states, which still go through a head, or embeddings."""
+    if part in model.text_parts:
+        return model.text_encoder.embedding_size
+    return model.embedding_size
 
 
 def batch_values(specs: Mapping) -> dict:
     """Returns a batch for specs of `batch_specs`: even images, full texts of one token and language, different ids."""
 
-    def values(name, spec):
+    def values_for(name, spec):
         if isinstance(spec, dict):
-            return {each: values(each, spec_of_part) for each, spec_of_part in spec.items()}
+            return {each: values_for(each, spec_of_part) for each, spec_of_part in spec.items()}
         if spec.dtype == tf.int64:
             return tf.range(spec.shape[0], dtype=tf.int64)
         if name == "input_type_ids" or name.endswith("_language_id"):
             return tf.zeros(spec.shape, spec.dtype)
         return tf.ones(spec.shape, spec.dtype)
 
-    return values("", dict(specs))
+    return {name: values_for(name, spec) for name, spec in specs.items()}
 
 
 def parameters(model: DualEncoder) -> dict[str, int]:
-    """Returns {part of the model: its trainable numbers}."""
+    """Returns {part of the model: how many trainable numbers it has}, with the rest as "others"."""
     counts = {}
     for name, part in model.weights_by_part().items():
         variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]
@@ -221,7 +249,7 @@ def parameters(model: DualEncoder) -> dict[str, int]:
 
 
 def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> dict[str, float]:
-    """Returns {name: bytes} of all that is there throughout a step: without activations."""
+    """Returns {"weights", "moments", "gradients" or "batches": bytes}; activations are not counted."""
     moments = []
     for optimizer in model.optimizers.values():
         moments += optimizer.weights
@@ -248,48 +276,73 @@ def _peak_memory() -> int:
 
 
 def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> int:
-    """Returns into how many parts the batch is cut, one of which is measured: a power of 2 times the replicas."""
+    """Returns into how many equal parts to cut the batch, one of which is measured: replicas times a power of 2.
+
+    There are as few as possible so that a step of one part takes at most about `LONGEST` seconds.
+    """
     sizes = (config.train.image_text_batch, config.train.text_text_batch)
     group = captions_per_image(config) * config.train.micro_batches  # items that no cut divides
     choices = [replicas]
     while all(size % (2 * choices[-1] * group) == 0 for size in sizes):
         choices.append(2 * choices[-1])
-    probe_parts = max((parts for parts in choices if min(sizes) // parts >= PROBE), default=choices[0])
+    probe_parts = replicas
+    for parts in choices:
+        if min(sizes) // parts >= PROBE:
+            probe_parts = parts
     if probe_parts == replicas:
         return replicas
-    seconds = _seconds_of_step(model, config, None, probe_parts, replicas, limits=(0.0, 0.0))  # one call each
+    probe_seconds = _seconds_of_step(model, config, None, probe_parts, replicas, warm_up=0.0, counted=0.0)
     for parts in choices:
-        if seconds * probe_parts / parts <= LONGEST:
+        if probe_seconds * probe_parts / parts <= LONGEST:
             return parts
     return choices[-1]
 
 
 def _seconds_of_step(
-    model: DualEncoder, config: ConfigDict, tokenizer, parts: int, replicas: int, limits=(WARM_UP, SECONDS)
+    model: DualEncoder,
+    config: ConfigDict,
+    tokenizer,
+    parts: int,
+    replicas: int,
+    warm_up: float = WARM_UP,
+    counted: float = SECONDS,
 ) -> float:
     """Returns the seconds of a step of one of `parts` of the batch, input included.
 
     Args:
-      limits: seconds of steps that are not counted, and of steps that are; at least one step each.
+      model: a compiled model.
+      config: the complete configuration.
+      tokenizer: for steps on the data; `None`: on invented values.
+      parts: into how many parts the batch is cut.
+      replicas: how many replicas share a batch.
+      warm_up: seconds of steps that are not counted, in which new shapes are compiled.
+      counted: seconds of steps that are counted. Both times have at least one call of the training function.
+
+    Raises:
+      UserError: the data cannot be read.
     """
     config = config.copy_and_resolve_references()
     for name in ("image_text_batch", "text_text_batch"):
         config.train[name] //= parts
     batches = iter(_batches_to_measure(model, config, tokenizer, replicas))
     train = model.make_train_function()
+
+    def seconds_per_step(limit: float) -> float:
+        begun = time.monotonic()
+        steps = 0
+        while steps == 0 or time.monotonic() - begun < limit:
+            tf.nest.map_structure(np.asarray, train(batches))
+            steps += config.train.steps_per_execution
+        return (time.monotonic() - begun) / steps
+
     images = config.train.image_text_batch // (captions_per_image(config) * config.train.micro_batches)
-    with _groups_within(model, images):
-        try:
-            for limit in limits:  # new shapes are compiled while it warms up
-                begun = time.monotonic()
-                steps = 0
-                while time.monotonic() - begun < limit or not steps:
-                    tf.nest.map_structure(np.asarray, train(batches))
-                    steps += config.train.steps_per_execution
-        except tf.errors.OpError as error:
-            reason = error.message.split("\n\t [[")[0].splitlines()[0]
-            raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
-    return (time.monotonic() - begun) / steps
+    try:
+        with _groups_within(model, images):
+            seconds_per_step(warm_up)
+            return seconds_per_step(counted)
+    except tf.errors.OpError as error:
+        reason = error.message.split("\n\t [[")[0].splitlines()[0]
+        raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
 
 
 def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, replicas: int) -> tf.data.Dataset:
@@ -305,7 +358,7 @@ def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, repli
 
 @contextlib.contextmanager
 def _groups_within(model: DualEncoder, images: int) -> Iterator[None]:
-    """Inside, BatchNorm's groups that are "global", or do not divide `images`, are "local", which costs the same."""
+    """Inside, BatchNorm has no groups that are "global" or do not divide `images`: "local" costs the same."""
     groups = {layer: layer.group for layer in model.normalization_layers()}
     for layer, group in groups.items():
         if not isinstance(group, int) or images % group:

@@ -32,32 +32,38 @@ class DataProgress:
         self._pipelines = pipelines
         self.places = {}
         self.tallies = {}
-        for name, count in sources.items():
-            self.places[name] = bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
-        for name, count in sources.items():
+        for stream, count in sources.items():
+            start = np.tile(start_of(0), [pipelines, count, 1])
             tallies = np.zeros([pipelines, count, 1 + len(KINDS), 3], np.int64)
-            self.tallies[name] = bookkeeping(tallies, f"{name}_tally")
+            self.places[stream] = bookkeeping(start, f"{stream}_place")
+            self.tallies[stream] = bookkeeping(tallies, f"{stream}_tally")
 
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
-        """Takes the place and tally of its input pipeline from a replica's batch; a part of the training step."""
-        for stream in self.places:
-            entries = {name: batch[f"{stream}_{name}"] for name in ("place", "tally")}  # [1, sources, …]
-            entries = gather(entries)  # [replicas, sources, …]
-            new_position = self._by_pipeline(entries["place"])
-            new_tally = self._by_pipeline(entries["tally"])
-            position = self.places[stream]
-            tally = self.tallies[stream]
+        """Takes over the places and tallies of all input pipelines; a part of the training step.
+
+        Args:
+          batch: a replica's batch, with "<stream>_place" and "<stream>_tally" of its own pipeline, [1, sources, …].
+        """
+        for stream, position in self.places.items():
+            tallies = self.tallies[stream]
+            gathered = gather({name: batch[f"{stream}_{name}"] for name in ("place", "tally")})
+            new_position = self._by_pipeline(gathered["place"])
+            new_tallies = self._by_pipeline(gathered["tally"])
             has_items = new_position[..., 0] >= 0  # [pipelines, sources]: the batch has items of the source
             position.assign(tf.where(has_items[..., None], new_position, position))
-            tally.assign(tf.where(has_items[..., None, None], new_tally, tally))
+            tallies.assign(tf.where(has_items[..., None, None], new_tallies, tallies))
 
     def _by_pipeline(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Returns [pipelines, …] of [replicas, …]: one row per pipeline, because its replicas' rows are equal."""
+        """Returns the first replica's row per pipeline, [pipelines, …], of a tensor [replicas, …].
+
+        A pipeline's replicas come one after the other, and have equal rows.
+        """
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return tensor[:: replicas // self._pipelines]
+        replicas_per_pipeline = replicas // self._pipelines
+        return tensor[::replicas_per_pipeline]
 
     def of_pipeline(self, pipeline: int) -> dict[str, np.ndarray]:
-        """Returns the places from which an input pipeline goes on, {stream: int64 [sources, PLACE]}."""
+        """Returns {stream: int64 [sources, PLACE]}, the places from which an input pipeline goes on."""
         return {stream: places.numpy()[pipeline] for stream, places in self.places.items()}
 
     def epochs(self) -> dict[str, list[int]]:
@@ -68,7 +74,7 @@ class DataProgress:
         return epochs
 
     def next_epochs(self) -> None:
-        """Goes on with a new epoch of everything: the places belong to other data, or to another division."""
+        """Begins a new epoch of all streams, for data that changed."""
         for stream, places in self.places.items():
             self._begin_after(stream, places.numpy())
 
@@ -77,32 +83,36 @@ class DataProgress:
         return tf.train.Checkpoint(**self.places)
 
     def restore(self, path: str) -> str:
-        """Takes the places of the checkpoint at `path`; where they do not fit, the epoch after them.
+        """Restores the places of the checkpoint at `path`; a stream whose places do not fit begins a new epoch.
 
-        Returns why places do not fit, or "".
+        Returns why places do not fit, in words, or "" if all do. A stream that the checkpoint lacks stays as it is.
         """
         reader = tf.train.load_checkpoint(path)
-        shapes = reader.get_variable_to_shape_map()
+        saved_shapes = reader.get_variable_to_shape_map()
         reason = ""
         for stream, places in self.places.items():
             key = f"{_KEY}/{stream}{_VALUE}"
-            if key in shapes and shapes[key] == places.shape:
-                places.assign(reader.get_tensor(key))
-            elif key in shapes:
-                self._begin_after(stream, reader.get_tensor(key))
-                reason = _difference(shapes[key], places.shape)
+            if key not in saved_shapes:
+                continue
+            saved_places = reader.get_tensor(key)
+            if saved_shapes[key] == places.shape:
+                places.assign(saved_places)
+            else:
+                self._begin_after(stream, saved_places)
+                reason = _difference(saved_shapes[key], places.shape)
         return reason
 
     def _begin_after(self, stream: str, earlier: np.ndarray) -> None:
-        """Sets a stream to the epoch after all of the epochs in earlier places, int64 [..., PLACE]."""
+        """Sets all places of a stream to the epoch after the last one in `earlier`, int64 [..., PLACE]."""
         epoch = int(earlier[..., 0].max()) + 1
         places = self.places[stream]
-        places.assign(np.tile(start_of(epoch), [*places.shape[:2], 1]))
+        pipelines, sources, _ = places.shape
+        places.assign(np.tile(start_of(epoch), [pipelines, sources, 1]))
 
 
 def _difference(saved: list[int], now: tf.TensorShape) -> str:
-    """Returns in words why saved places, of a shape, do not fit the shape of the present places."""
-    for axis, before, after in zip(("input pipelines", "sources"), saved, now):
-        if before != after:
-            return f"the checkpoint is of {before} {axis}, and these are {after}"
+    """Returns in words how the shapes of saved and present places, [pipelines, sources, PLACE], differ."""
+    for axis, name in enumerate(("input pipelines", "sources")):
+        if saved[axis] != now[axis]:
+            return f"the checkpoint is of {saved[axis]} {name}, and these are {now[axis]}"
     return "the checkpoint's places are of another form"

@@ -9,6 +9,11 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 
+PACKAGES = (
+    "tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub", "protobuf", "numpy",
+    "mural-tf",
+)  # fmt: skip
+
 
 def threads() -> int:
     """Returns how many threads TensorFlow takes for one operation by default: the processors this process may use."""
@@ -18,7 +23,7 @@ def threads() -> int:
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Returns {package: version, or "not installed"}."""
+    """Returns {package: version, or "not installed"}, such as {"numpy": "1.26.4"}."""
     installed = {}
     for name in names:
         try:
@@ -44,11 +49,9 @@ def environment() -> dict[str, object]:
 
     "revision" is "" outside of a checkout of this package.
     """
-    names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub")
-    names += ("protobuf", "numpy", "mural-tf")
     return {
         "python": platform.python_version(),
-        "packages": package_versions(names),
+        "packages": package_versions(PACKAGES),
         "revision": _revision(pathlib.Path(__file__).resolve().parents[2]),
         "processor": platform.machine(),
         "threads": threads(),

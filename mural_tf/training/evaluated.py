@@ -18,24 +18,28 @@ _LANGUAGE_METRICS = ("/text_to_image/recall@1", "/image_to_text/recall@1")
 def evaluations_of(
     workdir: pathlib.Path, step: int | None, exactly: bool = False, checkpoint: str = ""
 ) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
-    """Returns a checkpoint's numbers, and the data that each was measured on.
+    """Returns a checkpoint's metrics, and the data that they were measured on.
 
     Args:
       workdir: the folder whose metrics.jsonl is read.
       step: the checkpoint's step; if it was not evaluated, the last evaluated step is taken.
-      exactly: whether no other step is taken.
-      checkpoint: which of the workdir's checkpoints, see `checkpoints.existing_name`; rows of its other checkpoints,
-        which may have the same step, are left out.
+      exactly: take no other step: without an evaluation of `step` the result is empty.
+      checkpoint: "result", "latest" or "best"; rows of the workdir's other checkpoints, which may have the same step,
+        are left out. "": only rows that name no checkpoint.
 
     Returns:
-      {"<name>/<language>/…": number}, and {name: {"data", "split", "step", "languages"}}; numbers of dev only where
-      there are no others. Data and split that a row lacks are "".
+      {"<evaluation>/<language>/<metric>": number}, and {evaluation: {"data", "split", "step", "languages"}}; they
+      hold evaluations of dev only where there are no others. Data and split that a row lacks are "".
     """
-    rows = [row for row in read_metrics(workdir) if _has_recall(row) and row.get(CHECKPOINT, checkpoint) == checkpoint]
-    if rows and not exactly and all(row["step"] != step for row in rows):
+    rows = []
+    for row in read_metrics(workdir):
+        if _has_recall(row) and row.get(CHECKPOINT, checkpoint) == checkpoint:
+            rows.append(row)
+    is_evaluated = any(row["step"] == step for row in rows)
+    if rows and not is_evaluated and not exactly:
         step = rows[-1]["step"]
-    numbers: dict[str, dict[str, float]] = {}
-    evaluations: dict[str, dict[str, object]] = {}
+    evaluations = {}  # {name: description}
+    numbers = {}  # {name: {key: number}}
     for row in rows:
         if row["step"] != step:
             continue
@@ -44,8 +48,9 @@ def evaluations_of(
             if name not in evaluations or len(description["languages"]) >= len(evaluations[name]["languages"]):
                 evaluations[name] = description
                 numbers[name] = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
-    beyond_dev = {name: entry for name, entry in evaluations.items() if entry["split"] != "dev"}
-    evaluations = beyond_dev or evaluations
+    beyond_dev = {name: description for name, description in evaluations.items() if description["split"] != "dev"}
+    if beyond_dev:
+        evaluations = beyond_dev
     metrics = {}
     for name in evaluations:
         metrics.update(numbers[name])
@@ -53,6 +58,7 @@ def evaluations_of(
 
 
 def _has_recall(row: Mapping) -> bool:
+    """Whether a row of metrics.jsonl holds an evaluation."""
     return any(key.endswith("/mean_recall") for key in row)
 
 
@@ -63,11 +69,16 @@ def _names(row: Mapping) -> list[str]:
 
 
 def _describe(row: Mapping, name: str) -> dict[str, object]:
-    """Returns {"data", "split", "step", "languages"} of an evaluation in a row."""
+    """Returns {"data", "split", "step", "languages"} of the evaluation `name` in a row."""
     languages = set()
     for key in row:
         if key.startswith(f"{name}/") and key.endswith(_LANGUAGE_METRICS):
             languages.add(key.split("/")[1])
-    description = {"data": "", "split": "dev" if name.endswith("_dev") else ""}
-    description.update(row.get(EVALUATED, {}).get(name, {}))  # rows of the evaluation during training have no entry
-    return {**description, "step": row["step"], "languages": sorted(languages)}
+    recorded = row.get(EVALUATED, {}).get(name, {})  # {}: rows of the evaluation during training name no data
+    return {
+        "data": "",
+        "split": "dev" if name.endswith("_dev") else "",
+        **recorded,
+        "step": row["step"],
+        "languages": sorted(languages),
+    }

@@ -22,18 +22,17 @@ ENDS_OF_WORKERS = (  # as the others see them
 
 @contextlib.contextmanager
 def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises `UserError` for a full device, changed data and the end of another worker.
+    """Inside, a full device, changed data and the end of another worker raise `UserError` in place of TensorFlow's.
 
-    TensorFlow writes a hundred lines in their place.
+    Args:
+      config: the run's configuration.
+      strategy: the strategy of the run.
     """
     try:
         yield
     except tf.errors.OpError as error:
         if is_out_of_memory(error):
-            remedy = "take smaller batches"
-            chunks = chunk_numbers(config, strategy.num_replicas_in_sync)
-            if chunks:
-                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks[0]}"
+            remedy = _remedy_of_little_memory(config, strategy.num_replicas_in_sync)
             raise UserError(
                 f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs."
             ) from None
@@ -47,8 +46,18 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
         raise
 
 
+def _remedy_of_little_memory(config: ConfigDict, replicas: int) -> str:
+    """Returns how to make a step smaller: by more chunks or, where the batch cannot be divided further, its size."""
+    larger_numbers = chunk_numbers(config, replicas)
+    if larger_numbers:
+        return f"encode a batch in more chunks, with --config.train.micro_batches={larger_numbers[0]}"
+    return "take smaller batches"
+
+
 def _reason(error: tf.errors.OpError) -> str:
-    """The failure of the connection to another worker, without the places in code that TensorFlow tells with it."""
+    """Returns how the connection to another worker failed, such as "socket closed", or else the error's class."""
     ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
     match = re.search(ends, error.message, re.IGNORECASE)
-    return match[0] if match else type(error).__name__
+    if match:
+        return match[0]
+    return type(error).__name__

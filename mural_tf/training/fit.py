@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -16,12 +17,7 @@ from mural_lite.errors import UserError
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped_records import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
-from mural_tf.data.streams.pipeline import (
-    batch_size,
-    part_name,
-    stream_sources,
-    training_batches,
-)
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
@@ -36,19 +32,13 @@ from mural_tf.training.checkpoints import Checkpoints, training_checkpoints
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.metrics_file import keep_metrics, read_metrics
 from mural_tf.training.trained_on import data_changes, note_data
-from mural_tf.training.workers import (
-    chief_first,
-    compiles_steps,
-    input_pipelines,
-    is_chief,
-    sum_over_workers,
-    workers,
-)
+from mural_tf.training.workers import chief_first, compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
 
 # Tokens. Where XLA compiles a step, each of `text_tower.length_groups` runs at one of these or at `max_length`: a third
 # and a fourth length would make each compilation longer, and most captions are shorter than 32.
 COMPILED_LENGTHS = (16, 32)
 KEPT_CHECKPOINTS = 3  # the latest; two more than needed, for a disk that damages one
+SHOWN_CHANGES = 3  # of the data, in a message
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
@@ -142,16 +132,23 @@ def fit(
             return _distribute(strategy, model, tokenizer, config, columns)
 
         try:
-            with signals.after_the_step():
+            with signals.after_the_step(), _unusable_data(skipped, config.data.max_skipped_fraction):
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
-        except tf.errors.OpError as error:
-            unusable_part = unusable(error)
-            if unusable_part is not None:
-                skipped.stop(*unusable_part, config.data.max_skipped_fraction)
-            raise
         finally:
             checkpoints.wait()
     return log.step >= train.steps
+
+
+@contextlib.contextmanager
+def _unusable_data(skipped: SkippedRecords, max_fraction: float) -> Iterator[None]:
+    """Inside, `UserError` takes the place of TensorFlow's error for a source that skips too many records."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        part_and_tally = unusable(error)
+        if part_and_tally is not None:
+            skipped.stop(*part_and_tally, max_fraction)
+        raise
 
 
 def _restore(
@@ -164,12 +161,17 @@ def _restore(
     """Restores the model and its place in the data, and says where a new epoch begins because the data changed.
 
     Call it in the strategy's scope. Returns the workdir's checkpoints, whether one was restored, and its step or 0.
+
+    Args:
+      model, config, workdir, strategy: as in `fit`.
+      sources: {stream: (source, its files) of each source}.
     """
     writes = is_chief(strategy)
     pipelines = 1
     if _reads_share(config):
         pipelines = input_pipelines(strategy)
-    model.progress = DataProgress({stream: len(parts) for stream, parts in sources.items()}, pipelines)
+    source_counts = {stream: len(sources_of_stream) for stream, sources_of_stream in sources.items()}
+    model.progress = DataProgress(source_counts, pipelines)
     checkpoints = training_checkpoints(model, workdir, KEPT_CHECKPOINTS, writes, model.progress.saved())
     path = checkpoints.restore()
     misfit = ""
@@ -190,20 +192,20 @@ def _reads_share(config: ConfigDict) -> bool:
 
 
 def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Begins a new epoch of data that is not the checkpoint's any longer, and says so; notes the data of this start."""
+    """Begins a new epoch if the data changed since the checkpoint of `step`, and says so; notes the present data."""
     data = _describe_data(sources, writes)
     changes = data_changes(workdir, step, data)
     if changes:
-        if writes:
-            summary = "; ".join(changes[:3])
-            if len(changes) > 3:
-                summary += f"; and {len(changes) - 3} more"
-            print(
-                f"The training data changed since step {step:,}: {summary}. Training goes on with a new epoch of the "
-                "data as they are now.",
-                flush=True,
-            )
         progress.next_epochs()
+    if changes and writes:
+        summary = "; ".join(changes[:SHOWN_CHANGES])
+        if len(changes) > SHOWN_CHANGES:
+            summary += f"; and {len(changes) - SHOWN_CHANGES} more"
+        print(
+            f"The training data changed since step {step:,}: {summary}. Training goes on with a new epoch of the "
+            "data as they are now.",
+            flush=True,
+        )
     if writes:
         note_data(workdir, step, data)
 
@@ -233,15 +235,15 @@ def _describe_data(sources: dict[str, list], warns: bool) -> dict:
 
 
 def _skipped_records(sources: dict[str, list], workdir: pathlib.Path) -> SkippedRecords:
-    """Returns the counts of skipped records, which begin with the last count that metrics.jsonl has of this run.
+    """Returns the counts of skipped records, which go on from the last count of this run in metrics.jsonl.
 
     Args:
       sources: {stream: (source, its files) of each source}.
+      workdir: the run's folder.
     """
-    earlier_counts = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
     skipped_before = 0
-    if earlier_counts:
-        skipped_before = int(earlier_counts[-1])
+    for row in read_metrics(workdir):
+        skipped_before = int(row.get("train/skipped_records", skipped_before))
     locations = {}
     for stream, sources_of_stream in sources.items():
         for source, files in sources_of_stream:
@@ -265,10 +267,13 @@ def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
 
 
 def _fit_intervals(model, batches: Callable, interval_runs: list[tuple[int, int]], callbacks) -> None:
-    """Runs Keras' `fit` on `batches()` for each (number of intervals, steps in each), until training is stopped."""
+    """Runs Keras' `fit` for each (number of intervals, steps in each) of `interval_runs`, until training is stopped.
+
+    `batches` returns a new data set for each run.
+    """
     for count, steps in interval_runs:
         if not model.stop_training:
-            # A data set: an iterator would take every batch through Python.
+            # Not an iterator, which would take every batch through Python.
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
@@ -283,15 +288,17 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
         places = model.progress.of_pipeline(pipeline)
         return training_batches(config, tokenizer, places, model.streams, pad, share, columns)
 
+    if replicas == 1:
+        return batches_of(ALL, 0)
+
     def batches_of_pipeline(context):
         pipeline = context.input_pipeline_id
         pipelines = context.num_input_pipelines
         if _reads_share(config):
-            return rows_of_replicas(batches_of(Share(pipeline, pipelines), pipeline), replicas // pipelines)
+            share = Share(pipeline, pipelines)
+            return rows_of_replicas(batches_of(share, pipeline), replicas // pipelines)
         return rows_of_replicas(batches_of(ALL, 0), replicas, pipeline, pipelines)
 
-    if replicas == 1:
-        return batches_of(ALL, 0)
     return strategy.distribute_datasets_from_function(batches_of_pipeline)
 
 
@@ -310,23 +317,24 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
       batches: dictionaries of tensors [B, …]; every replica gets the whole of `data_wait_seconds`, places and tallies,
         [1, …].
       replicas: how many replicas share a batch.
-      pipeline: which of the input pipelines this is, if several read the same batches; it takes its replicas' rows.
+      pipeline: the number of this input pipeline, where several read the same batches.
       pipelines: how many pipelines read them, each for as many replicas.
     """
-    local = replicas // pipelines
-    begin = pipeline * local
+    local_replicas = replicas // pipelines
+    begin = pipeline * local_replicas
 
     def local_rows(values):
-        for_replicas = tf.reshape(values, [replicas, values.shape[0] // replicas, *values.shape[1:]])
-        return for_replicas[begin : begin + local]  # [local, B / replicas, …]
+        rows_per_replica = values.shape[0] // replicas
+        by_replica = tf.reshape(values, [replicas, rows_per_replica, *values.shape[1:]])
+        return by_replica[begin : begin + local_replicas]
 
     def elements_of(batch):
-        by_replica = {}
+        elements = {}
         for name, values in batch.items():
             if name == "data_wait_seconds" or name.endswith(("_place", "_tally")):
-                by_replica[name] = tf.repeat(values[None], local, axis=0)  # [local, 1, …]
+                elements[name] = tf.repeat(values[None], local_replicas, axis=0)  # [local replicas, 1, …]
             else:
-                by_replica[name] = tf.nest.map_structure(local_rows, values)
-        return tf.data.Dataset.from_tensor_slices(by_replica)
+                elements[name] = tf.nest.map_structure(local_rows, values)
+        return tf.data.Dataset.from_tensor_slices(elements)
 
     return batches.flat_map(elements_of)

@@ -16,7 +16,7 @@ CHECKPOINT = "checkpoint"  # in rows of a finished run: which of its checkpoints
 
 
 def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:
-    """Appends one JSON object as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
+    """Appends a row, {"step", name: number}, as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
     path = workdir / "metrics.jsonl"
     with storage_errors(path):
         if isinstance(path, RemotePath):  # files of a store are written in one go
@@ -28,16 +28,25 @@ def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:
-    """Returns the rows of `metrics.jsonl`; a last line that is not complete is left out, and so is a damaged one."""
+    """Returns the rows of `metrics.jsonl` without damaged lines; warns of a damaged line before the last one.
+
+    The last line may be incomplete: the disk was full, or the run was killed.
+    """
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    rows = [_row(line) for line in lines]
-    damaged = [number for number, row in enumerate(rows, start=1) if row is None]
-    if set(damaged) - {len(lines)}:  # the last line may be incomplete: the disk was full or the run was killed
+    rows = []
+    damaged = []  # numbers of lines
+    for number, line in enumerate(lines, start=1):
+        row = _row(line)
+        if row is None:
+            damaged.append(number)
+        else:
+            rows.append(row)
+    if damaged and damaged[0] < len(lines):
         logging.warning("%s: %d damaged lines are left out, the first is line %d.", path, len(damaged), damaged[0])
-    return [row for row in rows if row is not None]
+    return rows
 
 
 def _row(line: str) -> dict | None:
@@ -52,12 +61,17 @@ def _row(line: str) -> dict | None:
 
 
 def keep_metrics(workdir: pathlib.Path, is_kept: Callable[[dict], bool]) -> None:
-    """Removes rows of `metrics.jsonl` but for `is_kept`: repeated steps after a restart must not be there twice."""
+    """Removes the rows of `metrics.jsonl` for which `is_kept(row)` is False.
+
+    For example the rows of steps that a restarted run repeats.
+    """
     path = workdir / "metrics.jsonl"
-    if path.exists():
-        text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if is_kept(row))
-        if text != path.read_text(encoding="utf-8", errors="replace"):
-            write_whole(path, text)
+    if not path.exists():
+        return
+    lines = [json.dumps(row) + "\n" for row in read_metrics(workdir) if is_kept(row)]
+    text = "".join(lines)
+    if text != path.read_text(encoding="utf-8", errors="replace"):
+        write_whole(path, text)
 
 
 def has_evaluation(row: dict, name: str, step: int) -> bool:

@@ -19,6 +19,7 @@ from mural_tf.training.workers import workers
 
 MINUTE = 60.0  # seconds
 DAYS = 1.5 * 86_400  # seconds
+STUCK = 3  # intervals in succession after which a number that does not move is reported
 
 
 def observers(
@@ -48,9 +49,11 @@ def observers(
 
 
 class Forecast(Callback):
-    """Says after a minute of steps how long the rest takes.
+    """Prints after a minute of steps how long the rest takes.
 
-    Where that is days and it `may_ask`, it names shorter runs and, at a terminal, waits for an answer.
+    Args:
+      log: the run's numbers.
+      may_ask: name shorter runs where the rest takes days and, at a terminal, ask whether to go on.
     """
 
     def __init__(self, log: TrainingLog, may_ask: bool):
@@ -78,9 +81,10 @@ class Forecast(Callback):
 
 
 class AtChance(Callback):
-    """Says when a task that should have learned something finds matches no better than by guessing, or its loss is 0.
+    """Reports a task whose matches are found no better than by guessing after the warm-up, or whose loss stays 0.
 
     Args:
+      log: the run's numbers.
       batch_sizes: {task: examples in its global batch} of the tasks with an in-batch recall.
       warmup_steps: steps before which no recall is expected.
     """
@@ -90,35 +94,40 @@ class AtChance(Callback):
         self.log = log
         self.batch_sizes = batch_sizes
         self.warmup_steps = warmup_steps
-        self._intervals: collections.Counter[str] = collections.Counter()
+        self._intervals = collections.Counter()  # {name of a number: intervals in succession in which it was stuck}
 
     def on_epoch_end(self, epoch, logs=None):
         for name, value in (logs or {}).items():
+            value = float(value)
             measure, _, task = name.partition("_")
             if measure == "loss" and task:
                 message = (
                     f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
                     "negative, as in a batch of one pair or where all images have one image_id."
                 )
-                self._look(name, float(value) == 0.0, message)
-            if task in self.batch_sizes and measure == "recall@1":
-                recall = float(value)
-                batch = self.batch_sizes[task]
-                message = (
-                    "after the warm-up the run still finds no more than by guessing: in-batch recall "
-                    f"{task} {recall:.4f} (1 in {batch:,} by guessing); the loss stays near ln N. Likely causes: "
-                    "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
-                    "temperature is at its bound."
-                )
-                self._look(name, recall < 2.0 / batch and self.log.step > self.warmup_steps, message)
+                self._look(name, value == 0.0, message)
+            elif measure == "recall@1" and task in self.batch_sizes:
+                self._look_at_recall(name, task, value)
+
+    def _look_at_recall(self, name: str, task: str, recall: float) -> None:
+        """Reports a task's in-batch recall@1, 0..1, that stays below twice the chance after the warm-up."""
+        batch = self.batch_sizes[task]
+        is_at_chance = recall < 2.0 / batch
+        message = (
+            "after the warm-up the run still finds no more than by guessing: in-batch recall "
+            f"{task} {recall:.4f} (1 in {batch:,} by guessing); the loss stays near ln N. Likely causes: "
+            "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
+            "temperature is at its bound."
+        )
+        self._look(name, is_at_chance and self.log.step > self.warmup_steps, message)
 
     def _look(self, name: str, is_stuck: bool, message: str) -> None:
-        """Counts the intervals in succession in which a number is stuck; prints the message after the third."""
-        if is_stuck:
-            self._intervals[name] += 1
-        else:
+        """Prints the message once the number `name` was stuck in `STUCK` intervals in succession."""
+        if not is_stuck:
             self._intervals[name] = 0
-        if self._intervals[name] == 3 and self.log.writes:
+            return
+        self._intervals[name] += 1
+        if self._intervals[name] == STUCK and self.log.writes:
             print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
 
 
@@ -135,7 +144,8 @@ class Profile(Callback):
         self._running = False
 
     def on_train_batch_begin(self, batch, logs=None):
-        if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:
+        step = self.log.step + batch + 1
+        if not self._running and self.log.writes and self.first <= step <= self.last:
             tf.profiler.experimental.start(str(self.log.workdir / "tensorboard"))
             self._running = True
 
@@ -151,20 +161,18 @@ class Profile(Callback):
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
-    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for "".
+    """Returns (START, STOP) for "START,STOP", steps counted from 1, or `None` for "".
 
     Raises `UserError` for other texts, and for steps that are not among the run's `steps`.
     """
     if not text:
         return None
     match = re.fullmatch(r"(\d+),(\d+)", text)
-    first = 0
-    last = 0
     if match:
         first, last = map(int, match.groups())
-    if not 1 <= first <= last <= steps:
-        raise UserError(
-            f"--profile={text} cannot be used: expected START,STOP, the first and the last step, with "
-            f"1 <= START <= STOP <= {steps} (train.steps)."
-        )
-    return first, last
+        if 1 <= first <= last <= steps:
+            return first, last
+    raise UserError(
+        f"--profile={text} cannot be used: expected START,STOP, the first and the last step, with "
+        f"1 <= START <= STOP <= {steps} (train.steps)."
+    )

@@ -26,22 +26,26 @@ from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # Fields that name a file or folder.
-PLACES = ("data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors")
-PLACES += ("image_tower.class_names",)
-HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
+PLACES = (
+    "data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors", "image_tower.class_names",
+    "image_tower.handle", "text_tower.handle",
+)  # fmt: skip
+ADDRESSES = ("vocabulary.file", "image_tower.handle", "text_tower.handle")  # may also name an address, as of TF-Hub
 MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Hugging Face Hub
 
 
 def check_places(config: ConfigDict) -> None:
     """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
-    for name in (*PLACES, *HANDLES, *MODELS):
+    for name in (*PLACES, *MODELS):
         value = functools.reduce(getattr, name.split("."), config)
+        is_address = name in ADDRESSES and value.startswith(("https://", "http://"))
         if name in MODELS and hugging_face.is_name(value):
             hugging_face.check(value)
-        elif not (name in (*HANDLES, "vocabulary.file") and value.startswith(("https://", "http://"))):
+        elif not is_address:
             check_readable(value)
-    for source in training_sources(config.data) if config.data.sources else ():
-        check_readable(source.directory)
+    if config.data.sources:
+        for source in training_sources(config.data):
+            check_readable(source.directory)
 
 
 # Numbers of a vocabulary that only a measurement uses.
@@ -85,23 +89,25 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     """
     path = workdir / "vocabulary.txt"
     recorded = load_config(workdir / "config.json")
-    config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
+    if not config.vocabulary.sha256:
+        config.vocabulary.sha256 = recorded.vocabulary.sha256
     if not path.exists():
-        source = find_vocabulary(config)
-        tokenizer = build_tokenizer(config, source)
+        tokenizer = build_tokenizer(config, find_vocabulary(config))
         config.vocabulary.sha256 = digest(tokenizer.vocabulary)
         tokenizer.save(path)
     tokenizer = build_tokenizer(config, path)
     if not recorded.vocabulary.sha256:  # also of a run that began before there were digests
-        config.vocabulary.sha256 = recorded.vocabulary.sha256 = digest(tokenizer.vocabulary)
+        vocabulary_digest = digest(tokenizer.vocabulary)
+        config.vocabulary.sha256 = vocabulary_digest
+        recorded.vocabulary.sha256 = vocabulary_digest
         save_config(recorded, workdir / "config.json")
     return tokenizer
 
 
 def find_vocabulary(config: ConfigDict) -> pathlib.Path:
-    """Returns the vocabulary file that a configuration names or, if it names no file, one of the training texts.
+    """Returns the vocabulary file that a configuration names, or else a vocabulary of the training texts.
 
-    A vocabulary of the training texts is built once and kept next to the data, so that runs on the same data share it.
+    It is built once and kept next to the data, so that runs on the same data share it.
     """
     if config.vocabulary.file:
         return as_path(config.vocabulary.file)
@@ -110,14 +116,13 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
 
 def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
     """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
-    if config.vocabulary.file:
-        return as_path(config.vocabulary.file)
-    path = _path_beside_data(config)
-    return path if path.exists() else None
+    if config.vocabulary.file or _path_beside_data(config).exists():
+        return find_vocabulary(config)
+    return None
 
 
 def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
-    """Builds a vocabulary of only the first texts, in `folder`: to measure with, not to train with."""
+    """Writes a vocabulary of only the first texts into `folder` and returns its path: to measure, not to train."""
     texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
     path = folder / "vocabulary.txt"
     save_vocabulary(_learn_vocabulary(config, texts, min(config.vocabulary.size, SAMPLED_PIECES)), path)
@@ -125,16 +130,19 @@ def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path
 
 
 def _path_beside_data(config: ConfigDict) -> pathlib.Path:
-    """Returns the path of a vocabulary of the training texts, whose name says how it is built."""
+    """Returns the path of a vocabulary of the training texts, whose name says how it is built.
+
+    For example "vocabulary-wordpiece-30000-lower.txt" or "vocabulary-words-de-en-1000-cased-unaccented.txt".
+    """
     settings = config.vocabulary
-    casing = "lower" if settings.lower_case else "cased"
-    if settings.strip_accents:
-        casing += "-unaccented"
     languages = _languages_of_words(config)
-    name = f"words-{'-'.join(languages)}" if languages else settings.builder
-    if config.data.sources:  # others may be mixed beside the same `data.directory`
-        casing += f"-{_digest_of_sources(config.data)}"
-    return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    builder = f"words-{'-'.join(languages)}" if languages else settings.builder
+    parts = ["vocabulary", builder, str(settings.size), "lower" if settings.lower_case else "cased"]
+    if settings.strip_accents:
+        parts.append("unaccented")
+    if config.data.sources:  # other sources may be mixed in the same `data.directory`
+        parts.append(_digest_of_sources(config.data))
+    return as_path(config.data.directory) / f"{'-'.join(parts)}.txt"
 
 
 def _digest_of_sources(data: ConfigDict) -> str:
@@ -154,27 +162,35 @@ def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     """Returns the file of the training texts' vocabulary, after building it if it is missing."""
-    settings = config.vocabulary
     path = _path_beside_data(config)
-    if not path.exists():
-        message = f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …"
-        languages = _languages_of_words(config)
-        if languages:
-            message = f"Collecting up to {settings.size} words in {len(languages)} languages …"
-        print(message, flush=True)
-        texts = _training_texts_by_language(config.data)
-        save_vocabulary(_learn_vocabulary(config, texts, settings.size), path)
+    if path.exists():
+        return path
+    settings = config.vocabulary
+    languages = _languages_of_words(config)
+    if languages:
+        print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
+    else:
+        print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
+    texts = _training_texts_by_language(config.data)
+    save_vocabulary(_learn_vocabulary(config, texts, settings.size), path)
     return path
 
 
 def _learn_vocabulary(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
-    """Returns the lines of a vocabulary of (language, text): word pieces or, for a tower of words, words."""
+    """Returns the lines of a vocabulary: word pieces or, for a tower of words, words.
+
+    Args:
+      config: the run's configuration.
+      texts: (language, text) pairs.
+      size: the most pieces or words.
+    """
     settings = config.vocabulary
-    languages = _languages_of_words(config)
     casing = dict(lower_case=settings.lower_case, strip_accents=settings.strip_accents)
+    languages = _languages_of_words(config)
     if languages:
         return build_words(texts, languages, size, **casing)
-    return build_vocabulary((text for _, text in texts), size, builder=settings.builder, **casing)
+    texts_only = (text for _, text in texts)
+    return build_vocabulary(texts_only, size, builder=settings.builder, **casing)
 
 
 def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
@@ -186,16 +202,22 @@ def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
                 f"{name}.format={source.format}: a vocabulary is built from this project's records. Name one with "
                 "--config.vocabulary.file, as python -m mural_tf vocabulary makes it of any source."
             )
-        yield from _texts_of(source.directory)
+        yield from texts_of(source.directory, skip_damaged=True)
 
 
-def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
-    """Yields (language, text) of a folder's records: captions, then both sides of text pairs."""
+def texts_of(directory: str, skip_damaged: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields (language, text) of a folder's training records: captions, then both sides of text pairs.
+
+    Args:
+      directory: a data folder.
+      skip_damaged: leave out damaged records, for which `UserError` is raised otherwise.
+    """
     for record_type in (records.IMAGE_TEXT, records.TEXT_PAIRS):
         if not records.find_files(directory, record_type, "train"):
             continue
-        for record in records.read_records(directory, record_type, "train", skip_damaged=True):
+        for record in records.read_records(directory, record_type, "train", skip_damaged=skip_damaged):
             if record_type == records.IMAGE_TEXT:
                 yield from zip(record.languages, record.captions)
             else:
-                yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))
+                yield record.language_a, record.text_a
+                yield record.language_b, record.text_b

@@ -25,24 +25,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
     so call this first. Raises `UserError` for a TPU that cannot be reached or a malformed `TF_CONFIG`.
     """
     if tpu:
-        try:
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
-            tf.config.experimental_connect_to_cluster(resolver)
-            tf.tpu.experimental.initialize_tpu_system(resolver)
-        except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
-            reason = first_line(error)
-            if "ConfigureDistributedTPU" in str(error):
-                reason = (
-                    f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
-                    "tensorflow-tpu in its place, see docs/devices.md"
-                )
-            elif isinstance(error, urllib.error.URLError):  # of the metadata server, which is asked about names
-                reason = "a TPU is known by its name on Google Cloud only, and this machine is not there"
-            raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
-        # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
-        # their own dtype; only the similarity is float32 on purpose, divided by a temperature near 0.01.
-        tf.config.experimental.enable_tensor_float_32_execution(False)
-        return tf.distribute.TPUStrategy(resolver)
+        return _tpu_strategy(tpu)
     prepare_gpus()
     if os.environ.get("TF_CONFIG"):
         return _several_workers(os.environ["TF_CONFIG"])
@@ -51,11 +34,33 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
-    """Returns the configuration to build a model of, whose texts have sizes that are known where XLA compiles a step.
+def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    """Returns the strategy of a TPU after connecting to it; raises `UserError` where it cannot be reached."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
+        reason = first_line(error)
+        if "ConfigureDistributedTPU" in str(error):
+            reason = (
+                f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
+                "tensorflow-tpu in its place, see docs/devices.md"
+            )
+        elif isinstance(error, urllib.error.URLError):  # of the metadata server, which is asked about names
+            reason = "a TPU is known by its name on Google Cloud only, and this machine is not there"
+        raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
+    # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
+    # their own dtype; only the similarity is float32 on purpose, divided by a temperature near 0.01.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    return tf.distribute.TPUStrategy(resolver)
 
-    The sizes of a tower of words, whose groups are languages, depend on the texts: one group gives the same numbers,
-    computed on padding too. Says so in one line.
+
+def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
+    """Returns the configuration to build a model of; where XLA compiles a step, lengths of texts are known in it.
+
+    Only a tower of words changes: its groups are languages, whose sizes depend on the texts. With one group it gives
+    the same numbers, but computes on padding too. The change is printed in one line.
     """
     groups = config.text_tower.length_groups
     if groups <= 1 or not compiles_steps(config, strategy) or config.text_tower.name != "words":
@@ -72,7 +77,7 @@ def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigD
 
 
 def prepare_gpus() -> None:
-    """Lets the cards of this machine be shared and keep the similarity's float32; without a card it does nothing."""
+    """Lets the cards of this machine be shared, and keeps the similarity's products in float32."""
     cards = tf.config.list_physical_devices("GPU")
     for card in cards:
         try:  # memory as it is needed, instead of all of it, so that a server or another run fits next to this run
@@ -89,14 +94,18 @@ def describe_devices(strategy: tf.distribute.Strategy) -> str:
         return f"Devices: {strategy.num_replicas_in_sync} TPU cores."
     cards = tf.config.list_physical_devices("GPU")
     if cards:
-        names = [tf.config.experimental.get_device_details(card).get("device_name", card.name) for card in cards]
-        return f"Devices: {len(cards)} GPU ({', '.join(sorted(set(names)))})."
+        names = set()
+        for card in cards:
+            details = tf.config.experimental.get_device_details(card)
+            names.add(details.get("device_name", card.name))
+        return f"Devices: {len(cards)} GPU ({', '.join(sorted(names))})."
     line = f"Devices: CPU, {len(os.sched_getaffinity(0))} processors."
-    card_names = nvidia_cards()
-    if card_names and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
+    unused_cards = nvidia_cards()
+    are_cards_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")  # by the user
+    if unused_cards and not are_cards_hidden:
         line += (
-            f" An NVIDIA card is in this machine ({', '.join(card_names)}), but TensorFlow {tf.__version__} cannot use "
-            f"it: install the libraries with {install_extra('gpu')}; see docs/devices.md."
+            f" An NVIDIA card is in this machine ({', '.join(unused_cards)}), but TensorFlow {tf.__version__} cannot "
+            f"use it: install the libraries with {install_extra('gpu')}; see docs/devices.md."
         )
     return line
 
@@ -112,34 +121,34 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
-    """Returns the strategy for the cluster of `TF_CONFIG`; raises `UserError` where it cannot be used."""
+    """Returns the strategy for `cluster`, the JSON text of `TF_CONFIG`; raises `UserError` where it cannot be used."""
     try:
         settings = json.loads(cluster)
         role = settings["task"]["type"]
         index = int(settings["task"]["index"])  # often written as a string
-        hosts = {name: len(list(addresses)) for name, addresses in settings["cluster"].items()}
+        host_counts = {name: len(list(addresses)) for name, addresses in settings["cluster"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}.'
         ) from None
-    others = sorted({*hosts, role} - {"chief", "worker"})
-    if others:
+    other_roles = sorted({*host_counts, role} - {"chief", "worker"})
+    if other_roles:
         raise UserError(
-            f"TF_CONFIG names tasks of the kind {', '.join(others)}: all processes train alike here, each as a worker "
-            "or the chief; parameter servers and evaluators do not exist."
+            f"TF_CONFIG names tasks of the kind {', '.join(other_roles)}: all processes train alike here, each as a "
+            "worker or the chief; parameter servers and evaluators do not exist."
         )
-    if not 0 <= index < hosts.get(role, 0):
-        raise UserError(f"TF_CONFIG's task {role} {index} is not in its cluster, which has {hosts}.")
+    if not 0 <= index < host_counts.get(role, 0):
+        raise UserError(f"TF_CONFIG's task {role} {index} is not in its cluster, which has {host_counts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def check_places_of_pod(strategy: tf.distribute.Strategy, paths: Sequence[str | os.PathLike]) -> None:
     """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
+    if not isinstance(strategy, tf.distribute.TPUStrategy):
+        return
+    hosts = input_pipelines(strategy)
     local_paths = [str(path) for path in paths if not isinstance(as_path(path), RemotePath)]
-    hosts = 1
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        hosts = input_pipelines(strategy)
     if hosts > 1 and local_paths:
         raise UserError(
             f"{', '.join(local_paths)}: folders of this machine, but this TPU has {hosts} hosts, which read data and "

@@ -29,7 +29,7 @@ FRAME = {"Placeholder", "NoOp"}  # of a graph: they carry no computation
 
 
 def operations(graph_def) -> collections.Counter:
-    """Returns {operation type: how often it is in a GraphDef}, its functions included."""
+    """Returns {operation type: how often it occurs in a GraphDef and its functions}, such as {"MatMul": 12}."""
     return collections.Counter(node.op for node in _nodes(graph_def))
 
 
@@ -42,28 +42,35 @@ def _nodes(graph_def) -> list:
 
 
 def _handles_strings(node) -> bool:
-    return any(value.type == tf.string.as_datatype_enum for value in node.attr.values())
+    """Whether a node's attributes name the type of strings."""
+    return any(attribute.type == tf.string.as_datatype_enum for attribute in node.attr.values())
 
 
 def find_problems(graph_def) -> list[str]:
-    """Returns one line for each operation type that a TPU would refuse."""
+    """Returns a line per operation type of a GraphDef that a TPU would refuse, such as "Where (2): …", with its count.
+
+    Operations that handle strings come last.
+    """
     functions = {function.signature.name for function in graph_def.library.function}
-    counts = {name: count for name, count in sorted(operations(graph_def).items()) if name not in FRAME | functions}
+    counts = operations(graph_def)
+    names = sorted(counts.keys() - FRAME - functions)
+    devices = kernels(names)
     problems = []
-    devices = kernels(counts)
-    for name, count in counts.items():
+    for name in names:
         if name in SIZE_DEPENDS_ON_DATA:
-            problems.append(f"{name} ({count}): the size of its output depends on data")
-        elif not devices[name] >= BACKENDS:
-            problems.append(f"{name} ({count}): XLA does not compile it")
+            problems.append(f"{name} ({counts[name]}): the size of its output depends on data")
+        elif not BACKENDS <= devices[name]:
+            problems.append(f"{name} ({counts[name]}): XLA does not compile it")
     with_strings = {node.op for node in _nodes(graph_def) if _handles_strings(node)}
-    return problems + [f"{name}: handles strings" for name in sorted(with_strings)]
+    problems += [f"{name}: handles strings" for name in sorted(with_strings)]
+    return problems
 
 
 def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     """Returns {operation: device types for which it is registered, such as "CPU" and "XLA_CPU_JIT"}."""
     tf.function(lambda x: x + 1.0, jit_compile=True)(tf.constant(1.0))  # XLA registers its kernels at first use
-    library = ctypes.CDLL(str(next(pathlib.Path(tf.sysconfig.get_lib()).glob("libtensorflow_cc.so*"))))
+    library_path = next(pathlib.Path(tf.sysconfig.get_lib()).glob("libtensorflow_cc.so*"))
+    library = ctypes.CDLL(str(library_path))
     library.TF_NewStatus.restype = ctypes.c_void_p
     library.TF_GetRegisteredKernelsForOp.restype = ctypes.POINTER(_Buffer)
     library.TF_GetRegisteredKernelsForOp.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
@@ -71,7 +78,8 @@ def kernels(names: Iterable[str]) -> dict[str, set[str]]:
     devices = {}
     for name in names:
         buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
-        kernel_list = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))
+        serialized = ctypes.string_at(buffer.data, buffer.length)
+        kernel_list = kernel_def_pb2.KernelList.FromString(serialized)
         devices[name] = {kernel.device_type for kernel in kernel_list.kernel}
     return devices
 
@@ -86,6 +94,7 @@ def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
     """Returns a sentence with the number of operations in a training step; raises `UserError` if a TPU refuses any.
 
     Args:
+      config: the run's configuration; its batch sizes are not used.
       vocabulary_size: word pieces.
       batch: image-caption pairs, and text pairs, per replica.
     """

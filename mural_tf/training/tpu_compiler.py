@@ -36,43 +36,55 @@ CHIPS = {"v4": {"chip_config_name": "megacore"}}
 
 
 def read_module(path: pathlib.Path, draws_as_on_tpu: bool = True):
-    """Returns the StableHLO module of a serialized HLO module, as the compiler of TPUs takes it."""
+    """Returns the StableHLO module of a serialized HLO module, as the compiler of TPUs takes it.
+
+    Args:
+      path: the file of the serialized module.
+      draws_as_on_tpu: replace the random numbers' generator by the TPU's own; False keeps a CPU's numbers.
+    """
     context = mlir.make_ir_context()
     context.allow_unregistered_dialects = True
     with context, ir.Location.unknown():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(path.read_bytes()))
-        operations = {"mhlo.copy": [], "stablehlo.rng_bit_generator": []}
-
-        def visit(operation):
-            if operation.name in operations:
-                operations[operation.name].append(operation)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
-        for copy in operations["mhlo.copy"]:  # TensorFlow's, before results; the compiler does not know the operation
+        for copy in _operations(module, "mhlo.copy"):  # of results, by TensorFlow; the compiler does not know it
             copy.results[0].replace_all_uses_with(copy.operands[0])
             copy.erase()
-        for draw in operations["stablehlo.rng_bit_generator"] if draws_as_on_tpu else ():
-            _draw_as_on_tpu(draw)
+        if draws_as_on_tpu:
+            for draw in _operations(module, "stablehlo.rng_bit_generator"):
+                _draw_as_on_tpu(draw)
     return module
 
 
-def _draw_as_on_tpu(draw) -> None:
-    """Replaces the generator that TensorFlow chose for the CPU that it lowered on, Philox, by a TPU's own.
+def _operations(module, name: str) -> list:
+    """Returns the operations of a module that have a name, as a list: replacing them then disturbs no walk."""
+    operations = []
 
-    So does TensorFlow where it lowers for a TPU. The state is a key and one counter there, in place of two.
+    def visit(operation):
+        if operation.name == name:
+            operations.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return operations
+
+
+def _draw_as_on_tpu(draw) -> None:
+    """Replaces the random numbers' generator that TensorFlow chose for this CPU, Philox, by a TPU's own.
+
+    TensorFlow does so, too, where it lowers for a TPU. The TPU's state is a key and one counter, Philox's has two.
     """
     philox_state = draw.operands[0]
-    number = ir.RankedTensorType(philox_state.type).element_type
+    number_type = ir.RankedTensorType(philox_state.type).element_type
     with ir.InsertionPoint(draw):
         replacement = stablehlo.RngBitGeneratorOp(
-            ir.RankedTensorType.get([2], number),
+            ir.RankedTensorType.get([2], number_type),
             draw.results[1].type,
             ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>"),
             _slice(philox_state, 0, 2),
         )
         new_state, values = replacement.results
-        state = stablehlo.ConcatenateOp([new_state, _slice(philox_state, 2, 3)], 0).result
+        second_counter = _slice(philox_state, 2, 3)
+        state = stablehlo.ConcatenateOp([new_state, second_counter], 0).result
     draw.results[0].replace_all_uses_with(state)
     draw.results[1].replace_all_uses_with(values)
     draw.erase()
@@ -89,15 +101,15 @@ def compile_module(module, topology: str, replicas: int):
     chip = CHIPS.get(topology.partition(":")[0], {})
     description = jax.experimental.topologies.get_topology_desc(platform="tpu", topology_name=topology, **chip)
     devices = description.devices[:replicas]
-    options = compiler.get_compile_options(
-        num_replicas=replicas, num_partitions=1, device_assignment=np.array([[device.id] for device in devices])
-    )
+    device_ids = np.array([[device.id] for device in devices])  # [replicas, partitions]
+    options = compiler.get_compile_options(num_replicas=replicas, num_partitions=1, device_assignment=device_ids)
     return devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
 
 
 def describe(executable) -> dict:
-    """Returns the compiler's figures of an executable, bytes, and the `tpu_program.facts` of its text."""
+    """Returns the compiler's figures of an executable: {name: bytes}, "flops", and `tpu_program.facts` of its text."""
     memory = executable.get_compiled_memory_stats()
+    text = executable.hlo_modules()[0].to_string()
     return {
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes,
@@ -105,7 +117,7 @@ def describe(executable) -> dict:
         "temporary": memory.temp_size_in_bytes,
         "program": memory.generated_code_size_in_bytes,
         "flops": executable.cost_analysis()["flops"],
-        **facts(executable.hlo_modules()[0].to_string()),
+        **facts(text),
     }
 
 
@@ -116,7 +128,14 @@ def _end_with_standard_input() -> None:
 
 
 def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | None) -> dict:
-    """Returns the figures of the compiled module, or {"refused": the compiler's own words}."""
+    """Returns the figures of the compiled module, or {"refused": the compiler's own words}.
+
+    Args:
+      module: a StableHLO module.
+      topology: the slice's shape, such as "v5e:2x2".
+      replicas: how many of the slice's devices run the module.
+      text_path: where the optimised program's text is written; `None`: nowhere.
+    """
     begun = time.monotonic()
     try:
         executable = compile_module(module, topology, replicas)
@@ -129,22 +148,29 @@ def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | 
 
 
 def cache_file(module, topology: str, replicas: int) -> pathlib.Path:
-    """Returns where the answer for a module is kept: under a hash of its text, of the versions and of this code.
+    """Returns the path of the kept answer for a module, by a hash of its text, the versions and this code.
 
-    The text, because the bytes of equal modules differ between processes.
+    The hash is of the text because the bytes of equal modules differ between processes.
     """
     versions = [importlib.metadata.version(name) for name in ("jax", "libtpu")]
-    sources = [pathlib.Path(__file__).with_name(name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
+    folder = pathlib.Path(__file__).parent
+    sources = [(folder / name).read_text() for name in ("tpu_program.py", "tpu_compiler.py")]
     parts = [str(module), topology, str(replicas), *versions, *sources]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return home / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return cache / "mural_tf" / "tpu_compiler" / f"{digest[:32]}.json"
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the compiler's answer, which may be cached, to the file of results, and ends the process."""
+    """Writes the compiler's answer, which may be cached, to the file of results, and ends the process.
+
+    Args:
+      arguments: module file, result file, topology, replicas and, if the program's text is wanted, a file for it.
+    """
     module_path, result_path, topology, replicas = arguments[:4]
-    text_path = pathlib.Path(arguments[4]) if arguments[4:] else None
+    text_path = None
+    if len(arguments) > 4:
+        text_path = pathlib.Path(arguments[4])
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     module = read_module(pathlib.Path(module_path))
     cached = cache_file(module, topology, int(replicas))

@@ -36,18 +36,25 @@ ENVIRONMENT = {  # of libtpu where there is no TPU: it looks for none, and waits
     "TPU_MIN_LOG_LEVEL": "3",
 }
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+LARGEST_BUFFERS = 5  # which a message names
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
     """The compiler's answer; bytes, operations and cycles are of one replica and one step.
 
-    arguments: bytes of weights, slots of optimisers, counters and a batch; aliased: bytes of outputs that take over the
-      memory of arguments; temporary, program: further bytes.
-    flops: operations; cycles: the compiler's forecast, loops with all their turns.
-    unknown_loops: how many loops count once because the compiler does not know their turns.
-    cycles_by_part, most_expensive, collectives: as `tpu_program` has them.
-    refused_features: transfers to the host, sizes known late, float64.
+    Attributes:
+      slice: the slice that it is compiled for.
+      arguments: bytes of weights, slots of optimisers, counters and a batch.
+      outputs: bytes of results.
+      aliased: bytes of results that take over the memory of arguments.
+      temporary, program: further bytes.
+      flops: floating-point operations.
+      cycles: the compiler's forecast, loops with all their turns.
+      unknown_loops: how many loops count once because the compiler does not know their turns.
+      operations: how many operations have cycles.
+      cycles_by_part, most_expensive, collectives: as `tpu_program` has them.
+      refused_features: transfers to the host, sizes known late, float64.
     """
 
     slice: Slice
@@ -72,17 +79,22 @@ class CompiledStep:
 
     @property
     def seconds(self) -> float:
-        """Of a step, at the chip's clock, without transfers between chips."""
+        """The time of a step at the chip's clock, without transfers between chips."""
         return self.cycles / self.slice.generation.clock
 
     @property
     def utilisation(self) -> float:
-        """The share of the published peak that the forecast would be."""
+        """The forecast's operations per second as a share of the chip's published peak, 0..1."""
         return self.flops / (self.seconds * self.slice.generation.peak)
 
 
 class RefusedStep(UserError):
-    """A step that the compiler refuses, with its own words in `reason`."""
+    """The error for a step that the compiler refuses.
+
+    Args:
+      slice_: the slice that it is compiled for.
+      reason: the compiler's own words.
+    """
 
     def __init__(self, slice_: Slice, reason: str):
         super().__init__(f"The compiler of {slice_.name} refuses the step: {_brief_reason(reason)}")
@@ -107,7 +119,7 @@ def missing_compiler() -> str:
 
 
 def compile_step(module: bytes, slice_: Slice, text_file: str = "") -> CompiledStep:
-    """Returns the compiler's answer for a serialized HLO module; a known answer takes seconds, see `tpu_compiler.py`.
+    """Returns the compiler's answer for a serialized HLO module: in minutes, or in seconds if it was asked before.
 
     Args:
       module: as `tpu_lowering.lower_step` gives it, for as many replicas as the slice has.
@@ -132,33 +144,39 @@ def _run_compiler(module: bytes, slice_: Slice, text_file: str) -> dict:
     announce(f"The compiler of {slice_.name} begins; a large model takes ten minutes and up to 20 GB of memory …")
     with tempfile.TemporaryDirectory() as folder:
         module_file = pathlib.Path(folder, "step.hlo")
-        result = pathlib.Path(folder, "result.json")
+        result_file = pathlib.Path(folder, "result.json")
+        error_file = pathlib.Path(folder, "errors.txt")
         module_file.write_bytes(module)
-        errors = pathlib.Path(folder, "errors.txt")
-        program = "mural_tf.training.tpu_compiler"
-        command = [sys.executable, "-m", program, str(module_file), str(result), slice_.topology, str(slice_.replicas)]
+        arguments = [str(module_file), str(result_file), slice_.topology, str(slice_.replicas)]
         if text_file:
-            command.append(text_file)
-        with errors.open("wb") as stream:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
-                stdout=subprocess.DEVNULL,
-                stderr=stream,
-                env=_environment_of_compiler(),
-            )
-        try:
-            _wait(process)
-        finally:
-            process.kill()
-            process.wait()
-        if not result.exists():
-            raise UserError(_end_of_compiler(process.returncode, errors.read_text(encoding="utf-8", errors="replace")))
-        return json.loads(result.read_text(encoding="utf-8"))
+            arguments.append(text_file)
+        exit_code = _run_program(arguments, error_file)
+        if not result_file.exists():
+            errors = error_file.read_text(encoding="utf-8", errors="replace")
+            raise UserError(_end_of_compiler(exit_code, errors))
+        return json.loads(result_file.read_text(encoding="utf-8"))
+
+
+def _run_program(arguments: list[str], error_file: pathlib.Path) -> int:
+    """Runs `tpu_compiler.py` and returns its exit code; its standard error goes to a file."""
+    with error_file.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mural_tf.training.tpu_compiler", *arguments],
+            stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=_environment_of_compiler(),
+        )
+    try:
+        _wait(process)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode
 
 
 def _environment_of_compiler() -> dict[str, str]:
-    """Returns the environment variables of a process that finds this package, and sets the compiler up."""
+    """Returns environment variables with which a process finds this package, and libtpu looks for no TPU."""
     paths = [str(pathlib.Path(__file__).parents[2])]
     if os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
@@ -185,17 +203,20 @@ def _end_of_compiler(exit_code: int, errors: str) -> str:
     return f"The TPU's compiler ended with exit code {exit_code}: {last}"
 
 
-def _brief_reason(reason: str, buffers: int = 5) -> str:
-    """Returns the compiler's first line and, where memory is short, its largest buffers, three lines each."""
+def _brief_reason(reason: str) -> str:
+    """Returns the compiler's first line and, where memory is short, its `LARGEST_BUFFERS` with three lines each."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     buffer_lines = [line for line in lines if line.startswith(("Size:", "Operator:", "Shape:"))]
-    return " ".join([*lines[:1], *buffer_lines[: 3 * buffers]])[:1500]
+    shown = lines[:1] + buffer_lines[: 3 * LARGEST_BUFFERS]
+    return " ".join(shown)[:1500]
 
 
 def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int | None:
-    """Returns the smallest of increasing numbers of chunks with which a step fits, by bisection; `None` if none does.
+    """Returns the smallest number of chunks with which a step fits, by bisection; `None` if none of them does.
 
-    `fits` compiles the step: each call takes minutes. More chunks never need more memory.
+    Args:
+      fits: compiles the step with a number of chunks, which takes minutes, and returns whether its memory suffices.
+      candidates: numbers of chunks, increasing; more chunks never need more memory.
     """
     low = 0
     high = len(candidates)
@@ -205,7 +226,9 @@ def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int
             high = middle
         else:
             low = middle + 1
-    return candidates[low] if low < len(candidates) else None
+    if low == len(candidates):
+        return None
+    return candidates[low]
 
 
 def as_on_tpu(config: ConfigDict) -> ConfigDict:

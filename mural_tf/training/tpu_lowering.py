@@ -10,7 +10,6 @@ one-hot times the value, summed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -30,6 +29,7 @@ from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model
 
 ADDED_UP = (tf.bfloat16, tf.float16, tf.float32, tf.int32, tf.uint32)  # the types that a TPU sums over replicas
+TRACEBACK = ("File ", "Stack trace", "^", "Traceback")  # the beginnings of its lines
 
 
 class SliceReplica(tf.distribute.ReplicaContext):
@@ -53,13 +53,19 @@ class SliceReplica(tf.distribute.ReplicaContext):
         return gen_xla_ops.xla_replica_id()
 
     def all_reduce(self, reduce_op, value, options=None):
-        """Sums each tensor of a nest over the replicas; differentiable. Raises `ValueError` for other reductions."""
+        """Returns a nest of tensors summed over the replicas; differentiable.
+
+        Raises `ValueError` for reductions other than sums.
+        """
         if reduce_op not in ("sum", tf.distribute.ReduceOp.SUM):
             raise ValueError(f"{reduce_op}: only sums over the replicas of a slice are made here.")
         return tf.nest.map_structure(self._sum, value)
 
     def all_gather(self, value, axis: int, options=None):
-        """Concatenates each replica's tensor along the first axis; differentiable."""
+        """Returns a nest of the replicas' tensors, [B, …] each, as [replicas * B, …]; differentiable.
+
+        Raises `ValueError` for another axis than the first.
+        """
         if axis != 0:
             raise ValueError(f"axis={axis}: only rows are gathered here.")
         return tf.nest.map_structure(self._gather, value)
@@ -71,23 +77,23 @@ class SliceReplica(tf.distribute.ReplicaContext):
             raise ValueError(f"A tensor of {value.dtype.name}, which a TPU cannot sum over replicas.")
         groups = tf.constant([list(range(self._replicas))])
 
+        def total(addend):
+            return gen_xla_ops.xla_all_reduce(
+                input=addend, group_assignment=groups, reduce_op="Add", mode="CrossReplica"
+            )
+
         @tf.custom_gradient
         def summed(value):
-            def total(addend):
-                return gen_xla_ops.xla_all_reduce(
-                    input=addend, group_assignment=groups, reduce_op="Add", mode="CrossReplica"
-                )
-
-            return total(value), total
+            return total(value), total  # the sum, and the function of its gradient
 
         return summed(value)
 
     def _gather(self, value) -> tf.Tensor:
         """Returns the replicas' tensors [B, …] as [replicas * B, …]: a sum of tensors that are 0 but for own rows."""
         value = tf.convert_to_tensor(value)
-        mask = tf.one_hot(self.replica_id_in_sync_group, self._replicas, dtype=value.dtype)
-        mask = tf.reshape(mask, [self._replicas] + [1] * value.shape.rank)
-        rows = self._sum(value[tf.newaxis] * mask)
+        is_own = tf.one_hot(self.replica_id_in_sync_group, self._replicas, dtype=value.dtype)
+        is_own = tf.reshape(is_own, [self._replicas] + [1] * value.shape.rank)
+        rows = self._sum(value[tf.newaxis] * is_own)  # [replicas, B, …]
         return tf.reshape(rows, [self._replicas * value.shape[0], *value.shape[1:]])
 
 
@@ -101,17 +107,17 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
       texts: text pairs of a replica; `None`: as many as `images`.
       replicas: how many replicas share a batch.
     """
+    if texts is None:
+        texts = images
     config = complete(config)
     with for_tpu():
         model = on_features(build_model(config, vocabulary_size))
         compile_model(model, config)
     model.progress = DataProgress(dict.fromkeys(model.streams, 1))
-    texts = images if texts is None else texts
     example = batch_values(batch_specs(model, config, images * captions_per_image(config), texts))
     for stream in model.streams:
         example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
         example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
-
     return step_of_replica(model, replicas), example
 
 
@@ -119,7 +125,10 @@ def step_of_replica(model, replicas: int):
     """Returns the training step of a compiled model, a `tf.function` of a replica's part of a batch."""
 
     def step(batch):
-        with for_tpu(), SliceReplica(replicas) if replicas > 1 else contextlib.nullcontext():
+        replica = contextlib.nullcontext()
+        if replicas > 1:
+            replica = SliceReplica(replicas)
+        with for_tpu(), replica:
             return model.train_step(batch)
 
     return tf.function(step, jit_compile=True, autograph=False)
@@ -153,6 +162,10 @@ def without_calls(step, example):
 
     XLA takes a variable for a constant where its gradient comes from a function within a function, as a SavedModel's
     does: LaBSE's table of 1.5 GB would be in the program four times.
+
+    Args:
+      step: a `tf.function` of a batch.
+      example: a batch; the returned step takes batches of its shapes.
     """
     traced = step.get_concrete_function(example)
     graph = convert_to_constants._run_inline_graph_optimization(traced, False, True)  # TensorFlow has no public way
@@ -166,10 +179,9 @@ def without_calls(step, example):
 
 def xla_reason(message: str) -> str:
     """Returns XLA's own words, and the place in our code, out of an error that TensorFlow wraps in its traceback."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(_without_frames(lines))[:1000]
-
-
-def _without_frames(lines: Sequence[str]) -> list[str]:
-    """Returns the lines that are not of a traceback."""
-    return [line for line in lines if not line.startswith(("File ", "Stack trace", "^", "Traceback"))]
+    lines = []
+    for line in message.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith(TRACEBACK):
+            lines.append(stripped)
+    return " ".join(lines)[:1000]

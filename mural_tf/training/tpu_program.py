@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
+import math
 import re
 from collections.abc import Iterator
 
@@ -63,22 +63,26 @@ class Program:
 
     Args:
       text: as `HloModule.to_string()` of an optimised module.
+
+    Attributes:
+      computations: {name: its operations in order}.
+      entry: the name of the computation that runs first.
     """
 
     def __init__(self, text: str):
-        self.header = text.split("\n", 1)[0]
-        self.computations: dict[str, list[Instruction]] = {}
+        self.computations = {}
         self.entry = ""
-        current: list[Instruction] = []
+        current = []
         for line in text.splitlines():
             start = _COMPUTATION.match(line)
+            instruction = _INSTRUCTION.match(line)
             if start:
-                current = self.computations.setdefault(start[2], [])
-                self.entry = start[2] if start[1] else self.entry
-                continue
-            match = _INSTRUCTION.match(line)
-            if match:
-                current.append(Instruction(*match.groups()))
+                is_entry, name = start.groups()
+                current = self.computations.setdefault(name, [])
+                if is_entry:
+                    self.entry = name
+            elif instruction:
+                current.append(Instruction(*instruction.groups()))
 
     def scheduled(self) -> Iterator[tuple[Instruction, int]]:
         """Yields each operation that runs by itself, and how often it runs in a step."""
@@ -88,16 +92,17 @@ class Program:
         """Yields (operation, how often it runs) of a computation that itself runs `turns` times."""
         for instruction in self.computations.get(computation, ()):
             yield instruction, turns
+            callees = []
+            turns_of_callees = turns
             if instruction.opcode == "while":
-                for body in instruction.called("body") + instruction.called("condition"):
-                    yield from self._scheduled(body, turns * trip_count(instruction))
+                callees = instruction.called("body") + instruction.called("condition")
+                turns_of_callees = turns * trip_count(instruction)
             elif instruction.opcode == "conditional":
-                branches = instruction.called("branch_computations")
-                branches = branches or instruction.called("true_computation") + instruction.called("false_computation")
-                yield from self._scheduled(max(branches, key=self._cycles_of), turns)
+                callees = [max(_branches(instruction), key=self._cycles_of)]
             elif instruction.opcode == "call":
-                for callee in instruction.called("to_apply"):
-                    yield from self._scheduled(callee, turns)
+                callees = instruction.called("to_apply")
+            for callee in callees:
+                yield from self._scheduled(callee, turns_of_callees)
 
     def _cycles_of(self, computation: str) -> int:
         """Returns the forecast of one run of a computation."""
@@ -114,7 +119,10 @@ class Program:
         return sum(_known_trips(loop) is None for loop in loops)
 
     def most_expensive(self, count: int) -> list[dict]:
-        """Returns the operations with the most cycles, {"name", "place", "shape", "cycles": of all turns} each."""
+        """Returns the `count` operations with the most cycles of all turns together, the most first.
+
+        Each is {"name", "place", "shape", "cycles"}.
+        """
         rows = []
         for operation, turns in self.scheduled():
             shape = _without_layout(operation.shape)
@@ -123,15 +131,15 @@ class Program:
         return sorted(rows, key=lambda row: -row["cycles"])[:count]
 
     def cycles_by(self, key) -> collections.Counter[str]:
-        """Returns {key(operation): cycles of all turns}."""
-        counts: collections.Counter[str] = collections.Counter()
+        """Returns {key(operation): cycles of all turns}, where `key` returns an operation's group, such as its part."""
+        counts = collections.Counter()
         for instruction, turns in self.scheduled():
             counts[key(instruction)] += instruction.cycles * turns
         return counts
 
     def collectives(self) -> dict[str, dict[str, int]]:
-        """Returns {kind: {"count": per step, "bytes": per step and replica}}."""
-        transfers: dict[str, dict[str, int]] = {}
+        """Returns {one of `COLLECTIVES`: {"count": per step, "bytes": per step and replica}}."""
+        transfers = {}
         for instruction, turns in self.scheduled():
             opcode = instruction.opcode.removesuffix("-start")
             if opcode in COLLECTIVES:
@@ -142,31 +150,23 @@ class Program:
 
     def refused_features(self) -> list[str]:
         """Returns features that a training step must not have: transfers to the host, sizes known late, float64."""
-        instructions = list(itertools.chain(*self.computations.values()))
-        refused = [f"{i.opcode} {i.name}" for i in instructions if i.opcode.removesuffix("-done") in HOST_TRANSFERS]
-        refused += [f"dynamic size: {i.name}" for i in instructions if "<=" in i.shape]
-        return refused + [f"float64: {i.name}" for i in instructions if "f64[" in i.shape]
+        transfers = []
+        dynamic_sizes = []
+        doubles = []
+        for instruction in itertools.chain.from_iterable(self.computations.values()):
+            if instruction.opcode.removesuffix("-done") in HOST_TRANSFERS:
+                transfers.append(f"{instruction.opcode} {instruction.name}")
+            if "<=" in instruction.shape:
+                dynamic_sizes.append(f"dynamic size: {instruction.name}")
+            if "f64[" in instruction.shape:
+                doubles.append(f"float64: {instruction.name}")
+        return transfers + dynamic_sizes + doubles
 
-    def products(self) -> list[tuple[str, str, str]]:
-        """Returns (place, type of the factors, precision) of each product and convolution, also of fused products."""
-        products = []
-        for computation in self.computations.values():
-            types = {i.name: _ARRAY.search(i.shape) for i in computation}
-            for instruction in computation:
-                if instruction.opcode not in ("dot", "convolution"):
-                    continue
-                operands = instruction.rest.partition(")")[0]
-                factors = [types.get(name) for name in _OPERANDS.findall(operands)]
-                factor_types = [factor[1] for factor in factors if factor]
-                match = re.search(r"operand_precision=\{(\w+)", instruction.rest)
-                precision = match[1] if match else "default"
-                products.append((instruction.place, "x".join(factor_types), precision))
-        return products
 
-    def donated(self) -> set[int]:
-        """Returns the numbers of the arguments whose memory an output takes over."""
-        aliases = self.header.partition("input_output_alias={ ")[2]
-        return {int(number) for number in re.findall(r"\{\d*\}: \((\d+), ", aliases)}
+def _branches(condition: Instruction) -> list[str]:
+    """Returns the names of the computations among which a `conditional` chooses, by a number or by a boolean."""
+    numbered = condition.called("branch_computations")
+    return numbered or condition.called("true_computation") + condition.called("false_computation")
 
 
 def trip_count(loop: Instruction) -> int:
@@ -181,14 +181,15 @@ def _known_trips(loop: Instruction) -> int | None:
 
 
 def _array_bytes(dtype: str, sizes: str) -> int:
-    """Returns the size of an array, whose `sizes` are text such as "8,<=16"."""
+    """Returns the bytes of an array, whose `sizes` are text such as "8,<=16", or "" for a scalar."""
     count = 1
-    for size in filter(None, sizes.replace("<=", "").split(",")):
-        count *= int(size)
+    if sizes:
+        count = math.prod(int(size.removeprefix("<=")) for size in sizes.split(","))
     return count * BYTES.get(dtype, 4)
 
 
 def _without_layout(shape: str) -> str:
+    """Returns a shape without its layout in braces: "f32[8,4]{1,0}" becomes "f32[8,4]"."""
     return re.sub(r"\{[^}]*\}", "", shape)
 
 
@@ -196,7 +197,7 @@ def facts(text: str) -> dict:
     """Returns the facts of a program that `training/tpu_forecast.py` prints, as JSON holds them."""
     program = Program(text)
     by_part = program.cycles_by(lambda instruction: part_of_step(instruction.place))
-    return json.loads(json.dumps({
+    return {
         "cycles": program.cycles,
         "unknown_loops": program.unknown_loops(),
         "operations": sum(instruction.cycles > 0 for instruction, _ in program.scheduled()),
@@ -204,12 +205,19 @@ def facts(text: str) -> dict:
         "most_expensive": program.most_expensive(10),
         "collectives": program.collectives(),
         "refused_features": program.refused_features(),
-    }))  # fmt: skip
+    }
 
 
 def part_of_step(layer: str) -> str:
-    """Returns the part of a step that a layer or operation belongs to, as `models/step.py` names it; or the rest."""
+    """Returns the part of a step that a layer or operation belongs to, such as "losses, backward", or "the rest".
+
+    Args:
+      layer: TensorFlow's name of it, which holds a part's name from `models/step.py`.
+    """
     for part in ("image_encoder", "text_encoder", "losses", "gradient_norms", "optimizer"):
-        if part in layer:
-            return f"{part}, backward" if "gradient_tape" in layer else part
+        if part not in layer:
+            continue
+        if "gradient_tape" in layer:
+            return f"{part}, backward"
+        return part
     return "the rest"

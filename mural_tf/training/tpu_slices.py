@@ -19,13 +19,13 @@ GIB = 1024**3
 class Generation:
     """The figures of one replica.
 
-    topology: the compiler's name of the generation.
-    cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
-    peak: published operations per second in bfloat16.
-    memory: its bytes.
-    clock: cycles per second.
-    cores: how many cores work on one replica's program at the same time.
-    shapes: {chips of a slice: its shape}.
+    Attributes:
+      topology: the compiler's name of the generation.
+      cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
+      peak: published operations per second in bfloat16.
+      memory: its bytes.
+      clock: cycles per second.
+      shapes: {chips of a slice: its shape}.
     """
 
     topology: str
@@ -33,12 +33,11 @@ class Generation:
     peak: float
     memory: float
     clock: float
-    cores: int
     shapes: dict[int, str]
 
     @property
     def chips_per_replica(self) -> float:
-        """Half a chip where each of its two cores is a replica."""
+        """How many chips a replica has: half a chip where each of its two cores is a replica."""
         return 0.5 if self.topology == "v3" else 1.0
 
 
@@ -49,11 +48,11 @@ CUBES = {
 SQUARES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 SQUARES_V3 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16", 512: "16x32", 1024: "32x32"}
 GENERATIONS = {
-    "v3": Generation("v3", 1, 61.5e12, 16 * GIB, 0.94e9, 1, SQUARES_V3),
-    "v4": Generation("v4", 2, 275e12, 32 * GIB, 1.05e9, 2, CUBES),
-    "v5litepod": Generation("v5e", 1, 197e12, 16 * GIB, 1.5e9, 1, SQUARES),
-    "v5p": Generation("v5p", 2, 459e12, 95 * GIB, 1.75e9, 2, CUBES),
-    "v6e": Generation("v6e", 1, 918e12, 32 * GIB, 1.75e9, 1, SQUARES),
+    "v3": Generation("v3", 1, 61.5e12, 16 * GIB, 0.94e9, SQUARES_V3),
+    "v4": Generation("v4", 2, 275e12, 32 * GIB, 1.05e9, CUBES),
+    "v5litepod": Generation("v5e", 1, 197e12, 16 * GIB, 1.5e9, SQUARES),
+    "v5p": Generation("v5p", 2, 459e12, 95 * GIB, 1.75e9, CUBES),
+    "v6e": Generation("v6e", 1, 918e12, 32 * GIB, 1.75e9, SQUARES),
 }
 
 
@@ -79,11 +78,11 @@ def find_slice(name: str) -> Slice:
             f"Unknown --tpu={name} of a dry run: expected a TPU's type and size as Google Cloud names it, such as "
             f"v4-32, of {', '.join(GENERATIONS)}."
         )
-    number = int(match[2])
-    per_chip = generation.cores_in_name / generation.chips_per_replica
-    sizes = {round(chips * per_chip): chips for chips in generation.shapes}
-    if number not in sizes:
-        names = ", ".join(f"{match[1]}-{size}" for size in sizes)
+    size = int(match[2])
+    size_per_chip = generation.cores_in_name / generation.chips_per_replica
+    shapes = {round(chips * size_per_chip): shape for chips, shape in generation.shapes.items()}
+    if size not in shapes:
+        names = ", ".join(f"{match[1]}-{known_size}" for known_size in shapes)
         raise UserError(f"Unknown --tpu={name} of a dry run: the slices of a {match[1]} are {names}.")
-    shape = generation.shapes[sizes[number]]
-    return Slice(name, number // generation.cores_in_name, f"{generation.topology}:{shape}", generation)
+    replicas = size // generation.cores_in_name
+    return Slice(name, replicas, f"{generation.topology}:{shapes[size]}", generation)

@@ -20,9 +20,14 @@ from mural_tf.training.checkpoints import restore_for_inference, step_of
 def load_trained(
     workdir: str | pathlib.Path, which: str = "result"
 ) -> tuple[DualEncoder, WordPieceTokenizer, ConfigDict, int]:
-    """Returns a workdir's model with the weights of one of `FOLDERS`, its tokenizer, its configuration, and their step.
+    """Returns a workdir's model, its tokenizer, its configuration, and the step of the weights.
 
-    Raises `UserError` if a part is missing or damaged, or they do not fit together.
+    Args:
+      workdir: a run's folder.
+      which: the checkpoint: "result", "latest" or "best", as `restore_for_inference` takes it.
+
+    Raises:
+      UserError: a part is missing or damaged, or they do not fit together.
     """
     workdir = pathlib.Path(workdir)
     if not workdir.is_dir():

@@ -1,7 +1,7 @@
 """The data that a run was trained on: `trained_on.json` in its workdir, which tells when the data changed.
 
-It holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for each time that the data changed. The
-position in the data that a checkpoint holds is a position in the data of its step.
+It holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for each time that the data changed. A
+checkpoint's position in the data is a position in the data of its step.
 """
 
 from __future__ import annotations
@@ -16,34 +16,39 @@ FILE = "trained_on.json"
 
 
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
-    """Returns differences between `data` and the data that the checkpoint of `step` was trained on; [] if not known.
+    """Returns how `data` differs from the data that the checkpoint of `step` was trained on, a phrase per file.
+
+    For example ["train-0.tfrecord is missing"]; [] also before the first step, and where nothing was noted.
 
     Args:
+      workdir: the run's folder.
+      step: the checkpoint's step.
       data: {"files": {name: size in bytes}, "dataset": digest of the description}, as from `records.describe_files`.
     """
     entries = _entries(workdir, step)
     if not entries or step == 0:
         return []
     before = entries[-1]
-    old = before["files"]
-    new = data["files"]
-    changes = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
-    changes += [f"{name} is new" for name in sorted(new.keys() - old.keys())]
-    for name in sorted(old.keys() & new.keys()):
-        if old[name] != new[name]:
-            changes.append(f"{name} had {old[name]:,} bytes, has {new[name]:,}")
+    old_sizes = before["files"]
+    new_sizes = data["files"]
+    changes = [f"{name} is missing" for name in sorted(old_sizes.keys() - new_sizes.keys())]
+    changes += [f"{name} is new" for name in sorted(new_sizes.keys() - old_sizes.keys())]
+    for name in sorted(old_sizes.keys() & new_sizes.keys()):
+        if old_sizes[name] != new_sizes[name]:
+            changes.append(f"{name} had {old_sizes[name]:,} bytes, has {new_sizes[name]:,}")
     if not changes and before["dataset"] != data["dataset"]:
         changes = ["its description, dataset.json, is another one"]
     return changes
 
 
 def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
-    """Notes the data that is trained on after `step`, if it differs from the data up to there."""
+    """Notes the data that is trained on after `step`, as `data_changes` takes it, if it is not noted yet."""
     entries = _entries(workdir, step)
-    if not entries or {**entries[-1], **data} != entries[-1]:
-        from_step = step + 1 if step else 0  # a checkpoint of this step belongs to the data before
-        entries.append({"from_step": from_step, **data})
-        write_whole(workdir / FILE, json.dumps(entries, indent=1) + "\n")
+    if entries and {**entries[-1], **data} == entries[-1]:
+        return
+    from_step = step + 1 if step else 0  # a checkpoint of this step belongs to the data before
+    entries.append({"from_step": from_step, **data})
+    write_whole(workdir / FILE, json.dumps(entries, indent=1) + "\n")
 
 
 def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
@@ -61,6 +66,6 @@ def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
 
 
 def _checked(entry: dict, path: pathlib.Path) -> dict:
-    """Returns the fields of an entry; raises `ValueError` or `UserError` for a field of another type."""
-    fields = {"from_step": int, "files": dict[str, int], "dataset": str}
-    return {name: json_field(entry, name, field_type, path) for name, field_type in fields.items()}
+    """Returns the fields of an entry of the file `path`; raises `ValueError` or `UserError` for one of another type."""
+    field_types = {"from_step": int, "files": dict[str, int], "dataset": str}
+    return {name: json_field(entry, name, field_type, path) for name, field_type in field_types.items()}

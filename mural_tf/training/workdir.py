@@ -15,14 +15,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.config_file import load_config, save_config
 from mural_lite.errors import UserError, brief
-from mural_lite.files import (
-    PARTIAL,
-    exclusive_lock,
-    read_json,
-    remove_partial,
-    storage_errors,
-    write_whole,
-)
+from mural_lite.files import PARTIAL, exclusive_lock, read_json, remove_partial, storage_errors, write_whole
 from mural_lite.remote_folders import LOCK
 from mural_tf.training.checkpoints import FOLDERS, list_checkpoints, step_of
 from mural_tf.training.environment import environment, threads
@@ -61,7 +54,7 @@ BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  #
 
 @contextlib.contextmanager
 def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
-    """Makes a workdir's folder and holds it against other runs; a process that dies, however it does, lets go.
+    """Makes a workdir's folder and, inside, keeps other runs out; when the process dies the workdir is free again.
 
     Raises `UserError` if another run holds it, or the folder cannot be written.
     """
@@ -70,15 +63,20 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
     lock_file = workdir / LOCK
     with contextlib.ExitStack() as lock:  # held until the end, and errors of storage only while it is taken
         with storage_errors(lock_file):
-            other_run = "another run"
-            if lock_file.exists():
-                owner = lock_file.read_text(encoding="utf-8", errors="replace").strip()
-                if owner:
-                    other_run += f" ({owner})"
-            busy = f"{workdir} is in use by {other_run}. Wait until it ends, or name another --workdir."
-            lock.enter_context(exclusive_lock(lock_file, busy))
+            message = f"{workdir} is in use by {_holder(lock_file)}. Wait until it ends, or name another --workdir."
+            lock.enter_context(exclusive_lock(lock_file, message))
             lock_file.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
+
+
+def _holder(lock_file: pathlib.Path) -> str:
+    """Returns in words which run last took a lock, such as "another run (process 12 on host)"."""
+    process = ""
+    if lock_file.exists():
+        process = lock_file.read_text(encoding="utf-8", errors="replace").strip()
+    if not process:
+        return "another run"
+    return f"another run ({process})"
 
 
 def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
@@ -86,17 +84,22 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
 
     A workdir in which nothing was trained yet, because the run stopped at a mistake, takes another configuration.
     Later, `CHANGEABLE_FIELDS` may change: the changes are printed, and config.json has them from then on.
-    With `writes` False, for workers other than the chief and for finished runs, nothing is written, and a workdir that
-    is not there is an error.
 
-    Raises `UserError` if the folder cannot be written, belongs to another configuration, or has more steps than
-    `config`.
+    Args:
+      path: the workdir's folder.
+      config: the run's configuration.
+      writes: False for workers other than the chief and for finished runs: nothing is written, and a workdir that is
+        not there is an error.
+
+    Raises:
+      UserError: the folder cannot be written, belongs to another configuration, or has more steps than `config`.
     """
     workdir = pathlib.Path(path)
-    if not writes and not (workdir / "config.json").exists():
+    has_config = (workdir / "config.json").exists()
+    if not writes and not has_config:
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     _make_folder(workdir)
-    if (workdir / "config.json").exists():
+    if has_config:
         _compare_configs(workdir, config, writes)
     else:
         _check_own(workdir)
@@ -114,12 +117,12 @@ def _compare_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) ->
     """Takes what changed in `config` into a workdir's config.json; raises `UserError` for a change it cannot take."""
     recorded = load_config(workdir / "config.json")
     changes = _differences(recorded, config)
-    refused = [change for field, change in changes.items() if not writes or field not in CHANGEABLE_FIELDS]
     is_untrained = {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING
     if changes and writes and is_untrained:
         (workdir / "vocabulary.txt").unlink(missing_ok=True)  # first: a kill between must not leave the other's
         save_config(config, workdir / "config.json")
         return
+    refused = [change for field, change in changes.items() if not writes or field not in CHANGEABLE_FIELDS]
     if refused:
         shown = "; ".join(refused[:SHOWN])
         if len(refused) > SHOWN:
@@ -134,20 +137,27 @@ def _compare_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) ->
         _keep_data_folder(workdir, recorded, config)
 
 
-def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict, different: dict[str, str]) -> None:
-    """Writes `CHANGEABLE_FIELDS` of `config` to the workdir's config.json, and prints which of them changed."""
-    step = max(map(step_of, list_checkpoints(workdir / FOLDERS["latest"])), default=0)
+def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict, changes: dict[str, str]) -> None:
+    """Writes the changed fields of `config` to the workdir's config.json, and prints them.
+
+    Args:
+      workdir: the run's folder.
+      recorded: the configuration in the workdir, which is changed.
+      config: the configuration of this start.
+      changes: {field: its change in words}, only of `CHANGEABLE_FIELDS`.
+    """
+    trained_steps = max(map(step_of, list_checkpoints(workdir / FOLDERS["latest"])), default=0)
     steps = config.train.steps
-    if steps < step:
+    if steps < trained_steps:
         raise UserError(
-            f"train.steps={steps}: {workdir} is trained for {step} steps already. Give {step} or more, or name another "
-            "--workdir."
+            f"train.steps={steps}: {workdir} is trained for {trained_steps} steps already. Give {trained_steps} or "
+            "more, or name another --workdir."
         )
-    print(f"Changed since {workdir} was last started: {'; '.join(different.values())}.", flush=True)
-    if "train.steps" in different and _rates_follow_steps(config, recorded.train.steps):
-        print(f"From step {step:,} on the learning rate follows a run of {steps:,} steps.", flush=True)
-    for key in different:
-        branch, field = key.split(".")
+    print(f"Changed since {workdir} was last started: {'; '.join(changes.values())}.", flush=True)
+    if "train.steps" in changes and _rates_follow_steps(config, recorded.train.steps):
+        print(f"From step {trained_steps:,} on the learning rate follows a run of {steps:,} steps.", flush=True)
+    for name in changes:
+        branch, field = name.split(".")
         recorded[branch][field] = config[branch][field]
     save_config(recorded, workdir / "config.json")
 
@@ -162,9 +172,13 @@ def _keep_data_folder(workdir: pathlib.Path, recorded: ConfigDict, config: Confi
 
 
 def _rates_follow_steps(config: ConfigDict, steps_before: int) -> bool:
-    """Whether learning rates before the last step are others than in a run of `steps_before`; see `optimizers/`."""
-    warmup = config.optimizer.warmup_steps
-    return not config.optimizer.decay[0] or warmup >= min(steps_before, config.train.steps)
+    """Whether learning rates before the last step are others than in a run of `steps_before` steps.
+
+    So it is where they decay to the end, or the warm-up is not over when the shorter run ends; see `optimizers/`.
+    """
+    decays_to_end = not config.optimizer.decay[0]
+    fewer_steps = min(steps_before, config.train.steps)
+    return decays_to_end or config.optimizer.warmup_steps >= fewer_steps
 
 
 def _check_own(workdir: pathlib.Path) -> None:
@@ -174,40 +188,48 @@ def _check_own(workdir: pathlib.Path) -> None:
         raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
 
 
-def _make_folder(workdir: pathlib.Path) -> pathlib.Path:
+def _make_folder(folder: pathlib.Path) -> pathlib.Path:
     """Makes a folder, if it is missing, and returns it; raises `UserError` if it cannot be written."""
-    with storage_errors(workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        if not os.access(workdir, os.W_OK):
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return workdir
+    return folder
 
 
 def _compare_threads(workdir: pathlib.Path) -> None:
-    """Says when a run goes on with another number of threads, among which sums are divided in another way."""
-    before = read_json(workdir / "environment.json").get("threads", threads())
-    if before != threads():
+    """Warns when a run goes on with another number of threads, among which sums are divided in another way."""
+    now = threads()
+    before = read_json(workdir / "environment.json").get("threads", now)
+    if before != now:
         logging.warning(
             "%s was begun with %s threads and goes on with %d: from here on not bit for bit as it would have with %s.",
-            workdir, before, threads(), before,
+            workdir, before, now, before,
         )  # fmt: skip
 
 
 def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
-    """Returns {"branch.field": value} of a tree of fields; lists as tuples."""
+    """Returns {"branch.field": value} for a tree of fields; lists become tuples, and `prefix` begins each name."""
     fields = {}
     for key, value in values.items():
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            fields.update(flat(value, f"{prefix}{key}."))
+            fields.update(flat(value, f"{name}."))
+        elif isinstance(value, list):
+            fields[name] = tuple(value)
         else:
-            fields[prefix + key] = tuple(value) if isinstance(value, list) else value
+            fields[name] = value
     return fields
 
 
 def _differences(before: ConfigDict, now: ConfigDict) -> dict[str, str]:
     """Returns {field: its change in words, such as "train.steps was 4, is 8"} without `FREE_FIELDS`."""
-    old = flat(before.to_dict())
-    new = flat(now.to_dict())
-    fields = sorted({*old, *new} - set(FREE_FIELDS))
-    keys = [key for key in fields if old.get(key) != new.get(key)]
-    return {key: f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys}
+    old_values = flat(before.to_dict())
+    new_values = flat(now.to_dict())
+    changes = {}
+    for field in sorted({*old_values, *new_values} - set(FREE_FIELDS)):
+        old_value = old_values.get(field)
+        new_value = new_values.get(field)
+        if old_value != new_value:
+            changes[field] = f"{field} was {brief(old_value)}, is {brief(new_value)}"
+    return changes

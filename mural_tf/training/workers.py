@@ -37,16 +37,17 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
     """Returns the sum of the workers' values. All workers must call it, and wait for each other here."""
-    count = workers(strategy)
-    if count == 1:
+    worker_count = workers(strategy)
+    if worker_count == 1:
         return int(value)
 
-    def add():
+    def sum_over_replicas():
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(value, tf.int32))
 
-    total = strategy.experimental_local_results(strategy.run(add))[0]
-    return int(total) * count // strategy.num_replicas_in_sync  # every worker has as many replicas
+    total = strategy.experimental_local_results(strategy.run(sum_over_replicas))[0]
+    replicas_per_worker = strategy.num_replicas_in_sync // worker_count  # the same number in every worker
+    return int(total) // replicas_per_worker
 
 
 def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:

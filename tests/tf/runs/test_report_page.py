@@ -85,9 +85,9 @@ def test_a_run_without_images_or_a_source_has_a_shorter_page(run):
     (workdir / "metrics.jsonl").write_text(json.dumps({"step": 5, "train/loss": 1.0}) + "\n")
     (workdir / "environment.json").write_text("{")
     config.data.directory = str(workdir / "elsewhere")
-    page = Page(write_report_page(workdir, config, None, None, {}).read_text())
+    page = Page(write_report_page(workdir, config, None, None, {}, {}).read_text())
     assert titles(page) == ["Loss over the steps", "Data", "Time", "Settings"]
-    page = Page(write_report_page(workdir, config, evaluation(), ColorEmbedder(), {}).read_text())
+    page = Page(write_report_page(workdir, config, evaluation(), ColorEmbedder(), {}, {}).read_text())
     assert "before this run" not in page.text and "Found and missed" not in page.text  # the data are away
 
 

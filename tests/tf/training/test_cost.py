@@ -162,15 +162,15 @@ def test_the_part_of_a_batch_that_is_measured(replicas, probe, longest, parts, p
     config.train.update(dict(image_text_batch=64, text_text_batch=32))
     asked = []
 
-    def seconds(model, config, tokenizer, parts, replicas, limits):
-        asked.append((parts, tokenizer, replicas, limits))
+    def seconds(model, config, tokenizer, parts, replicas, warm_up, counted):
+        asked.append((parts, tokenizer, replicas, warm_up, counted))
         return 8.0 / parts
 
     monkeypatch.setattr(cost, "PROBE", probe)
     monkeypatch.setattr(cost, "LONGEST", longest)
     monkeypatch.setattr(cost, "_seconds_of_step", seconds)
     assert cost._parts_to_measure(None, config, replicas) == parts
-    assert asked == ([(probed, None, replicas, (0.0, 0.0))] if probed else [])
+    assert asked == ([(probed, None, replicas, 0.0, 0.0)] if probed else [])
 
 
 class Layer:
@@ -199,12 +199,12 @@ def test_seconds_of_a_step_by_a_clock(config, monkeypatch):
     monkeypatch.setattr(cost, "_batches_to_measure", batches)
     monkeypatch.setattr(cost, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     config.train.update(dict(steps_per_execution=2, text_text_batch=24, image_text_batch=16))
-    assert cost._seconds_of_step(model, config, "tokens", 4, 3, limits=(1.0, 10.0)) == 12.0 / 8
+    assert cost._seconds_of_step(model, config, "tokens", 4, 3, 1.0, 10.0) == 12.0 / 8
     assert clock[0] == 115.0 and (config.train.image_text_batch, config.train.text_text_batch) == (16, 24)
     assert sizes == [(4, 6, "tokens", 3)]
     assert groups == [[2, "local", "local"]] * 5  # of 2 pictures in a chunk
     assert [layer.group for layer in layers] == [2, 4, "global"]
-    assert cost._seconds_of_step(model, config, None, 4, 1, limits=(0.0,)) == 1.5
+    assert cost._seconds_of_step(model, config, None, 4, 1, 0.0, 0.0) == 1.5
 
     clock[0] = 0.0
     cost._seconds_of_step(model, config, None, 4, 1)

@@ -1,9 +1,10 @@
 """Reading a TPU's compiled program: cycles of loops and branches, collectives, precisions; slices by name."""
 
 import pytest
+from proved_program import Program
 
 from mural_lite.errors import UserError
-from mural_tf.training.tpu_program import Program, facts, part_of_step, trip_count
+from mural_tf.training.tpu_program import facts, part_of_step, trip_count
 from mural_tf.training.tpu_slices import GENERATIONS, GIB, find_slice
 
 

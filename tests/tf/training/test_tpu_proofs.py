@@ -6,6 +6,7 @@ import re
 import contract
 import pytest
 import tensorflow as tf
+from proved_program import Program
 
 from mural_tf.configs import shapes_smoke
 from mural_tf.models import complete
@@ -14,7 +15,6 @@ from mural_tf.models.dual_encoder import trainable_parameters
 from mural_tf.training import tpu_forecast
 from mural_tf.training.tpu_forecast import compile_step
 from mural_tf.training.tpu_lowering import lower_step
-from mural_tf.training.tpu_program import Program
 from mural_tf.training.tpu_slices import find_slice
 
 pytestmark = [
