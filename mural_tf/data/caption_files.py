@@ -74,8 +74,8 @@ def read_aligned(
             yield from checked(image_file, image_file, caption, language, f"{captions}:{number}", on_problem)
 
 
-def _ends_early(shorter: str | pathlib.Path, longer: str | pathlib.Path, line: tuple[int, str | None]) -> UserError:
-    """Returns the error for two files whose first unpaired line, (number, text), is in `longer`."""
+def _ends_early(shorter, longer, line: tuple[int, str | None]) -> UserError:
+    """Returns the error for two files, by their paths; `line` is the (number, text) that only the longer file has."""
     number, _ = line
     return UserError(
         f"{shorter} ends before line {number} of {longer}: line i of the captions must belong to line i of the "
@@ -171,8 +171,7 @@ def _captions_of_image(
         image_file = "/".join(path_parts)
         kept = sentences[:captions_per_image]
         for sentence, sentence_location in _objects(kept, f"{path}, sentence", on_problem, "sentid"):
-            caption = sentence.get("raw")
-            yield from checked(image_file, str(image_id), caption, language, sentence_location, on_problem)
+            yield from checked(image_file, str(image_id), sentence.get("raw"), language, sentence_location, on_problem)
 
 
 def read_multi30k(
@@ -246,11 +245,8 @@ def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem =
     Raises `UserError` for a `captions.txt` with another head.
     """
     path = as_path(path)
-    if path.name == "captions.txt":
-        rows = _read_quoted(path, on_problem)
-    else:
-        rows = _read_token_lines(path, on_problem)
-    for name, text, location in rows:
+    read_rows = _read_quoted if path.name == "captions.txt" else _read_token_lines
+    for name, text, location in read_rows(path, on_problem):
         yield from checked(name, name, text, canonical_language(language), location, on_problem)
 
 

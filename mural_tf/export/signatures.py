@@ -225,7 +225,7 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
 
 
 def _at_least_one(batch: tf.Tensor) -> tf.Tensor:
-    """Returns a batch [B, …] as it is, or for B = 0 one row of zeros (or ""), because encoders fail on empty batches."""
+    """Returns a batch [B, …], or for B = 0 one row of zeros (or ""), because encoders fail on empty batches."""
     missing_rows = tf.cast(tf.equal(tf.shape(batch)[0], 0), tf.int32)  # 1 or 0
     shape = tf.concat([[missing_rows], tf.shape(batch)[1:]], axis=0)
     return tf.concat([batch, tf.zeros(shape, batch.dtype)], axis=0)

@@ -67,10 +67,10 @@ class Column:
         """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
-        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        if not np.array_equal(self._keys[nearest], keys):
+        if not self.holds(keys).all():
             raise UserError(CHANGED)
-        vectors = self._vectors[self._rows[nearest]].astype(np.float32)
+        rows = self._rows[np.searchsorted(self._keys, keys)]
+        vectors = self._vectors[rows].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
             release_pages(self._vectors)
         if self._as_stored:
@@ -224,8 +224,7 @@ class ColumnFolder:
         if not self.state["zeros"]:
             return {}  # reading all vectors takes long, and few folders hold a vector of zeros
         keys = self._keys()
-        zero_keys = Column(keys, self._vectors("", len(keys))).without_vector
-        rows = np.flatnonzero(np.isin(keys, zero_keys))
+        rows = np.flatnonzero(np.isin(keys, self.column().without_vector))
         return dict(zip(keys[rows].tolist(), rows.tolist()))
 
     def _drop_unfinished_block(self) -> None:

@@ -719,7 +719,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
         return None
-    folder = _folder_of(files)
+    folder = files[0].rsplit("/", 2)[0]  # "data" for "data/image_text/train-00000-of-00001.tfrecord"
     shards = records.describe_shards(folder)
     counts: collections.Counter[str] = collections.Counter()
     for name in files:
@@ -733,11 +733,6 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     return dict(counts)
 
 
-def _folder_of(files: Sequence[str]) -> str:
-    """Returns the data folder of record files: "data" for ["data/image_text/train-00000-of-00001.tfrecord"]."""
-    return files[0].rsplit("/", 2)[0]
-
-
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
     """Returns {language: items}, counted in one pass over the files; an item counts once for each key.
 
@@ -746,9 +741,9 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
       parse: as in `endless_items`.
       keys: entries with a language, for example "language", or both of `SIDES`; `PAIR` counts pairs, "de en".
     """
+    folder = files[0].rsplit("/", 2)[0]
     print(
-        f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{_folder_of(files)}` "
-        "keeps counts.",
+        f"Reading {len(files)} files to count languages; `python -m mural_tf convert records:{folder}` keeps counts.",
         flush=True,
     )
     counts: collections.Counter[str] = collections.Counter()

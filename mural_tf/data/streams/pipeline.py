@@ -202,7 +202,7 @@ class _OpenSource(NamedTuple):
       stream: the stream, set for this source.
       parse: the function from a record to its items.
       has_items: whether a record has an item of the stream.
-      counts: {language: items}; `None` where the stream takes all languages, as often as they are in the data.
+      counts: {language: items}; {} where the stream takes all languages, as often as they are in the data.
     """
 
     source: DataSource
@@ -210,7 +210,7 @@ class _OpenSource(NamedTuple):
     stream: Stream
     parse: Callable
     has_items: bool
-    counts: dict[str, int] | None
+    counts: dict[str, int]
 
 
 def _read_stream(
@@ -267,10 +267,8 @@ def _which_give_items(name: str, sources: Sequence[_OpenSource]) -> list[bool]:
     stream = sources[-1].stream
     if not any(opened.has_items for opened in sources):
         raise UserError(stream.without)
-    lacks_languages = [False] * len(sources)
-    if stream.languages:
-        all_counts = [opened.counts for opened in sources]
-        lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
+    all_counts = [opened.counts for opened in sources]
+    lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
     give_items = []
     for opened, lacks in zip(sources, lacks_languages):
         give_items.append(opened.has_items and not lacks)
@@ -288,7 +286,7 @@ def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenS
     """
     parse = parser(stream.read, stream.takes_many)
     has_items = has_first_item(files, parse)
-    counts = None
+    counts = {}
     if stream.settings.data.language_temperature != 1.0 or stream.languages:
         counts = _language_counts(stream, files, parse)
     return _OpenSource(source, files, stream, parse, has_items, counts)
