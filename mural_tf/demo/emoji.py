@@ -323,7 +323,7 @@ def choose_held_out(test: set[str]) -> set[str]:
 
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
-    """Returns the names of all emoji but `held_out` ones; well-resourced languages keep all their names."""
+    """Returns the names of all emoji but `held_out`; well-resourced languages keep the names of these, too."""
     trained_names = restricted(names, set().union(*names.values()) - held_out)
     for language in WELL_RESOURCED:
         if language in names:

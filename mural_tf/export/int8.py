@@ -49,8 +49,8 @@ class LiteFile:
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
         """Yields (operator, its tensor of float32 weights, its layer's name) for every large product and table.
 
-        Products are fully connected layers and convolutions, depthwise ones only if `depthwise` is true; a table, whose
-        rows are gathered, has the name `TABLE`. Operators may be changed meanwhile.
+        Products are fully connected layers, convolutions and, if `depthwise` is true, depthwise convolutions; a table,
+        whose rows are gathered, has the name `TABLE`. Operators may be changed meanwhile.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}

@@ -52,8 +52,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     options.autotune.enabled = False  # tuning would cost a thread per request
     indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
-    ones = tf.ones_like(indices[:, 0], tf.int32)
-    is_decoded = tf.scatter_nd(indices, ones, [count + 1])[:-1] > 0
+    counts = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])  # 1 for an image that decodes
+    is_decoded = counts[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), is_decoded
 
 

@@ -225,7 +225,7 @@ def _numbers(tower: ConfigDict) -> int:
 
 
 def building(filled: Collection[str], only_texts: bool = False) -> contextlib.AbstractContextManager:
-    """Returns the context to build a model in, whose initial values are not drawn if weights replace the large ones.
+    """Returns the context to build a model in: no initial values are drawn if weights will replace the large parts.
 
     Args:
       filled: the parts of the model that get weights afterwards.

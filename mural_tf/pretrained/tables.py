@@ -189,14 +189,14 @@ def _problems(
     names_in_file = weights.shapes.keys()
     missing = sorted(used - names_in_file)
     unexpected = sorted(name for name in names_in_file - used if not re.fullmatch(ignored, name))
-    of_another_shape = []
+    wrong_shapes = []
     for name, row in rows.items():
         shape = tuple(variables[name].shape)
         if names_in_file >= set(row.sources) and _shape_after(row, weights) != shape:
             shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
-            of_another_shape.append(f"{shapes} for {name} {list(shape)}")
+            wrong_shapes.append(f"{shapes} for {name} {list(shape)}")
     problems = []
-    for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", of_another_shape)):
+    for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong_shapes)):
         if not names:
             continue
         shown = ", ".join(names[:SHOWN])

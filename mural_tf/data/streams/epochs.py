@@ -337,8 +337,8 @@ def _items_of_window(
     first_place = number - number_in_epoch + number_in_epoch * size
     placed_rows = rows.enumerate(first_place).skip(tf.maximum(first_unused - first_place, 0))
 
-    def block(places, rows):
-        return places, (tf.fill(tf.shape(rows), begin), _rows(items, rows))
+    def block(item_places, rows):
+        return item_places, (tf.fill(tf.shape(rows), begin), _rows(items, rows))
 
     return placed_rows.batch(BLOCK).map(block, num_parallel_calls=PARALLEL, deterministic=True)
 
@@ -489,7 +489,7 @@ def _blank(reference: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]
 def usable_items(
     items: tf.data.Dataset, decode: Callable | None, stream: str, max_skipped_fraction: float, used: int = 0
 ) -> tf.data.Dataset:
-    """Decodes items, and drops and counts those that do not decode or have a problem; fails once these are too many.
+    """Decodes items, drops and counts items that do not decode or have a problem, and fails once these are too many.
 
     Args:
       items: blocks of `endless_items`.

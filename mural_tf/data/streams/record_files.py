@@ -310,7 +310,7 @@ def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 def _lengths(data: tf.Tensor) -> tf.Tensor:
     """Returns the record length that a header at each byte of `data`, uint8 [M], would state: int64 [M - HEADER + 1].
 
-    -1 where the bytes are no header, because their checksum does not agree.
+    -1 where no header begins, because the checksum does not agree.
     """
     offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))  # [N], where a whole header fits
     headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each byte

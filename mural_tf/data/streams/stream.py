@@ -99,8 +99,8 @@ class Stream:
     def read(self, serialized: tf.Tensor) -> dict:
         """Parses a record, a string scalar, into items, {name: string [items]}.
 
-        Without "image" where no batch takes pictures, or a column has their vectors. There, items whose picture has no
-        vector get the problem `UNREADABLE_IMAGE`, because only pictures that do not decode have none in the column.
+        Items lack "image" where no batch takes pictures, or a column has their vectors. With a column, items whose
+        picture has no vector get the problem `UNREADABLE_IMAGE`: only pictures that do not decode lack a vector.
         """
         items = dict(self.parse(serialized))
         if self.pictures is not None or not self.with_pictures:
