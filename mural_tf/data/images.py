@@ -61,6 +61,7 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     """
 
     def png_pixels():
+        """Returns a PNG's height times width; `MAX_PIXELS` + 1 for bytes that do not begin as a PNG."""
         header = tf.strings.substr(data, 0, 24)
         padded = tf.strings.join([header, tf.constant(bytes(24))])  # a file can be shorter than its header
         width_and_height = tf.strings.substr(padded, 16, 8)  # 4 bytes each, the highest first
@@ -171,6 +172,7 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
         return square[offset : offset + side, offset : offset + side]
 
     def resized_image():
+        """Returns the centre of the image after it was resized."""
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
         antialias = tower.interpolation != "big_vision"

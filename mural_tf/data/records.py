@@ -290,6 +290,7 @@ def parse_img2dataset(language: str) -> Callable:
     """
 
     def parse(serialized):
+        """Returns the record's item."""
         parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), IMG2DATASET_FEATURES)
         return {
             "image_id": _image_id(parsed["key"], parsed["jpg"]),

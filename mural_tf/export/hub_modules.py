@@ -157,6 +157,7 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     """
 
     def encode(inputs, training=False):
+        """Returns the module's outputs for {name: int32 [B, T]}."""
         tokens = {name: inputs[name] for name in TOKENS}
         sentence = tf.cast(model.text_encoder(tokens, training=training), tf.float32)
         outputs = {"sentence": sentence}

@@ -49,6 +49,7 @@ def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
 
     @tf.function(input_signature=[tf.TensorSpec([1, length], tf.int32, name=name) for name in TOKENS], autograph=False)
     def embed(input_word_ids, input_mask, input_type_ids):
+        """Returns {output: float32 [1, D]} for all heads."""
         tokens = dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids)))
         states = model.text_encoder(tokens, training=False)
         first_head, *further_heads = model.head_names

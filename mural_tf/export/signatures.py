@@ -79,6 +79,7 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
     folded_norms = {norm.name for norm in norm_after.values()}
 
     def copy(layer):
+        """Returns the folded copy's layer in place of a layer of the tower."""
         if layer.name in norm_after:
             return _with_bias(layer)
         if layer.name in folded_norms:  # a plain layer passes its input on
@@ -152,6 +153,7 @@ def image_signatures(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module,
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def from_bytes(image_bytes):
+        """Returns the embeddings of encoded images, zeros for images that do not decode."""
         images, is_decoded = decode_batch(image_bytes, config.image_tower)  # [B + 1, …] and bool [B]
         # oneDNN's depthwise convolution fails on an empty batch, so an empty batch keeps the additional row.
         count = tf.size(image_bytes)
@@ -202,6 +204,7 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
 
     @tf.function(input_signature=token_specs, autograph=False)
     def from_tokens(input_word_ids, input_mask, input_type_ids):
+        """Returns the embeddings of tokens; fails for more tokens than the tower takes."""
         length = tf.shape(input_word_ids)[1]
         message = f"This encoder takes 1 to {tokenizer.max_length} tokens a text, [CLS] and [SEP] included."
         fits = (length >= 1) & (length <= tokenizer.max_length)

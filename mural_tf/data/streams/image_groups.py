@@ -49,12 +49,14 @@ class ImageGroups(Stream):
         return batch // own.captions_per_image
 
     def decode(self, item, position):
+        """Returns an item with its image decoded, and N drawn captions and their languages, string [N]."""
         own = self.settings.own
         seed = self.item_seed(position)
         captions, languages = draw_captions(*captions_of(item), own.captions_per_image, own.captions_per_language, seed)
         return {**super().decode(item, position), "caption": captions, "language": languages}
 
     def make_batch(self, items, seed):
+        """Returns the entries that the module lists, for I items as `decode` returns them, {name: [I, …]}."""
         captions = tf.reshape(items["caption"], [-1])  # [I N]
         languages = tf.reshape(items["language"], [-1])
         tokens = self.texts.tokens(tag_language(captions, languages))
@@ -75,6 +77,7 @@ def group_parser(languages: tuple[str, ...]) -> Callable:
     """
 
     def parse(serialized):
+        """Returns the record's item, or no item."""
         items = parse_image_text(serialized)  # an item for each caption
         is_in_languages = is_one_of(items["language"], languages)
         is_chosen = is_in_languages & tf.equal(items["problem"], "")

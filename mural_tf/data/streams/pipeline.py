@@ -91,6 +91,7 @@ def training_batches(
         batch_makers.append(make_part)
 
     def make_batch(*stream_items):  # one function for all streams: tracing a function takes longer than calling it
+        """Returns a batch of the items of each stream, {name: [B, …]} each."""
         batch = {}
         for make_part, items in zip(batch_makers, stream_items):
             batch.update(make_part(items))

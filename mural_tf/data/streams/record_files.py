@@ -105,6 +105,7 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
         begins = counts = tf.zeros([CYCLE], tf.int64)
 
     def read(slot):
+        """Returns the elements of the file in a slot."""
         file = tf.gather(group, slot)
         first = tf.stack([tf.gather(begins, slot), tf.gather(counts, slot)])
         return _read_file(tf.gather(files.names, file), tf.gather(files.sizes, file), file, slot, first)
@@ -182,6 +183,7 @@ def _elements_of_block(
     position = bounds[0]
 
     def records_of_block():
+        """Returns an element for each record, as a variant."""
         counts = count + 1 + tf.range(tf.size(block, tf.int64))
         lost = tf.ones_like(counts)
         content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
@@ -292,6 +294,7 @@ def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     count = tf.minimum(count, file.size - begin)
 
     def read(begin):
+        """Returns the bytes, as the only record of a data set whose header and footer are the rest of the file."""
         variant = tf.raw_ops.FixedLengthRecordDatasetV2(
             filenames=file.name[None],
             header_bytes=begin,

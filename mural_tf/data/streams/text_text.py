@@ -131,6 +131,7 @@ def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
     """
 
     def parse_with_pivot(serialized):
+        """Returns the pairs of `parse`, with a pivot language first and `NO_ITEM` for pairs to leave out."""
         items = parse(serialized)
         a_is_pivot = is_one_of(items["language_a"], pivots)  # bool [pairs], as all below
         b_is_pivot = is_one_of(items["language_b"], pivots)
@@ -158,6 +159,7 @@ def across_languages_parser(languages: Sequence[str] = ()) -> Callable:
     """
 
     def parse(serialized):
+        """Returns the record's pairs."""
         items = parse_image_text(serialized)  # an item for each caption
         is_usable = tf.equal(items["problem"], "") & tf.not_equal(items["language"], "")  # [captions]
         captions = tf.boolean_mask(tf.stack([items["caption"], items["language"]]), is_usable, axis=1)  # [2, usable]
@@ -192,6 +194,7 @@ def draw_across_languages(
     """
 
     def draw():
+        """Returns two texts and their languages, string [2] both."""
         captions = tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None])
         texts, languages_of_texts = tf.unstack(captions)
         pairs = language_pairs(tf.unique(languages_of_texts).y, languages)
@@ -237,6 +240,7 @@ def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
     """
 
     def count_captions():
+        """Returns {language: captions} of all sources, in the languages that are trained on."""
         counts = collections.Counter()
         for source, files in sources_of(data, IMAGE_TEXT):
             counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
@@ -244,6 +248,7 @@ def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
         return {language: count for language, count in counts.items() if language in trained_languages}
 
     def count_pairs():
+        """Returns {language: text pairs with a side in it} of all sources."""
         counts = collections.Counter()
         if data.text_pairs == FILES:  # other pairs are captions, which are counted above
             for _, files in sources_of(data, TEXT_PAIRS):

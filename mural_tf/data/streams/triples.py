@@ -58,6 +58,7 @@ def parse_triples(languages: Sequence[str] = ()) -> Callable:
     """
 
     def parse(serialized):
+        """Returns the record's triples."""
         items = parse_image_text(serialized)  # an item for each caption
         groups = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
         # A record may have fewer groups than captions; the captions beyond them have no known translation.
