@@ -34,7 +34,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
-from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
+from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE, CountsByKind
 from mural_tf.data import records
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 
@@ -668,9 +668,9 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
     """
     record_count = 0
     reasons = []  # why records could not be parsed
-    problems = []  # (fault, place, count)
+    problems = CountsByKind()
     for name in files:
-        for _, serialized in records.read_serialized(name, lambda *problem: problems.append(problem)):
+        for _, serialized in records.read_serialized(name, problems.add):
             record_count += 1
             try:
                 if _has_item(parse, serialized):
@@ -685,8 +685,7 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
             "data.format for img2dataset's records."
         )
     if problems and not record_count:
-        fault, place, count = problems[0]
-        raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
+        raise UserError(f"No usable record in {len(files)} files: {problems.lines()[0]}.")
     return False
 
 
