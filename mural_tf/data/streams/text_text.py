@@ -63,7 +63,9 @@ class TextText(Stream):
                 f"use {FILES} or {CO_CAPTIONS}."
             )
         without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
-        self.languages = settings.data.text_text_languages
+        languages = settings.data.text_text_languages
+        self.without = f"{without}."
+        self.languages = languages
         self.takes_many = source == FILES
         self.decode = None
         if source == FILES:
@@ -71,11 +73,10 @@ class TextText(Stream):
         elif source == CO_CAPTIONS:
             self.parse = parse_co_captions
         else:
+            self.without = f"{without}, in different languages (one of data.text_text_languages, if set)."
             self.languages = ()  # the parser chooses them, because both texts of an item are drawn
-            self.parse = across_languages_parser(settings.data.text_text_languages)
+            self.parse = across_languages_parser(languages)
             self.decode = self._draw
-            without += ", in different languages (one of data.text_text_languages, if set)"
-        self.without = f"{without}."
         if pivot is not None:
             pivots = pivots_of(settings.data, pivot)
             self.parse = with_pivot(self.parse, pivots)
