@@ -70,7 +70,7 @@ class Begin(NamedTuple):
 
     @classmethod
     def of(cls, numbers: tf.Tensor) -> Begin:
-        """Returns the `Begin` that the method `numbers` returned as `numbers`, int64 [BEGIN]."""
+        """Returns the `Begin` whose `numbers()` are these, int64 [BEGIN]."""
         return cls(*tf.unstack(numbers[:3]), *tf.split(numbers[3:], 2))
 
     def in_group(self, group: tf.Tensor) -> Begin:
