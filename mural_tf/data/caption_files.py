@@ -4,7 +4,7 @@ MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Mult
 list of images with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
 images: conversion and evaluation both use them.
 
-Unusable entries go to `on_problem(kind, place)`, see text_files.py.
+Unusable entries go to `on_problem(problem, location)`, see text_files.py.
 """
 
 from __future__ import annotations
@@ -47,50 +47,59 @@ class Caption(NamedTuple):
 def read_aligned(
     captions: str | pathlib.Path, images: str | pathlib.Path, language: str, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a file with one caption per line and a list of images, line i to line i (Multi30K, XTD).
+    """Yields the captions of a text file, each of the image that a list of images names in the same line.
 
-    An image name's suffix after "#" (`COCO_train2014_000000117071.jpg#367178`) is left out.
+    Multi30K and XTD are such pairs of files. A name's suffix after "#" is left out: the image of
+    `COCO_train2014_000000117071.jpg#367178` is `COCO_train2014_000000117071.jpg`, which is also its id.
+
+    Args:
+      captions: a file with one caption per line.
+      images: a file with one image name per line.
+      language: the captions' language.
+      on_problem: see the module.
 
     Raises:
       UserError: the files have different numbers of lines.
     """
     language = canonical_language(language)
     for caption_line, image_line in itertools.zip_longest(read_lines(captions, on_problem), read_lines(images)):
-        if caption_line is None or image_line is None:
-            if caption_line is None:
-                shorter, longer = captions, images
-                number, _ = image_line
-            else:
-                shorter, longer = images, captions
-                number, _ = caption_line
-            raise UserError(
-                f"{shorter} ends before line {number} of {longer}: line i of the captions must belong to line i of the "
-                "images. Fetch both again."
-            )
-        number, text = caption_line
-        _, image_name = image_line
-        name = (image_name or "").split("#")[0].strip()
-        if text is not None:
-            yield from checked(name, name, text, language, f"{captions}:{number}", on_problem)
+        if caption_line is None:
+            raise _ends_early(captions, images, image_line)
+        if image_line is None:
+            raise _ends_early(images, captions, caption_line)
+        number, caption = caption_line
+        _, image_line_text = image_line
+        image_file = image_line_text.split("#")[0].strip()
+        if caption is not None:
+            yield from checked(image_file, image_file, caption, language, f"{captions}:{number}", on_problem)
+
+
+def _ends_early(shorter, longer, line: tuple[int, str | None]) -> UserError:
+    """Returns the error for two files, by their paths; `line` is the (number, text) that only the longer file has."""
+    number, _ = line
+    return UserError(
+        f"{shorter} ends before line {number} of {longer}: line i of the captions must belong to line i of the "
+        "images. Fetch both again."
+    )
 
 
 def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Problem = refuse) -> Iterator[Caption]:
-    """Reads captions in MS-COCO's JSON schema: `captions_val2014.json`, STAIR and YJ Captions (language="ja").
+    """Yields the captions of a file in MS-COCO's JSON schema, in the file's order.
 
-    The id is COCO's image id, which joins the data sets; caption ids do not. Captions come in the order of the file.
+    `captions_val2014.json` is such a file, and so are STAIR's and YJ Captions' (language="ja"). A caption's `image_id`
+    is COCO's, which is the same in all three data sets. Raises `UserError` for a file in another format.
     """
     language = canonical_language(language)
     content = _read_json(path, "COCO's captions", ("images", "annotations"))
-    names = {
-        image["id"]: image.get("file_name")
-        for image, location in _objects(content["images"], f"{path}, image", on_problem)
-        if _is_id(image.get("id"), location, on_problem)
-    }
+    image_files = {}  # {image id: file name}
+    for image, location in _objects(content["images"], f"{path}, image", on_problem):
+        if _check_id(image.get("id"), location, on_problem):
+            image_files[image["id"]] = image.get("file_name")
     for annotation, location in _objects(content["annotations"], f"{path}, annotation", on_problem):
         image_id = annotation.get("image_id")
-        if _is_id(image_id, location, on_problem):
+        if _check_id(image_id, location, on_problem):
             caption = annotation.get("caption")
-            yield from checked(names.get(image_id), str(image_id), caption, language, location, on_problem)
+            yield from checked(image_files.get(image_id), str(image_id), caption, language, location, on_problem)
 
 
 KARPATHY_SPLITS = ("train", "restval", "val", "test")
@@ -103,81 +112,101 @@ def read_karpathy(
     captions_per_image: int | None = None,
     on_problem: Problem = refuse,
 ) -> Iterator[Caption]:
-    """Reads Karpathy and Li's `dataset_coco.json` or `dataset_flickr30k.json`.
+    """Yields the captions of some splits of Karpathy and Li's `dataset_coco.json` or `dataset_flickr30k.json`.
+
+    A caption's `image_id` is COCO's image id, or the file name for Flickr30K.
 
     Args:
       path: the JSON file.
-      split: one of its splits or several; COCO has train, restval, val and test, and MURAL trains without restval.
+      split: one split's name or several; COCO has train, restval, val and test, and MURAL trains without restval.
       language: the captions' language.
-      captions_per_image: keep only the first captions; the COCO 5K protocol takes 5, though some images have more.
+      captions_per_image: how many captions of an image are kept, its first; `None`: all. The COCO 5K protocol takes 5,
+        though some images have more.
       on_problem: see the module.
 
-    The id is COCO's image id, or the file name for Flickr30K. Raises `UserError` for an unknown split.
+    Raises:
+      UserError: the file lacks one of the splits, or is of another format.
     """
     language = canonical_language(language)
     wanted_splits = {split} if isinstance(split, str) else set(split)
     content = _read_json(path, "Karpathy and Li's splits", ("images",))
     images = list(_objects(content["images"], f"{path}, image", on_problem))
-    splits = {image.get("split") for image, _ in images if is_text(image.get("split"))}
-    if not wanted_splits <= splits:
-        names = ", ".join(sorted(splits))
-        raise UserError(f"{path} has no split {', '.join(sorted(wanted_splits - splits))}; it has {names}.")
+    splits_in_file = {image.get("split") for image, _ in images if is_text(image.get("split"))}
+    missing_splits = wanted_splits - splits_in_file
+    if missing_splits:
+        raise UserError(
+            f"{path} has no split {', '.join(sorted(missing_splits))}; it has {', '.join(sorted(splits_in_file))}."
+        )
     for image, location in images:
-        if not is_text(image.get("split")):
+        image_split = image.get("split")
+        if not is_text(image_split):
             on_problem("image without a split", location)
-        elif image["split"] not in (*KARPATHY_SPLITS, *wanted_splits):
+        elif image_split not in (*KARPATHY_SPLITS, *wanted_splits):
             on_problem(f"image of an unknown split, expected {', '.join(KARPATHY_SPLITS)}", location)
-        elif image["split"] in wanted_splits:
-            sentence_place = f"{path}, sentence"
-            yield from _captions_of_image(image, location, sentence_place, captions_per_image, language, on_problem)
+        elif image_split in wanted_splits:
+            yield from _captions_of_image(image, location, path, captions_per_image, language, on_problem)
 
 
 def _captions_of_image(
-    image: dict, location: str, sentence_place: str, most: int | None, language: str, on_problem: Problem
+    image: dict,
+    location: str,
+    path: str | pathlib.Path,
+    captions_per_image: int | None,
+    language: str,
+    on_problem: Problem,
 ) -> Iterator[Caption]:
-    """Yields up to `most` captions of an image of Karpathy and Li's; `None`: all."""
-    parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
-    identity = image.get("cocoid", image.get("filename"))
+    """Yields the first `captions_per_image` captions, or for `None` all, of an entry of `images` in Karpathy's `path`.
+
+    The entry is {"filepath": "val2014", "filename": "COCO_….jpg", "cocoid": 391895, "sentences": [{"raw": …}, …]};
+    Flickr30K's lack "filepath" and "cocoid".
+    """
+    path_parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
+    image_id = image.get("cocoid", image.get("filename"))
     sentences = image.get("sentences")
-    if not parts or not all(map(is_text, parts)):
+    if not path_parts or not all(map(is_text, path_parts)):
         on_problem("image name that is not text", location)
     elif not isinstance(sentences, list):
         on_problem("image without a list of sentences", location)
-    elif _is_id(identity, location, on_problem):
-        image_file = "/".join(parts)
-        for sentence, entry_location in _objects(sentences[:most], sentence_place, on_problem, "sentid"):
-            yield from checked(image_file, str(identity), sentence.get("raw"), language, entry_location, on_problem)
+    elif _check_id(image_id, location, on_problem):
+        image_file = "/".join(path_parts)
+        kept = sentences[:captions_per_image]
+        for sentence, sentence_location in _objects(kept, f"{path}, sentence", on_problem, "sentid"):
+            yield from checked(image_file, str(image_id), sentence.get("raw"), language, sentence_location, on_problem)
 
 
 def read_multi30k(
     directory: str | pathlib.Path, split: str, language: str, task: int | None = None, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a clone of `multi30k/dataset`: `data/task1/raw/train.de.gz` and so on, with its image lists.
+    """Yields the captions of a split and language in a clone of `multi30k/dataset`.
 
     Args:
-      directory: the clone, or its `data` folder.
+      directory: the clone, or its `data` folder, which has `task1/raw/train.de.gz` and so on.
       split: train, val, test_2016_flickr (or test_2016), test_2017_flickr, test_2017_mscoco, test_2018_flickr.
       language: en, de, fr or cs.
       task: 1 is one caption per image, translations of each other; 2 is five independent captions in en and de, of
         train, val and test_2016. Default: 2 where it exists, which is how MURAL, ETCL and MULE count 5,000 English and
         German captions but 1,000 French and Czech captions.
       on_problem: see the module.
+
+    Raises:
+      UserError: a file is missing.
     """
     root = as_path(directory)
     if (root / "data").is_dir():
         root = root / "data"
-    short = split
-    if split.startswith("test_2016"):
-        short = split.removesuffix("_flickr")
+    # Task 1 calls the test of 2016 test_2016_flickr, task 2 calls it test_2016.
+    is_test_2016 = split in ("test_2016", "test_2016_flickr")
     if task is None:
-        task = 2 if language in ("en", "de") and short in ("train", "val", "test_2016") else 1
+        is_in_task2 = is_test_2016 or split in ("train", "val")
+        task = 2 if is_in_task2 and language in ("en", "de") else 1
     if task == 2:
-        images = root / f"task2/image_splits/{short}_images.txt"
-        files = [root / f"task2/raw/{short}.{k}.{language}" for k in range(1, 6)]
+        name = "test_2016" if is_test_2016 else split
+        images = root / f"task2/image_splits/{name}_images.txt"
+        files = [root / f"task2/raw/{name}.{number}.{language}" for number in range(1, 6)]
     else:
-        long = "test_2016_flickr" if short == "test_2016" else split
-        images = root / f"task1/image_splits/{long}.txt"
-        files = [root / f"task1/raw/{long}.{language}"]
+        name = "test_2016_flickr" if is_test_2016 else split
+        images = root / f"task1/image_splits/{name}.txt"
+        files = [root / f"task1/raw/{name}.{language}"]
     files = [_existing(file, f"Multi30K's task {task}, split {split}, language {language}") for file in files]
     for file in files:
         yield from read_aligned(file, images, language, on_problem)
@@ -186,36 +215,43 @@ def read_multi30k(
 def read_coco_cn(
     directory: str | pathlib.Path, split: str, annotation: str = "human-written", on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a split (train, val, test) of COCO-CN; `annotation` is "human-written" or "manually-translated".
+    """Yields the Chinese captions of a split of COCO-CN, whose images are of COCO's train2014 and val2014.
 
-    The id is COCO's image id, as in `read_coco`, though images of train2014 and val2014 are mixed in each split.
+    A caption's `image_id` is COCO's, as in `read_coco`.
+
+    Args:
+      directory: the unpacked data set.
+      split: train, val or test.
+      annotation: "human-written" or "manually-translated".
+      on_problem: see the module.
+
+    Raises:
+      UserError: a file is missing.
     """
     root = as_path(directory)
-    names = _existing(root / f"coco-cn_{split}.txt", f"COCO-CN, split {split}")
-    names_of_split = {clean(text) for _, text in read_lines(names)}
+    list_of_names = _existing(root / f"coco-cn_{split}.txt", f"COCO-CN, split {split}")
+    names_of_split = {clean(text) for _, text in read_lines(list_of_names)}
     captions = _existing(root / f"imageid.{annotation}-caption.txt", f"COCO-CN's {annotation} captions")
     for name, text, location in _read_token_lines(captions, on_problem):
         if name in names_of_split:
-            identity = name.rsplit("_", 1)[-1].lstrip("0")
-            yield from checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
+            image_id = name.rsplit("_", 1)[-1].lstrip("0")  # "391895" of "COCO_val2014_000000391895"
+            yield from checked(f"{name}.jpg", image_id, text, "zh", location, on_problem)
 
 
 def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem = refuse) -> Iterator[Caption]:
-    """Reads captions of Flickr8k: `name#k<TAB>caption` lines, or a `captions.txt` of commas below `image,caption`.
+    """Yields the captions of a file of Flickr8k; an image's id is its file name.
 
-    The second form quotes a caption that has a comma. The id is the file name.
+    A file `captions.txt` is CSV with the head `image,caption`; any other file has lines `name#k<TAB>caption`.
+    Raises `UserError` for a `captions.txt` with another head.
     """
     path = as_path(path)
-    if path.name == "captions.txt":
-        rows = _read_quoted(path, on_problem)
-    else:
-        rows = _read_token_lines(path, on_problem)
-    for name, text, location in rows:
+    read_rows = _read_quoted if path.name == "captions.txt" else _read_token_lines
+    for name, text, location in read_rows(path, on_problem):
         yield from checked(name, name, text, canonical_language(language), location, on_problem)
 
 
 def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, text, place) of the rows below the head `image,caption`."""
+    """Yields (image name, caption, location) of the rows of a CSV file below its head `image,caption`."""
     rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))
     head = next(rows, [])
     if head != ["image", "caption"]:
@@ -230,7 +266,10 @@ def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str,
 def checked(
     image_file: str | None, image_id: str, text: str | None, language: str, location: str, on_problem: Problem
 ) -> Iterator[Caption]:
-    """Yields the caption if it is usable; texts may be anything that was parsed."""
+    """Yields the `Caption` of these values if they are usable, and reports them to `on_problem` otherwise.
+
+    `image_file` and `text` may be any value of a parsed file; `text` becomes one line with single spaces.
+    """
     if not image_file:
         on_problem("caption of an image that the file does not name", location)
     elif not is_text(image_file) or not is_text(image_id):
@@ -243,63 +282,71 @@ def checked(
         yield Caption(image_file, image_id, clean(text), language, location)
 
 
-def _objects(entries: list, location: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
-    """Yields (entry, its place) of a list's JSON objects; other entries are problems."""
+def _objects(entries: list, location: str, on_problem: Problem, id_key: str = "id") -> Iterator[tuple[dict, str]]:
+    """Yields (entry, its location) for each JSON object in a list; other entries are reported to `on_problem`.
+
+    For the `location` "a.json, image" an entry's location is "a.json, image 37", with the value of its `id_key`, or
+    "a.json, image number 1", with its place in the list, where it has no id.
+    """
     for number, entry in enumerate(entries, start=1):
         if isinstance(entry, dict):
-            yield entry, f"{location} {entry.get(name, f'number {number}')}"
+            yield entry, f"{location} {entry.get(id_key, f'number {number}')}"
         else:
             on_problem("entry that is not a JSON object", f"{location} number {number}")
 
 
-def _is_id(value: Any, location: str, on_problem: Problem) -> bool:
-    """Whether a value can be an image's id; another value is a problem."""
-    if isinstance(value, int) or is_text(value):
+def _check_id(image_id: Any, location: str, on_problem: Problem) -> bool:
+    """Returns whether a parsed value can be an image's id, and reports any other value to `on_problem`."""
+    if isinstance(image_id, int) or is_text(image_id):
         return True
     on_problem("image id that is neither a number nor text", location)
     return False
 
 
-def _read_token_lines(path, on_problem) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, text, place) of lines `name#k<TAB>text`."""
+def _read_token_lines(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
+    """Yields (image name, caption, location) of a file's lines `name#k<TAB>caption`; empty lines are passed over."""
     for number, line in read_lines(path, on_problem):
         if line:
-            name, tab, text = line.partition("\t")
+            name, tab, caption = line.partition("\t")
             if tab:
-                yield name.split("#")[0], text, f"{path}:{number}"
+                yield name.split("#")[0], caption, f"{path}:{number}"
             else:
                 on_problem("line without a tab between image and caption", f"{path}:{number}")
 
 
 def _existing(path: pathlib.Path, what: str) -> pathlib.Path:
-    """Returns the file, plain or with .gz; raises `UserError` if there is neither."""
+    """Returns `path`, or the file of its name with ".gz"; raises `UserError`, naming `what`, if both are missing."""
     for candidate in (path, path.with_name(path.name + ".gz")):
         if candidate.is_file():
             return candidate
     raise UserError(f"{what}: there is no {path} (nor {path.name}.gz).")
 
 
-def _read_json(path, what: str, keys: Sequence[str]) -> dict:
-    """Returns the content of a JSON file; raises `UserError` if it is not `what`, which has lists under `keys`."""
+def _read_json(path: str | pathlib.Path, expected: str, keys: Sequence[str]) -> dict:
+    """Returns the JSON object in a file, which has a list under each of `keys`, without "tokens" in any object.
+
+    Raises `UserError`, naming the `expected` content, for any other file.
+    """
+    content = None
     with open_binary(path) as (file, _):
-        content = None
         try:
             text = file.read(LARGEST_JSON + 1)
             if len(text) <= LARGEST_JSON:
                 # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
                 content = json.loads(text, object_hook=_without_tokens)
         except RecursionError:
-            raise UserError(f"{path} is not {what}: its JSON is nested too deeply.") from None
+            raise UserError(f"{path} is not {expected}: its JSON is nested too deeply.") from None
         except (ValueError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            raise UserError(f"{path} is not {what}: no valid JSON ({error}).") from None
+            raise UserError(f"{path} is not {expected}: no valid JSON ({error}).") from None
     if len(text) > LARGEST_JSON:
-        raise UserError(f"{path} is not {what}: it has more than {LARGEST_JSON:,} bytes.")
+        raise UserError(f"{path} is not {expected}: it has more than {LARGEST_JSON:,} bytes.")
     missing = [key for key in keys if not isinstance(content, dict) or not isinstance(content.get(key), list)]
     if missing:
-        raise UserError(f"{path} is not {what}: it has no list {missing[0]!r}.")
+        raise UserError(f"{path} is not {expected}: it has no list {missing[0]!r}.")
     return content
 
 
 def _without_tokens(entry: dict) -> dict:
+    """Returns a parsed JSON object without its key "tokens"."""
     entry.pop("tokens", None)
     return entry

@@ -15,13 +15,14 @@ from mural_lite.files import as_path, exclusive_lock, read_json, storage_errors,
 def build_folder(
     output: str | pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict], follows: bool = False
 ) -> pathlib.Path:
-    """Builds the data set into `output`, unless it is there already, and returns that folder.
+    """Builds a data set into the folder `output`, unless it is there already, and returns that folder.
 
     Args:
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this very data set.
       identity: JSON values that identify the data set (name, version, settings), the first values of `dataset.json`.
-      write: writes the records into a given folder and returns the other values of `dataset.json`.
-      follows: another data set of this name in `output` is an earlier state, and is replaced.
+      write: a function that writes the records into the folder it is given, and returns the other values of
+        `dataset.json`.
+      follows: whether another data set of this name in `output` is an earlier state, which the new one replaces.
 
     Raises:
       UserError: `output` holds something else, or the disk is full or cannot be written.
@@ -38,12 +39,15 @@ def build_folder(
 
 
 def paths_and_sizes(paths: Iterable[pathlib.Path]) -> list[list]:
-    """Returns [[path, size in bytes], …] of files, as a data set's identity has them; the size of a folder is 0."""
+    """Returns [[path, size in bytes], …], as a data set's identity has its input files; the size of a folder is 0."""
     return [[str(path), path.stat().st_size if path.is_file() else 0] for path in paths]
 
 
 def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
-    """Whether the folder holds this very data set; raises `UserError` if it holds something that does not follow."""
+    """Whether `output` holds the data set of this identity; arguments as in `build_folder`.
+
+    Raises `UserError` if it holds anything else that the data set must not replace.
+    """
     if follows and (output / DESCRIPTION).is_file():
         description = read_json(output / DESCRIPTION)
         if description.get("name") == identity["name"]:
@@ -52,7 +56,7 @@ def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
-    """Writes records and description into a folder that becomes `output` when it is complete."""
+    """Writes records and `dataset.json` into a scratch folder, which becomes `output` when it is complete."""
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
     try:
@@ -64,15 +68,17 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
 
 
 def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], pairs: Sequence) -> dict[str, dict]:
-    """Returns the "counts" and "languages" of `dataset.json`: records in total, and per language and split.
+    """Returns the "counts" and "languages" of `dataset.json`: numbers of records in total, and per language.
 
-    A language's `images` are the images with a caption in it: in dev and test, the queries of its evaluation. Text
-    pairs are of English and another language.
+        {"counts": {"image_text": {"dev": {"images": 100, "captions": 1200}}, "text_pairs": {"train": 900}},
+         "languages": {"de": {"image_text": {"dev": {"images": 100, "captions": 200}}, "text_pairs": {"train": 180}}}}
+
+    A language's "images" are the images with a caption in it: in dev and test, the queries of its evaluation.
 
     Args:
       languages: the languages to count.
       image_text: {split: `ImageTextRecord`s}.
-      pairs: the `TextPair`s, all for training.
+      pairs: the `TextPair`s, all for training, of English and, as `language_b`, another language.
     """
     per_language = {language: {"image_text": {}, "text_pairs": {}} for language in languages}
     totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
@@ -87,32 +93,37 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
             counts = {"images": images[language], "captions": captions[language]}
             per_language[language]["image_text"][split] = counts
     pair_counts = collections.Counter(pair.language_b for pair in pairs)
-    pair_counts["en"] = len(pairs)  # every pair's other side
+    pair_counts["en"] = len(pairs)  # every pair's `language_a`
     for language in languages:
         per_language[language]["text_pairs"]["train"] = pair_counts[language]
     return {"counts": totals, "languages": per_language}
 
 
 def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
-    """Returns the "counts" and "languages" of `dataset.json` from its entries for the files.
+    """Returns the "counts" and "languages" of `dataset.json`: sums of its entries for the files.
+
+        {"counts": {"image_text": {"train": {"images": 100, "captions": 500}}, "text_pairs": {"train": 900}},
+         "languages": {"de": {"image_text": {"train": 500}}, "de-en": {"text_pairs": {"train": 900}}}}
 
     Args:
-      files: {"kind/split-…": {"records": count, "languages": {language, of a text pair "a b": count}}}.
+      files: {"image_text/train-00000-of-00004.tfrecord": {"records": count, "languages": {language: count}}}; a text
+        pair's language is "de en", which counts together with "en de".
     """
-    images: dict[str, dict[str, int]] = {}
-    pairs: dict[str, int] = {}
+    image_counts: dict[str, dict[str, int]] = {}  # {split: counts}
+    pair_counts: dict[str, int] = {}  # {split: count}
     languages: dict[str, dict] = {}
     for name, file in files.items():
         record_type, file_name = name.split("/")
-        split, *_ = file_name.rsplit("-", 3)
+        split, *_ = file_name.rsplit("-", 3)  # "train" of "train-00000-of-00004.tfrecord"
         if record_type == "image_text":
-            counts = images.setdefault(split, {"images": 0, "captions": 0})
+            counts = image_counts.setdefault(split, {"images": 0, "captions": 0})
             counts["images"] += file["records"]
             counts["captions"] += sum(file["languages"].values())
         else:
-            pairs[split] = pairs.get(split, 0) + file["records"]
+            pair_counts[split] = pair_counts.get(split, 0) + file["records"]
         for language, count in file["languages"].items():
-            language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
-            by_split = languages.setdefault(language, {}).setdefault(record_type, {})
-            by_split[split] = by_split.get(split, 0) + count
-    return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}
+            either_order = "-".join(sorted(language.split(" ")))
+            split_counts = languages.setdefault(either_order, {}).setdefault(record_type, {})
+            split_counts[split] = split_counts.get(split, 0) + count
+    totals = {"image_text": image_counts, "text_pairs": pair_counts}
+    return {"counts": totals, "languages": dict(sorted(languages.items()))}

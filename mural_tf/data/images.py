@@ -31,10 +31,15 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
     """Decodes one JPEG or PNG, a string scalar, to uint8 RGB [H, W, 3].
 
-    Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say. `jpeg` is
-    `image_tower.jpeg`: with "accurate" a JPEG's pixels are Pillow's. Raises `tf.errors.InvalidArgumentError` for
-    anything else, and for more than `MAX_PIXELS` before they are decoded. `data.pictures.for_the_encoder` makes JPEG or
-    PNG of other formats.
+    Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say.
+
+    Args:
+      data: the file's bytes; `mural_lite.pictures.for_the_encoder` makes JPEG or PNG of other formats.
+      jpeg: `image_tower.jpeg`: "accurate" gives a JPEG's pixels as Pillow does, "fast" as TensorFlow's default.
+
+    Raises:
+      tf.errors.InvalidArgumentError: the bytes are of another format or damaged, or claim more than `MAX_PIXELS`,
+        which are not decoded.
     """
     is_jpeg = _begins_with(data, JPEG)
     # "" replaces bytes that claim too many pixels. An assertion would have a side effect: such graphs are run more
@@ -47,13 +52,19 @@ def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
 def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
     """Returns height times width, an int64 scalar, by the header of a JPEG or PNG; for other files `MAX_PIXELS` + 1.
 
-    Raises `tf.errors.InvalidArgumentError` if a JPEG's header is cut off.
+    Args:
+      data: the file's bytes, a string scalar.
+      is_jpeg: whether they begin as a JPEG does, a bool scalar.
+
+    Raises:
+      tf.errors.InvalidArgumentError: a JPEG's header is cut off.
     """
 
     def png_pixels():
+        """Returns a PNG's height times width; `MAX_PIXELS` + 1 for bytes that do not begin as a PNG."""
         header = tf.strings.substr(data, 0, 24)
         padded = tf.strings.join([header, tf.constant(bytes(24))])  # a file can be shorter than its header
-        width_and_height = tf.strings.substr(padded, 16, 8)
+        width_and_height = tf.strings.substr(padded, 16, 8)  # 4 bytes each, the highest first
         sides = tf.io.decode_raw(width_and_height, tf.int32, little_endian=False, fixed_length=8)
         return tf.where(_begins_with(data, PNG), product(sides), MAX_PIXELS + 1)
 
@@ -67,11 +78,12 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
 
 
 def _begins_with(data: tf.Tensor, start: bytes) -> tf.Tensor:
+    """Whether `data`, a string scalar, begins with the bytes `start`: a bool scalar."""
     return tf.equal(tf.strings.substr(data, 0, len(start)), start)
 
 
 def _decode_png(data: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 RGB [H, W, 3], transparent pixels on white."""
+    """Decodes a PNG, a string scalar, to uint8 RGB [H, W, 3], transparent pixels on white."""
     # Asked for alpha, the decoder also gives it to files that call one colour transparent, by a chunk tRNS.
     image = tf.io.decode_png(data, channels=4)
     is_opaque = tf.reduce_all(tf.equal(image[..., 3], 255))
@@ -86,7 +98,7 @@ def _on_white(image: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_jpeg(data: tf.Tensor, jpeg: str) -> tf.Tensor:
-    """Returns uint8 RGB [H, W, 3], upright; `jpeg` as in `decode_image`."""
+    """Decodes a JPEG, a string scalar, to uint8 RGB [H, W, 3], upright; `jpeg` as in `decode_image`."""
     dct_method = "INTEGER_ACCURATE" if jpeg == "accurate" else ""
     image = tf.io.decode_jpeg(data, 3, dct_method=dct_method)
     orientation = _orientation(data)
@@ -104,46 +116,53 @@ _TAG = rb"\C*?Exif\x00\x00(?:" + _LITTLE + b"|" + _BIG + rb")\C*"
 
 
 def _orientation(data: tf.Tensor) -> tf.Tensor:
-    """Returns how a JPEG is to be turned by its EXIF data: int32, 1 (it is upright) to 8.
+    """Returns the orientation in a JPEG's EXIF data, an int32 scalar from 1, upright, to 8.
 
-    1 also for EXIF data that are damaged: viewers show these as they are.
+    Without EXIF data, and for damaged data, it is 1: viewers show such pictures as they are.
     """
     head = tf.strings.substr(data, 0, _EXIF_WITHIN)
     head = tf.where(tf.strings.regex_full_match(head, _EXIF), head, "")  # the search for the tag takes longer
-    value = tf.strings.regex_replace(head, _TAG, rb"\1\2", replace_global=False)
-    has_tag = tf.equal(tf.strings.length(value), 1)
-    orientation = tf.io.decode_raw(value, tf.uint8, fixed_length=1)[0]
+    tag_value = tf.strings.regex_replace(head, _TAG, rb"\1\2", replace_global=False)  # a byte, if there is a tag
+    has_tag = tf.equal(tf.strings.length(tag_value), 1)
+    orientation = tf.io.decode_raw(tag_value, tf.uint8, fixed_length=1)[0]
     return tf.where(has_tag, tf.cast(orientation, tf.int32), 1)
 
 
-# For each orientation from 0: s, rows and columns swap places; then r, the rows are reversed, and c, the columns.
+# How each orientation, from an unused 0 on, is turned upright: "s" swaps rows and columns, then "r" reverses the rows
+# and "c" the columns. So "sc" for 6 is a quarter turn clockwise.
 _TURNS = np.array(["", "", "c", "rc", "r", "s", "sc", "src", "sr"])
-_SWAPPED = np.array([[1, 0, 2] if "s" in turn else [0, 1, 2] for turn in _TURNS])
-_REVERSED = np.array([["r" in turn, "c" in turn] for turn in _TURNS])
+_AXES = np.array([[1, 0, 2] if "s" in turn else [0, 1, 2] for turn in _TURNS])
+_IS_REVERSED = np.array([["r" in turn, "c" in turn] for turn in _TURNS])
 
 
 def turned_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Returns an image [H, W, C] turned and mirrored as an EXIF orientation, int32 in [1, 8], asks for."""
-    swapped = tf.transpose(image, tf.gather(_SWAPPED, orientation))
-    axes = tf.boolean_mask([0, 1], tf.gather(_REVERSED, orientation))
-    return tf.reverse(swapped, axes)
+    """Returns an image [H, W, C] turned and mirrored as its EXIF orientation, an int32 scalar in [1, 8], asks for."""
+    transposed = tf.transpose(image, tf.gather(_AXES, orientation))
+    reversed_axes = tf.boolean_mask([0, 1], tf.gather(_IS_REVERSED, orientation))
+    return tf.reverse(transposed, reversed_axes)
 
 
 def resize_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
-    """Resizes uint8 [H, W, 3] to uint8 [R, R, 3], R = `tower.resize`, by its `resize_mode` and `interpolation`.
+    """Resizes an image, uint8 [H, W, 3], to the square from which training crops: uint8 [R, R, 3].
 
-    The square is the whole picture, squashed, or the centre of one whose shorter side is R.
+    Args:
+      image: the decoded image.
+      tower: the configuration's `image_tower`, whose `resize` is R. By its `resize_mode` the square is the whole image,
+        squashed, the centre of the image after its shorter side became R, or a square of patches.
     """
     return _centre_of_resized(image, tower, tower.resize)
 
 
 def evaluation_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
-    """Resizes uint8 [H, W, 3] as `resize_image` and cuts the centre: uint8 [S, S, 3], S = `tower.image_size`."""
+    """Resizes an image, uint8 [H, W, 3], as `resize_image` and cuts the centre out: uint8 [S, S, 3].
+
+    S is `image_size` of `tower`, the configuration's `image_tower`.
+    """
     return _centre_of_resized(image, tower, tower.image_size)
 
 
 def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
-    """Returns the centre, uint8 [side, side, 3], of a picture resized as `resize_image` says."""
+    """Returns the centre, uint8 [side, side, 3], of an image, uint8 [H, W, 3], resized as `resize_image` says."""
     if tower.resize_mode == "patches":
         return tf.ensure_shape(patch_square(image, tower), [side, side, 3])
     resize = tower.resize
@@ -153,6 +172,7 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
         return square[offset : offset + side, offset : offset + side]
 
     def resized_image():
+        """Returns the centre of the image after it was resized."""
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
         antialias = tower.interpolation != "big_vision"
@@ -166,13 +186,13 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
 
 
 def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
-    """Resizes uint8 [H, W, 3] and returns the centre, uint8 [side, side, 3].
+    """Resizes an image, uint8 [H, W, 3], with Pillow's numbers, and returns the centre, uint8 [side, side, 3].
 
     Each row and then each column is resampled to whole numbers of [0, 255], as in Pillow (since 13 not always in this
     order): a bicubic kernel overshoots at edges, and the clipping in between shows. Sizes and offsets are as in
     Hugging Face's processors.
     """
-    shape = tf.shape(image, tf.int64)[:2]
+    shape = tf.shape(image, tf.int64)[:2]  # rows and columns, as all pairs below
     new_shape = tf.fill([2], tf.constant(tower.resize, tf.int64))
     if tower.resize_mode == "shorter_side":
         new_shape = new_shape * shape // tf.minimum(shape[0], shape[1])
@@ -181,20 +201,26 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     # Only pixels that the kernel sees are kept: a strip of 1 x 5,000 would become 224 x 1,120,000. The widest kernel,
     # the cubic one, reaches 2 pixels, of the output where that is coarser.
     reach = 2.0 / tf.minimum(scale, 1.0) + 1.0
-    first = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
-    last = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
-    image = image[first[0] : last[0], first[1] : last[1]]
-    translation = tf.cast(first, tf.float64) * scale - offset
+    begin = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
+    end = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
+    image = image[begin[0] : end[0], begin[1] : end[1]]
+    translation = tf.cast(begin, tf.float64) * scale - offset
     for axis in (1, 0):
         image = resampled(image, axis, side, tower.interpolation, scale[axis], translation[axis])
     return image
 
 
 def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
-    """Crops and augments a batch: uint8 [B, R, R, 3] → uint8 [B, S, S, 3], deterministic in `seed` (int [2]).
+    """Crops and augments a batch of images at random: uint8 [B, R, R, 3] → uint8 [B, S, S, 3].
 
-    One projective resampling holds the random crop, shift, flip, zoom, stretch and rotation; beyond the edge the
-    border pixel is repeated. Crop and flip without the others copy pixels. `config`: the `augmentation` branch.
+    Crop, shift, flip, zoom, stretch and rotation are one projective resampling; beyond the edge the border pixel is
+    repeated. Crop and flip without the others copy pixels.
+
+    Args:
+      images: the batch, as `resize_image` makes its images.
+      image_size: S.
+      config: the configuration's `augmentation` branch; 0 or false switches a field off.
+      seed: int [2]; the same seed gives the same images.
     """
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     batch = tf.shape(images)[0]
@@ -213,19 +239,26 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
 
 
 def _crop_and_flip(images: tf.Tensor, size: int, flip: bool, draws: list[tf.Tensor]) -> tf.Tensor:
-    """Crops and flips as `_transforms`, at whole pixels, to [B, S, S, 3]: an eighth of the resampling's time."""
-    crop = (images.shape[1] - size) / 2.0
-    left = tf.cast(tf.round(crop + draws[0] * crop), tf.int32)[:, tf.newaxis]  # [B, 1]
-    top = tf.cast(tf.round(crop + draws[1] * crop), tf.int32)[:, tf.newaxis]
+    """Returns crops at whole pixels, some of them flipped: uint8 [B, R, R, 3] → uint8 [B, size, size, 3].
+
+    `draws` are as in `_transforms`, whose crops and flips these are in an eighth of the resampling's time.
+    """
+    left_draw, top_draw, *_, flip_draw = draws
+    margin = (images.shape[1] - size) / 2.0
+    left = tf.cast(tf.round(margin + left_draw * margin), tf.int32)[:, tf.newaxis]  # [B, 1]
+    top = tf.cast(tf.round(margin + top_draw * margin), tf.int32)[:, tf.newaxis]
     rows = columns = tf.range(size)[tf.newaxis]
     if flip:
-        columns = tf.where(draws[5][:, tf.newaxis] < 0.0, columns[:, ::-1], columns)
-    cropped = tf.gather(images, top + rows, axis=1, batch_dims=1)  # [B, S, R, 3]
-    return tf.gather(cropped, left + columns, axis=2, batch_dims=1)  # [B, S, S, 3]
+        columns = tf.where(flip_draw[:, tf.newaxis] < 0.0, columns[:, ::-1], columns)
+    cropped_rows = tf.gather(images, top + rows, axis=1, batch_dims=1)  # [B, S, R, 3]
+    return tf.gather(cropped_rows, left + columns, axis=2, batch_dims=1)  # [B, S, S, 3]
 
 
 def resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
-    """Resamples [B, R, R, C] to [B, size, size, C], bilinear; `transforms` [B, 8] lead from output to input pixels."""
+    """Resamples images [B, R, R, C] to [B, size, size, C], bilinear, with the border pixel repeated beyond the edge.
+
+    `transforms`, float32 [B, 8], lead from output to input pixels, see `_transforms`.
+    """
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
         transforms=transforms,
@@ -237,20 +270,25 @@ def resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
 
 
 def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tensor]) -> tf.Tensor:
-    """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f.
+    """Returns [a, b, c, d, e, f, 0, 0] for each image, [B, 8]: x_in = a x + b y + c, y_in = d x + e y + f.
 
-    `draws` are six tensors [B] of random numbers, uniform in -1..1; a, b, … f are [B], too.
+    Args:
+      resize: the input's side in pixels.
+      size: the output's side in pixels.
+      config: the configuration's `augmentation` branch.
+      draws: six tensors [B] of random numbers, uniform in -1..1: for left, top, angle, zoom, stretch and flip.
     """
-    crop = (resize - size) / 2.0
-    reach = crop + config.shift * size
-    left = crop + draws[0] * reach
-    top = crop + draws[1] * reach
-    angle = draws[2] * config.rotation * math.pi / 180.0
-    zoom = 1.0 + draws[3] * config.zoom
-    stretch = 1.0 + draws[4] * config.stretch
+    left_draw, top_draw, angle_draw, zoom_draw, stretch_draw, flip_draw = draws
+    margin = (resize - size) / 2.0
+    reach = margin + config.shift * size
+    left = margin + left_draw * reach
+    top = margin + top_draw * reach
+    angle = angle_draw * config.rotation * math.pi / 180.0
+    zoom = 1.0 + zoom_draw * config.zoom
+    stretch = 1.0 + stretch_draw * config.stretch
     mirror = tf.ones_like(zoom)
     if config.flip:
-        mirror = tf.where(draws[5] < 0.0, -1.0, 1.0)
+        mirror = tf.where(flip_draw < 0.0, -1.0, 1.0)
     scale_x = mirror / (zoom * stretch)  # input pixels per output pixel: a zoom above 1 enlarges the picture
     scale_y = stretch / zoom
     # A rotation of the scaled output pixels about the crop's centre, which stays in its place: hence c and f.
@@ -266,15 +304,20 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
 
 
 def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
-    """Applies a linear map of RGB to each image, uint8 [B, S, S, 3]: hue, saturation, contrast and brightness."""
+    """Changes hue, saturation, contrast and brightness of each image, uint8 [B, S, S, 3], by one linear map of RGB.
+
+    For the strength `config.color` saturation is within 1 ± strength, contrast within 1 ± strength / 2, brightness
+    within ± 0.3 strength; hue turns by up to `config.hue` degrees, and the share `config.greyscale` becomes grey.
+    """
     batch = tf.shape(images)[0]
     strength = config.color
     draws = tf.random.stateless_uniform([5, batch], seed, -1.0, 1.0)
-    is_grey = (draws[4] + 1.0) / 2.0 < config.greyscale  # [B]
-    saturation = tf.where(is_grey, 0.0, 1.0 + strength * draws[0])
-    angle = draws[1] * config.hue * math.pi / 180.0  # [B]
-    contrast = (1.0 + 0.5 * strength * draws[2])[:, None, None]  # [B, 1, 1]
-    brightness = (0.3 * strength * draws[3])[:, None, None]  # [B, 1, 1]
+    saturation_draw, hue_draw, contrast_draw, brightness_draw, grey_draw = tf.unstack(draws)  # [B] each
+    is_grey = (grey_draw + 1.0) / 2.0 < config.greyscale
+    saturation = tf.where(is_grey, 0.0, 1.0 + strength * saturation_draw)
+    angle = hue_draw * config.hue * math.pi / 180.0
+    contrast = (1.0 + 0.5 * strength * contrast_draw)[:, None, None]  # [B, 1, 1]
+    brightness = (0.3 * strength * brightness_draw)[:, None, None]  # [B, 1, 1]
     matrix = contrast * tf.matmul(_saturation_matrix(saturation), _hue_matrix(angle))  # [B, 3, 3]
     size = images.shape[1]
     pixels = tf.reshape(unit_range(images), [batch, size * size, 3])
@@ -284,7 +327,7 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
 
 
 def _saturation_matrix(saturation: tf.Tensor) -> tf.Tensor:
-    """Returns [B, 3, 3] for saturations [B]: the identity for 1, the luminance in every channel for 0."""
+    """Returns the maps of RGB for saturations [B], [B, 3, 3]: the identity for 1, luminance in every channel for 0."""
     luminance = tf.constant([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
     to_grey = tf.tile(luminance[None, :], [3, 1])  # [3, 3]
     saturation = saturation[:, None, None]  # [B, 1, 1]
@@ -301,34 +344,47 @@ def _hue_matrix(angle: tf.Tensor) -> tf.Tensor:
 
 
 def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
-    """Covers one rectangle of each image, with the given probability, with one grey (Zhong et al., 2020).
+    """Covers a rectangle of each image, uint8 [B, S, S, 3], with one grey, with the given probability.
 
-    A rectangle's sides are 15% to 50% of the image's.
+    Random erasing, Zhong et al., 2020; here a rectangle's sides are 15% to 50% of the image's.
     """
     size = images.shape[1]
-    draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)  # six numbers per image, [B, 1] each
-    height = size * (0.15 + 0.35 * draws[0])
-    width = size * (0.15 + 0.35 * draws[1])
-    top = draws[2] * (size - height)
-    left = draws[3] * (size - width)
+    draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
+    height_draw, width_draw, top_draw, left_draw, erasing_draw, grey_draw = tf.unstack(draws)  # [B, 1] each
+    height = size * (0.15 + 0.35 * height_draw)
+    width = size * (0.15 + 0.35 * width_draw)
+    top = top_draw * (size - height)
+    left = left_draw * (size - width)
     positions = tf.range(size, dtype=tf.float32)[None, :]  # [1, S], of rows and of columns
     in_rows = (positions >= top) & (positions < top + height)  # [B, S]
     in_columns = (positions >= left) & (positions < left + width)  # [B, S]
-    is_erased = draws[4][:, :, None] < probability  # [B, 1, 1]
+    is_erased = erasing_draw[:, :, None] < probability  # [B, 1, 1]
     is_covered = in_rows[:, :, None] & in_columns[:, None, :] & is_erased  # [B, S, S]
-    grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]  # [B, 1, 1, 1]
+    grey = tf.cast(grey_draw * 255.0, tf.uint8)[:, :, None, None]  # [B, 1, 1, 1]
     return tf.where(is_covered[..., None], grey, images)
 
 
 def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes a string scalar to float32 [size]; raises `tf.errors.InvalidArgumentError` for any other length."""
+    """Decodes an image's features, a string scalar of `size` little-endian float32 numbers, to float32 [size].
+
+    Raises `tf.errors.InvalidArgumentError` for a string of another length.
+    """
     fits = tf.debugging.assert_equal(tf.strings.length(data), 4 * size, "not the bytes of a feature")
     with tf.control_dependencies([fits]):
         return tf.ensure_shape(tf.io.decode_raw(data, tf.float32), [size])
 
 
 def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 [R, R, 3] (`resize_image`) or float32 [F] for training; zeros where `usable`, a bool, is false."""
+    """Decodes an image for training: returns uint8 [R, R, 3], as `resize_image`, or its features, float32 [F].
+
+    Args:
+      data: an encoded image or features, a string scalar.
+      tower: the configuration's `image_tower`, which says whether the model takes features.
+      usable: bool scalar; where it is false, `data` is not decoded, and zeros are returned.
+
+    Raises:
+      tf.errors.InvalidArgumentError: `data` does not decode.
+    """
     if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
@@ -342,7 +398,10 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
 
 
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
-    """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it."""
+    """Decodes an image for evaluation: returns uint8 [S, S, 3], as `evaluation_image`, or its features, float32 [F].
+
+    Arguments and errors are as in `read_image`.
+    """
     if takes_features(tower):
         return decode_features(data, tower.feature_size)
     return evaluation_image(decode_image(data, tower.jpeg), tower)

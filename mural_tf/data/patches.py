@@ -19,37 +19,48 @@ EXACT = 1e-5
 
 
 def grid_of(shape: tf.Tensor, patch_size: int, patches: int) -> tf.Tensor:
-    """Returns how many rows and columns of patches a picture becomes, int32 [2], from its height and width."""
+    """Returns how many rows and columns of patches a picture is divided into, int32 [2].
+
+    Args:
+      shape: the picture's height and width in pixels, int [2].
+      patch_size: a patch's side in pixels.
+      patches: how many patches there may be.
+    """
     sides = tf.cast(shape, tf.float64)
 
     def grid(factor):
         return tf.maximum(tf.math.ceil(sides * factor / patch_size), 1.0)
 
-    least = tf.constant(SMALLEST, tf.float64)
-    most = tf.constant(LARGEST, tf.float64)
-    width = LARGEST - SMALLEST
-    while width >= EXACT:  # as often for every picture
-        factor = (least + most) / 2.0
+    fitting_factor = tf.constant(SMALLEST, tf.float64)
+    too_large_factor = tf.constant(LARGEST, tf.float64)
+    distance = LARGEST - SMALLEST
+    while distance >= EXACT:  # a Python number: the same number of steps for every picture
+        factor = (fitting_factor + too_large_factor) / 2.0
         fits = tf.reduce_prod(grid(factor)) <= patches
-        least = tf.where(fits, factor, least)
-        most = tf.where(fits, most, factor)
-        width /= 2.0
-    return tf.cast(grid(least), tf.int32)
+        fitting_factor = tf.where(fits, factor, fitting_factor)
+        too_large_factor = tf.where(fits, too_large_factor, factor)
+        distance /= 2.0
+    return tf.cast(grid(fitting_factor), tf.int32)
 
 
 def patch_square(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
-    """Returns uint8 [S, S, 3] of a picture, uint8 [H, W, 3], S = `tower.image_size`; see `encoders/naflex.py`."""
+    """Returns a picture, uint8 [H, W, 3], as a square of its patches, uint8 [S, S, 3]; see `encoders/naflex.py`.
+
+    The square's cells are, row by row, the picture's patches, blank patches, and a last one whose first two pixels hold
+    the numbers of rows and columns. `tower` is the configuration's `image_tower`, whose `image_size` is S.
+    """
     size = tower.patch_size
-    cells = tower.image_size // size
+    cells = tower.image_size // size  # along each side of the square
     grid = grid_of(tf.shape(image)[:2], size, tower.patches)
     rows, columns = tf.unstack(grid)
     for axis in (1, 0):
         image = resampled(image, axis, grid[axis] * size, tower.interpolation, half_up=True)
     patches = tf.reshape(image, [rows, size, columns, size, 3])
     patches = tf.reshape(tf.transpose(patches, [0, 2, 1, 3, 4]), [rows * columns, size, size, 3])
-    # The last patch holds the numbers of rows and columns, two bytes each.
+    # A number's low byte is its pixel's red, its high byte the green.
     header = tf.stack([grid % 256, grid // 256, tf.zeros_like(grid)], axis=-1)  # [2, 3]
-    last = tf.pad(tf.cast(header, tf.uint8)[tf.newaxis, tf.newaxis], [[0, 0], [0, size - 1], [0, size - 2], [0, 0]])
+    header = tf.cast(header, tf.uint8)[tf.newaxis, tf.newaxis]
+    last = tf.pad(header, [[0, 0], [0, size - 1], [0, size - 2], [0, 0]])
     blank = tf.zeros([cells**2 - 1 - rows * columns, size, size, 3], tf.uint8)
     square = tf.reshape(tf.concat([patches, blank, last], axis=0), [cells, cells, size, size, 3])
     square = tf.transpose(square, [0, 2, 1, 3, 4])

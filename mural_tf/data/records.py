@@ -81,12 +81,23 @@ def write_records(
     records: Iterable[ImageTextRecord | TextPair],
     shards: int = 1,
 ) -> int:
-    """Writes `records` round robin into `shards` files of `directory/record_type`; returns how many there were."""
+    """Writes records in turn into the files `directory/record_type/split-00000-of-00004.tfrecord` and so on.
+
+    Args:
+      directory: the data set's folder; `record_type`'s folder in it is made if it is missing.
+      record_type: `IMAGE_TEXT` or `TEXT_PAIRS`.
+      split: "train", "dev" or "test".
+      records: the records, of this type.
+      shards: the number of files.
+
+    Returns:
+      How many records there were.
+    """
     folder = pathlib.Path(directory) / record_type
     folder.mkdir(parents=True, exist_ok=True)
-    names = [str(folder / f"{split}-{i:05d}-of-{shards:05d}.tfrecord") for i in range(shards)]
+    names = [str(folder / f"{split}-{shard:05d}-of-{shards:05d}.tfrecord") for shard in range(shards)]
     writers = [tf.io.TFRecordWriter(name) for name in names]
-    count = 0
+    count = 0  # also for no records at all
     try:
         for count, record in enumerate(records, start=1):
             writers[(count - 1) % shards].write(serialize(record))
@@ -97,9 +108,14 @@ def write_records(
 
 
 def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns the sorted record files of a split; raises `UserError` if there are not any.
+    """Returns the sorted names of a split's record files; raises `UserError` if there are not any.
 
     A folder without `record_type` sub-folders (img2dataset's output) is read as image-text records of split "train".
+
+    Args:
+      directory: the data set's folder, here or in a store that TensorFlow reads.
+      record_type: `IMAGE_TEXT` or `TEXT_PAIRS`.
+      split: "train", "dev" or "test".
     """
     files = find_files(directory, record_type, split)
     if not files:
@@ -111,7 +127,7 @@ def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 
 
 def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns the sorted record files of a split, [] without such files; raises `UserError` for a missing folder."""
+    """Returns `list_files`, [] for a split without files; raises `UserError` for a missing folder."""
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -127,7 +143,8 @@ def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json or ""}.
 
-    The digest leaves out the counts by file, `shards`: with or without them, a description means the same data.
+    Two folders with the same description hold the same data. The digest leaves out `shards`, the counts by file, which
+    tell nothing more of the data.
     """
     sizes = {}
     for name, size in file_sizes(files).items():
@@ -141,29 +158,33 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
 
 
 def _digest_without_shards(description: bytes) -> str:
-    """Returns the SHA-256 of a description without its "shards", hexadecimal; "" if nothing else is in it."""
+    """Returns the SHA-256 of a dataset.json without its "shards", in hexadecimal; "" if it has nothing else.
+
+    A file that is not a JSON object, or has no "shards", is taken as it is.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(description)
         if isinstance(content, dict) and content.get("shards") is not None:
             del content["shards"]
-            description = b""
-            if content:
-                text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
-                description = text.encode()
+            if not content:
+                return ""
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
+            description = text.encode()
     if not description:
         return ""
     return hashlib.sha256(description).hexdigest()
 
 
 def file_sizes(files: Sequence[str]) -> dict[str, int]:
-    """Returns {name: size in bytes}; raises `UserError` for a file that can no longer be read."""
+    """Returns {name: size in bytes} of files on one disk or store; raises `UserError` if one cannot be read."""
 
     def size(name: str) -> int:
         return tf.io.gfile.stat(name).length
 
     try:
         # A store's answer takes as long as a thousand of a disk's: many are waited for at once.
-        requests = REQUESTS if files and "://" in files[0] else 1
+        is_in_store = bool(files) and "://" in files[0]
+        requests = REQUESTS if is_in_store else 1
         with concurrent.futures.ThreadPoolExecutor(requests) as pool:
             return dict(zip(files, pool.map(size, files)))
     except tf.errors.OpError as error:
@@ -171,7 +192,10 @@ def file_sizes(files: Sequence[str]) -> dict[str, int]:
 
 
 def describe_shards(directory: str) -> dict[str, dict]:
-    """Returns {name below the folder: its entry in `dataset.json`: bytes, records, languages}; {} without entries."""
+    """Returns the "shards" of a folder's `dataset.json`, {} without the file or the entry.
+
+    {"image_text/train-00000-of-00004.tfrecord": {"bytes": …, "records": …, "languages": {"de": captions}}}
+    """
     path = as_path(directory) / "dataset.json"
     if not path.is_file():
         return {}
@@ -183,8 +207,12 @@ def read_records(
 ) -> Iterator[ImageTextRecord | TextPair]:
     """Yields a split's records in file order, as Python objects: for evaluation and vocabularies, not for training.
 
-    Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
-    records are left out, as training does, and how many is logged.
+    Args:
+      directory, record_type, split: as in `list_files`.
+      skip_damaged: whether unusable records are left out, as training does, and their number is logged.
+
+    Raises:
+      UserError: without `skip_damaged`, a damaged file, a shard that is missing or text that is not UTF-8.
     """
     problems = CountsByKind()
     files = list_files(directory, record_type, split)
@@ -195,7 +223,7 @@ def read_records(
     for name in files:
         for index, (_, serialized) in enumerate(read_serialized(name, problems.add)):
             if problems and not skip_damaged:
-                break
+                break  # raised below, as is damage behind the last record
             try:
                 record = parse_record(serialized, name, index)
             except UserError:
@@ -211,43 +239,58 @@ def read_records(
 
 
 def read_serialized(path: str, on_problem: Callable[[str, str, int], None]) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset of the data, data) of the records of a file, local or elsewhere; see `tfrecord.read_all`."""
+    """Yields (offset of the record's data in bytes, data) for each record of a file, here or in a store.
+
+    `on_problem` is called with (problem, place, number of records) for damage; see `tfrecord.read_all`.
+    """
     open_file = tf.io.gfile.GFile if "://" in path else open
     return tfrecord.read_all(path, on_problem, open_file)
 
 
-# Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.
+# Parsing of records into items, {name: tensor [items]}. Each item has a "problem", which is "" where it can be used.
 
 
 def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one image-text record into one item per caption: {name: [captions]}."""
+    """Parses one image-text record, a string scalar, into an item for each caption.
+
+    Returns {"image_id", "image", "caption", "language", "problem": string [captions]}. A record without captions is one
+    item with an empty caption.
+    """
     parsed = tf.io.parse_single_example(serialized, IMAGE_TEXT_FEATURES)
     captions = tf.sparse.to_dense(parsed["caption"])
-    count = tf.maximum(tf.size(captions), 1)  # a record without captions is one item with an empty caption
+    count = tf.maximum(tf.size(captions), 1)
     captions = tf.cond(tf.size(captions) > 0, lambda: captions, lambda: tf.constant([""]))
-    item = {
+    items = {
         "image_id": tf.repeat(_image_id(parsed["image_id"], parsed["image"]), count),
         "image": tf.repeat(parsed["image"], count),
         "caption": captions,
         "language": _padded(tf.sparse.to_dense(parsed["language"]), count),
     }
-    return {**item, "problem": _text_problem(captions, EMPTY_CAPTION, CAPTION_NOT_UTF8)}
+    return {**items, "problem": _text_problem(captions, EMPTY_CAPTION, CAPTION_NOT_UTF8)}
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses text pairs, a string or [N], into an item each: {name: [N]}. A pair without a group gets its own group."""
-    item = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
-    both_texts = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
-    item["group_id"] = tf.where(tf.equal(item["group_id"], ""), both_texts, item["group_id"])
-    problem_a = _text_problem(item["text_a"], EMPTY_TEXT, TEXT_NOT_UTF8)
-    problem_b = _text_problem(item["text_b"], EMPTY_TEXT, TEXT_NOT_UTF8)
-    return {**item, "problem": either_problem(problem_a, problem_b)}
+    """Parses text pairs, a string scalar or [N], into an item each.
+
+    Returns {"text_a", "language_a", "text_b", "language_b", "group_id", "problem": string [N]}. The group of a pair
+    without one is its two texts.
+    """
+    items = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
+    both_texts = tf.strings.join([items["text_a"], items["text_b"]], separator="\t")
+    items["group_id"] = tf.where(tf.equal(items["group_id"], ""), both_texts, items["group_id"])
+    problem_a = _text_problem(items["text_a"], EMPTY_TEXT, TEXT_NOT_UTF8)
+    problem_b = _text_problem(items["text_b"], EMPTY_TEXT, TEXT_NOT_UTF8)
+    return {**items, "problem": either_problem(problem_a, problem_b)}
 
 
-def parse_img2dataset(language: str):
-    """Returns the parser of one of img2dataset's records into one item, {name: [1]}, with `key` as the image's id."""
+def parse_img2dataset(language: str) -> Callable:
+    """Returns a function that parses one of img2dataset's records, a string scalar, into one item.
+
+    The item is as `parse_image_text`'s, {name: string [1]}: its id is the record's `key`, its language `language`.
+    """
 
     def parse(serialized):
+        """Returns the record's item."""
         parsed = tf.io.parse_example(tf.expand_dims(serialized, 0), IMG2DATASET_FEATURES)
         return {
             "image_id": _image_id(parsed["key"], parsed["jpg"]),
@@ -261,18 +304,21 @@ def parse_img2dataset(language: str):
 
 
 def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Returns ids, string of any shape, with a hash of the image's bytes for ""; otherwise "" would be one image."""
-    hashed = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
-    return tf.where(tf.equal(ids, ""), hashed, ids)
+    """Returns image ids, where "" is replaced by a hash of the image's bytes, because each image needs its own id.
+
+    `ids` and `images` are strings of one shape, and so is the result.
+    """
+    hashes = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
+    return tf.where(tf.equal(ids, ""), hashes, ids)
 
 
 def either_problem(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Returns each item's problem, string [N]: its first part's, or else its second part's; "" if both can be used."""
+    """Returns the problem of items of two parts, string [N]: `first` where it is not "", else `second`."""
     return tf.where(tf.equal(first, ""), second, first)
 
 
 def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tensor:
-    """Returns the problem of each text [N], "" for a usable text."""
+    """Returns the problem of each text, string [N]: `if_empty`, `if_not_utf8`, or "" for a usable text."""
     repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replace_control_characters=False)
     problem = tf.where(tf.equal(repaired, texts), "", if_not_utf8)
     return tf.where(tf.equal(tf.strings.strip(texts), ""), if_empty, problem)
@@ -284,9 +330,10 @@ def _padded(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _let_tensorflow_read(name: str) -> None:
-    """Registers the file system with which TensorFlow reads a store's files by itself, where it is a package.
+    """Registers the file system of a name like `s3://bucket/data`, if a package has it; does nothing for a local name.
 
-    Raises `UserError` if this TensorFlow lacks it: `s3://` needs tensorflow-io, which ended with TensorFlow 2.15.
+    Raises `UserError` if TensorFlow cannot read such names: `s3://` needs tensorflow-io, which ended with TensorFlow
+    2.15.
     """
     scheme, colon, _ = name.partition("://")
     if colon and scheme == "s3":

@@ -6,13 +6,15 @@ import tensorflow as tf
 
 
 def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf.Tensor:
-    """Rounds pixels to uint8; for the `image_tower.interpolation` "big_vision" it cuts decimals off.
+    """Rounds pixels, float32 of any shape, to uint8; for the interpolation "big_vision" it cuts decimals off.
 
     Args:
+      pixels: numbers in [0, 255]; beyond them only for "bicubic", whose numbers are clipped.
+      interpolation: the way of resizing, `image_tower.interpolation`: "bilinear", "bicubic" or "big_vision".
       half_up: whether 126.5 becomes 127, as in Pillow, not the even 126. A picture enlarged to twice its size has many
         halves.
     """
-    if interpolation == "bicubic":  # others stay in [0, 255]
+    if interpolation == "bicubic":
         pixels = tf.clip_by_value(pixels, 0.0, 255.0)
     if half_up:
         pixels = tf.floor(pixels + 0.5)
@@ -24,9 +26,11 @@ def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf
 def resampled(
     image: tf.Tensor, axis: int, size, interpolation: str, scale=None, translation=None, half_up: bool = False
 ) -> tf.Tensor:
-    """Resamples uint8 [H, W, 3] along an axis: returns uint8 [size, W, 3] for axis 0, [H, size, 3] for axis 1.
+    """Resamples an image along one axis: returns uint8 [size, W, 3] for axis 0, [H, size, 3] for axis 1.
 
     Args:
+      image: uint8 [H, W, 3].
+      axis: 0, which changes the number of rows, or 1, which changes the number of columns.
       size: rows or columns of the result, an integer or an integer scalar.
       interpolation: as `image_tower.interpolation`: "bilinear", "bicubic" or "big_vision", which is not anti-aliased.
       scale, translation: float64 scalars; position x of the image becomes scale * x + translation. By default the image

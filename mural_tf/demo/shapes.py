@@ -82,11 +82,12 @@ class Scene:
 
     @property
     def name(self) -> str:
+        """A name that no other scene has, for example "2-big-red-star-on-white"."""
         return f"{self.count}-{self.size}-{self.color}-{self.shape}-on-{self.ground}"
 
 
 def all_scenes() -> list[Scene]:
-    """Returns the 1,152 scenes in a fixed order."""
+    """Returns the 1,152 scenes of all `SHAPES`, `COLORS`, `SIZES`, `GROUNDS` and `COUNTS`, in a fixed order."""
     return [Scene(*attributes) for attributes in itertools.product(SHAPES, COLORS, SIZES, GROUNDS, COUNTS)]
 
 
@@ -104,9 +105,9 @@ def build_shapes(
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
         settings.
       seed: chooses the scenes of each split, the drawings and the captioned 3%.
-      images: training pictures; dev and test have `DEV_IMAGES` and `TEST_IMAGES` more.
-      image_size: side of a picture in pixels.
-      progress: show a bar.
+      images: number of training pictures; dev and test have `DEV_IMAGES` and `TEST_IMAGES` more.
+      image_size: side of a picture in pixels, at least 16.
+      progress: whether to show a bar.
 
     Raises:
       UserError: `output` holds anything else, cannot be written, or `images` or `image_size` is too small.
@@ -116,29 +117,31 @@ def build_shapes(
     if images < 1 or image_size < 16:
         raise UserError(f"images={images} must be at least 1 and image_size={image_size} at least 16 pixels.")
     settings = {"seed": int(seed), "images": int(images), "image_size": int(image_size)}
-    identity = {"name": "shapes", "format_version": FORMAT_VERSION, "settings": settings}
-    identity["packages"] = {}  # nothing is fetched
+    packages = {}  # nothing is fetched
+    identity = {"name": "shapes", "format_version": FORMAT_VERSION, "settings": settings, "packages": packages}
     return build_folder(output, identity, lambda folder: _write(folder, **settings, progress=progress))
 
 
 def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progress: bool) -> dict:
-    """Writes all records and returns their description for `dataset.json`."""
+    """Writes all records into `folder` and returns their description for `dataset.json`; see `build_shapes`."""
     scenes = all_scenes()
     random.Random(f"scenes {seed}").shuffle(scenes)
-    test = scenes[:TEST_IMAGES]
-    dev = scenes[TEST_IMAGES : TEST_IMAGES + DEV_IMAGES]
-    train = scenes[TEST_IMAGES + DEV_IMAGES :]
-    in_all_languages = random.Random(f"captions {seed}").sample(range(images), max(1, round(CAPTION_SHARE * images)))
-    plan = [("train", train[i % len(train)], WELL_RESOURCED) for i in range(images)]
-    for i in in_all_languages:
-        plan[i] = ("train", train[i % len(train)], LANGUAGES)
-    plan += [("dev", scene, LANGUAGES) for scene in dev]
-    plan += [("test", scene, LANGUAGES) for scene in test]
+    test_scenes = scenes[:TEST_IMAGES]
+    dev_scenes = scenes[TEST_IMAGES : TEST_IMAGES + DEV_IMAGES]
+    train_scenes = scenes[TEST_IMAGES + DEV_IMAGES :]
+    captioned_count = max(1, round(CAPTION_SHARE * images))  # of training pictures with captions in all languages
+    captioned = set(random.Random(f"captions {seed}").sample(range(images), captioned_count))
+    plan = []  # (split, scene, languages of the captions) of each picture
+    for number in range(images):
+        languages = LANGUAGES if number in captioned else WELL_RESOURCED
+        plan.append(("train", train_scenes[number % len(train_scenes)], languages))
+    plan += [("dev", scene, LANGUAGES) for scene in dev_scenes]
+    plan += [("test", scene, LANGUAGES) for scene in test_scenes]
     records = {"train": [], "dev": [], "test": []}
     for split, scene, languages in tqdm(plan, desc="Drawing shapes", unit="image", disable=not progress):
         name = f"{split}-{len(records[split]):05d}"
         records[split].append(_image_record(name, scene, languages, image_size, random.Random(f"{name} {seed}")))
-    pairs = _text_pairs(train[:images])
+    pairs = _text_pairs(train_scenes[:images])
     random.Random(f"pairs {seed}").shuffle(pairs)
     for split, split_records in records.items():
         write_records(folder, IMAGE_TEXT, split, split_records)
@@ -149,7 +152,10 @@ def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progre
 def _image_record(
     name: str, scene: Scene, languages: Sequence[str], image_size: int, draw: random.Random
 ) -> ImageTextRecord:
-    """Returns the record of a scene with a new drawing and its captions in `languages`."""
+    """Returns a record with a new drawing of a scene, of `image_size` pixels, and its captions in `languages`.
+
+    `name`, for example "train-00012", begins the image's id; `draw` is as in `draw_scene`.
+    """
     texts = list(itertools.chain.from_iterable(captions(scene, language) for language in languages))
     return ImageTextRecord(
         image_id=f"{name}-{scene.name}",
@@ -161,7 +167,7 @@ def _image_record(
 
 
 def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
-    """Returns pairs of English and every other language, wording by wording."""
+    """Returns pairs of each scene's captions in English and in every other language, wording by wording."""
     pairs = []
     for scene, language in itertools.product(scenes, LANGUAGES[1:]):
         for english, other in zip(captions(scene, "en"), captions(scene, language)):
@@ -170,16 +176,19 @@ def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
 
 
 def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
-    """Draws a scene and returns PNG bytes; places, tilts and shades of the colours come from `draw`."""
+    """Draws a scene and returns a square PNG, RGB, with a side of `image_size` pixels.
+
+    `draw` chooses places, sizes, tilts and shades of the colours; the same state gives the same bytes.
+    """
     side = image_size * SUPERSAMPLING
     ground = _shade(scene.ground, draw)
     color = _shade(scene.color, draw)
     picture = Image.new("RGB", (side, side), ground)
     canvas = ImageDraw.Draw(picture)
-    for cell in draw.sample(range(4), scene.count):  # a quarter of the picture each, so that none covers another
+    for quarter in draw.sample(range(4), scene.count):  # of the picture: a shape in each, so that none covers another
         radius = RADIUS[scene.size] * draw.uniform(0.9, 1.1) * side
-        slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)
-        row, column = divmod(cell, 2)
+        slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)  # from the quarter's centre to any side
+        row, column = divmod(quarter, 2)
         x = (0.25 + 0.5 * column) * side + draw.uniform(-slack, slack)
         y = (0.25 + 0.5 * row) * side + draw.uniform(-slack, slack)
         tilt = math.radians(draw.uniform(-TILT, TILT))
@@ -190,13 +199,22 @@ def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
 
 
 def _shade(color: str, draw: random.Random) -> tuple[int, ...]:
-    """Returns a colour near the named one, RGB in 0..255."""
+    """Returns (red, green, blue), in 0..255, near the colour of a name in `RGB`; `draw` chooses the difference."""
     shifted = [channel + draw.randint(-COLOR_JITTER, COLOR_JITTER) for channel in RGB[color]]
     return tuple(min(255, max(0, channel)) for channel in shifted)
 
 
 def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: float, color, ground) -> None:
-    """Draws a shape of some `radius` pixels with its centre at (x, y), turned by `tilt` radians."""
+    """Draws a shape of `SHAPES` into a Pillow canvas.
+
+    Args:
+      canvas: a `PIL.ImageDraw`.
+      shape: the shape's name.
+      x, y, radius: its centre and radius in pixels.
+      tilt: by how many radians it is turned.
+      color: the shape's, RGB.
+      ground: the colour of the picture's ground, in a ring's hole.
+    """
     if shape in ("circle", "ring"):
         canvas.ellipse([x - radius, y - radius, x + radius, y + radius], fill=color)
         if shape == "ring":
@@ -214,7 +232,7 @@ def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: flo
 
 
 def _outline(shape: str) -> list[tuple[float, float]]:
-    """Returns the corners (x, y) of a shape within the unit circle, y pointing down."""
+    """Returns the corners (x, y) of a shape that has corners, within the unit circle, y pointing down."""
     if shape == "square":
         return [(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)]
     if shape == "diamond":
@@ -222,15 +240,19 @@ def _outline(shape: str) -> list[tuple[float, float]]:
     if shape == "triangle":
         return [(0.0, -1.0), (0.86, 0.5), (-0.86, 0.5)]
     if shape == "cross":
-        a = 0.3
-        b = 0.95
+        a = 0.3  # half of an arm's width
+        b = 0.95  # an arm's length from the centre
         return [
             (-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a), (-b, -a), (-a, -a)
         ]  # fmt: skip
     if shape == "star":
-        angles = [math.pi * (i / 5 - 0.5) for i in range(10)]
-        return [(r * math.cos(angle), r * math.sin(angle)) for angle, r in zip(angles, (1.0, 0.42) * 5)]
-    if shape == "heart":  # the curve x = 16 sin³ t, y = 13 cos t − 5 cos 2t − 2 cos 3t − cos 4t
+        corners = []
+        for i in range(10):  # outer and inner corners in turn, from the top one on
+            radius = 0.42 if i % 2 else 1.0
+            angle = math.pi * (i / 5 - 0.5)
+            corners.append((radius * math.cos(angle), radius * math.sin(angle)))
+        return corners
+    if shape == "heart":  # the curve x = 16 sin³ t, y = 13 cos t − 5 cos 2t − 2 cos 3t − cos 4t, shrunk to the circle
         corners = []
         for t in [2 * math.pi * i / 40 for i in range(40)]:
             x = 16 / 18 * math.sin(t) ** 3
@@ -241,7 +263,7 @@ def _outline(shape: str) -> list[tuple[float, float]]:
 
 
 def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) -> dict:
-    """Returns the description of the records for `dataset.json`."""
+    """Returns the description of {split: image-text records} and the text pairs for `dataset.json`."""
     return {
         "license": "Apache-2.0",  # made by this project
         **count_records(LANGUAGES, records, pairs),
@@ -250,7 +272,10 @@ def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) 
 
 
 def captions(scene: Scene, language: str) -> tuple[str, ...]:
-    """Returns the `WORDINGS` captions of a scene; captions in the same place mean the same in every language."""
+    """Returns the `WORDINGS` captions of a scene in a language of `LANGUAGES`.
+
+    Caption i of a language is a translation of caption i of any other language.
+    """
     if language == "en":
         return _english(scene)
     if language == "de":

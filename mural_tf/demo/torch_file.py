@@ -65,11 +65,14 @@ class _Tensor(NamedTuple):
 
 
 class _Refused(ValueError):
-    """Content that a file of tensors does not have."""
+    """Raised for content that a file of tensors does not have."""
 
 
 def _tensor(storage, offset, shape, strides, *_) -> _Tensor:
-    """Returns a tensor's place, as PyTorch's function of these arguments; raises `_Refused` for an impossible place."""
+    """Returns the `_Tensor` of these arguments, in place of PyTorch's `_rebuild_tensor_v2`.
+
+    Raises `_Refused` for a tensor that does not lie in its storage.
+    """
     tensor = _Tensor(storage, offset, tuple(shape), tuple(strides))
     numbers = (tensor.offset, *tensor.shape, *tensor.strides)
     are_whole = all(type(number) is int and number >= 0 for number in numbers)
@@ -84,12 +87,12 @@ def _tensor(storage, offset, shape, strides, *_) -> _Tensor:
 
 
 def _parameter(tensor, *_) -> _Tensor:
-    """Returns the tensor of a parameter, for PyTorch's function of these arguments."""
+    """Returns the tensor of a parameter, in place of PyTorch's `_rebuild_parameter`."""
     return tensor
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that knows the names in `CALLED` and the storages, and refuses every other name."""
+    """An unpickler that knows the names in `CALLED` and `STORAGES`, and refuses every other name."""
 
     CALLED = {
         ("collections", "OrderedDict"): collections.OrderedDict,
@@ -98,6 +101,7 @@ class _Reader(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
+        """Returns the object that the pickle calls `module.name`; raises `_Refused` for other names."""
         if (module, name) in self.CALLED:
             return self.CALLED[module, name]
         if module == "torch" and name in STORAGES:
@@ -105,6 +109,7 @@ class _Reader(pickle.Unpickler):
         raise _Refused(f"it asks for {module}.{name}")
 
     def persistent_load(self, description: Any) -> _Storage:
+        """Returns the storage that ("storage", type, key, device, size) describes; raises `_Refused` otherwise."""
         tag, dtype, key, _, size, *_ = description
         if tag != "storage" or dtype not in STORAGES.values() or not isinstance(key, str) or type(size) is not int:
             raise _Refused("a storage is described in another way")
@@ -112,7 +117,7 @@ class _Reader(pickle.Unpickler):
 
 
 def _load(file: BinaryIO) -> Any:
-    """Returns the content of the pickle that begins here, after its opcodes are looked at."""
+    """Returns the content of the pickle that begins at the file's position; raises `_Refused` if it is not allowed."""
     begin = file.tell()
     _check_opcodes(file)
     file.seek(begin)
@@ -123,10 +128,11 @@ def _check_opcodes(file: BinaryIO) -> None:
     """Raises `_Refused` at opcodes that PyTorch does not write, and where the unpickler itself would go astray.
 
     Tuples in tuples, a million deep, end the process as soon as they are hashed, and an index of 2^31 in the table of
-    repeated objects allocates that table. So the stack is followed with depths in place of objects.
+    repeated objects allocates that table. So the unpickler's stack is followed with depths in place of objects: how
+    many containers are inside each other, 0 for a number or a text.
     """
-    stack: list[int | None] = []  # the depth of each object; None: a mark
-    repeated: dict[int, int] = {}
+    stack: list[int | None] = []  # the depth of each object; `None`: a mark, above which a container's content begins
+    repeated: dict[int, int] = {}  # {index of a repeated object: its depth}
     for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
         if opcode.name not in OPCODES or count >= MOST_OPCODES:
             raise _Refused(f"PyTorch's files have no {opcode.name} in their pickles, or fewer of it")
@@ -139,27 +145,34 @@ def _check_opcodes(file: BinaryIO) -> None:
         elif opcode.name == "MARK":
             stack.append(None)
         elif opcode.stack_after:
-            stack.append(_depth(opcode, stack))
-            if stack[-1] > MOST_NESTED:
+            depth = _depth_of_result(opcode, _pop_operands(opcode, stack))
+            if depth > MOST_NESTED:
                 raise _Refused(f"it has more than {MOST_NESTED} containers inside each other")
+            stack.append(depth)
 
 
-def _depth(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> int:
-    """Takes an opcode's operands from the stack of depths, and returns its result's depth."""
-    operands: list[int] = []
-    if pickletools.stackslice in opcode.stack_before:
-        while (depth := stack.pop()) is not None:
-            operands.append(depth)
-    several = (pickletools.markobject, pickletools.stackslice)
-    single = [operand for operand in opcode.stack_before if operand not in several]
-    operands += [stack.pop() or 0 for _ in single]
-    if opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):  # fills the container, the last operand
-        return max(operands[-1], 1 + max(operands[:-1], default=0))
+def _pop_operands(opcode: pickletools.OpcodeInfo, stack: list[int | None]) -> list[int]:
+    """Takes an opcode's operands off the stack of `_check_opcodes`, and returns their depths, the topmost first."""
+    depths: list[int] = []
+    if pickletools.stackslice in opcode.stack_before:  # all objects above the last mark
+        while stack[-1] is not None:
+            depths.append(stack.pop())
+        stack.pop()  # the mark
+    above_mark = (pickletools.markobject, pickletools.stackslice)
+    single_operands = [operand for operand in opcode.stack_before if operand not in above_mark]
+    return depths + [stack.pop() or 0 for _ in single_operands]
+
+
+def _depth_of_result(opcode: pickletools.OpcodeInfo, operands: list[int]) -> int:
+    """Returns the depth of an opcode's result by its operands' depths, in the order of `_pop_operands`."""
+    if opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):  # these fill the last operand
+        *content, container = operands
+        return max(container, 1 + max(content, default=0))
     return 1 + max(operands, default=-1)
 
 
 def open_torch(path: str | pathlib.Path) -> WeightFile:
-    """Opens PyTorch's file of a dictionary {name: tensor}.
+    """Opens a file in which PyTorch saved a dictionary {name: tensor}, without running anything of it.
 
     Raises `UserError` if it is missing, damaged, or holds anything but tensors.
     """
@@ -185,32 +198,40 @@ def open_torch(path: str | pathlib.Path) -> WeightFile:
 
 
 def _open_archive(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor], Callable]:
-    """Returns {name: tensor's place} of a ZIP archive, and the function from such a place to an array."""
+    """Returns ({name: tensor}, the function from such a tensor to an array) for a ZIP archive, since PyTorch 1.6.
+
+    `file` is the opened file at `path`. Raises `_Refused` for another archive.
+    """
     with zipfile.ZipFile(file) as archive:
-        inside = {name.partition("/")[2]: archive.getinfo(name) for name in archive.namelist()}
-        if "data.pkl" not in inside:
+        members = {name.partition("/")[2]: archive.getinfo(name) for name in archive.namelist()}  # below its folder
+        if "data.pkl" not in members:
             raise _Refused("the archive holds no data.pkl")
-        if "byteorder" in inside and archive.read(inside["byteorder"]) != b"little":
+        if "byteorder" in members and archive.read(members["byteorder"]) != b"little":
             raise _Refused("its numbers are big-endian")
-        if inside["data.pkl"].file_size > LARGEST_PICKLE:
+        if members["data.pkl"].file_size > LARGEST_PICKLE:
             raise _Refused("its data.pkl is larger than names and shapes are")
-        with archive.open(inside["data.pkl"]) as content:
+        with archive.open(members["data.pkl"]) as content:
             tensors = _tensors(_load(content))
     for storage in {tensor.storage for tensor in tensors.values()}:
-        member = inside.get(f"data/{storage.key}")
+        member = members.get(f"data/{storage.key}")
         size = storage.size * np.dtype(storage.dtype).itemsize
         if member is None or member.file_size != size:
             raise _Refused(f"storage {storage.key} is missing or not {size} bytes large")
 
-    def numbers(storage: _Storage) -> np.ndarray:
+    def read(tensor: _Tensor) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return np.frombuffer(archive.read(inside[f"data/{storage.key}"]), storage.dtype)
+            content = archive.read(members[f"data/{tensor.storage.key}"])
+        return _view(np.frombuffer(content, tensor.storage.dtype), tensor)
 
-    return tensors, lambda tensor: _view(numbers(tensor.storage), tensor)
+    return tensors, read
 
 
 def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor], Callable]:
-    """Returns {name: tensor's place} of pickles one after the other, and the function from such a place to an array."""
+    """Returns ({name: tensor}, the function from such a tensor to an array) for a file from before PyTorch 1.6.
+
+    It is five pickles, one after the other, and each storage's count and bytes. `file` is the opened file at `path`.
+    Raises `_Refused` for another file.
+    """
     magic = _load(file)
     protocol = _load(file)
     if magic != MAGIC or protocol != PROTOCOL:
@@ -221,7 +242,7 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
     keys = _load(file)
     storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
     file_size = path.stat().st_size
-    begins = {}  # {storage's key: place of its bytes}
+    begins = {}  # {storage's key: where its bytes begin in the file}
     for key in keys:
         if key not in storages:
             raise _Refused(f"no tensor has its storage {key!r}")
@@ -235,16 +256,18 @@ def _open_pickles(file: BinaryIO, path: pathlib.Path) -> tuple[dict[str, _Tensor
     if missing:
         raise _Refused(f"storage {min(missing)} is missing")
 
-    def numbers(storage: _Storage) -> np.ndarray:
-        if not storage.size:
-            return np.zeros(0, storage.dtype)
-        return np.memmap(path, storage.dtype, "r", begins[storage.key], (storage.size,))
+    def read(tensor: _Tensor) -> np.ndarray:
+        _, key, size = tensor.storage
+        numbers = np.zeros(0, tensor.storage.dtype)
+        if size:  # an empty part cannot be mapped
+            numbers = np.memmap(path, tensor.storage.dtype, "r", begins[key], (size,))
+        return _view(numbers, tensor)
 
-    return tensors, lambda tensor: _view(numbers(tensor.storage), tensor)
+    return tensors, read
 
 
 def _tensors(content: Any) -> dict[str, _Tensor]:
-    """Returns the dictionary of tensors that a file holds; raises `_Refused` for other content."""
+    """Returns the {name: tensor} in an unpickled state_dict, or in {"state_dict": …}; otherwise raises `_Refused`."""
     if isinstance(content, dict) and set(content) == {"state_dict"}:
         content = content["state_dict"]
     if isinstance(content, dict):
@@ -255,7 +278,7 @@ def _tensors(content: Any) -> dict[str, _Tensor]:
 
 
 def _view(numbers: np.ndarray, tensor: _Tensor) -> np.ndarray:
-    """Returns the numbers of a tensor, whose place `_tensor` has checked, as an array of its own."""
+    """Returns a tensor as an array of its own, of its storage's `numbers`; `_tensor` has checked where it lies."""
     if not math.prod(tensor.shape):
         return np.zeros(tensor.shape, numbers.dtype)
     strides = [step * numbers.itemsize for step in tensor.strides]

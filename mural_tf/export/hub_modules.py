@@ -39,10 +39,15 @@ SETTINGS = "settings.json"
 def save_hub_modules(
     model: DualEncoder, tokenizer: WordPieceTokenizer, config: ConfigDict, directory: str | pathlib.Path
 ) -> None:
-    """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset.
+    """Writes the three modules of a model below `directory`.
 
-    The image encoder and the preprocessor have an asset `settings.json` too, with the values that a fine-tuner must
-    keep.
+    The image encoder and the preprocessor have an asset `settings.json`, with the values that a fine-tuner must keep.
+
+    Args:
+      model: the trained model.
+      tokenizer: its tokenizer, built on a file, which becomes an asset of the preprocessor.
+      config: the configuration that the model was built by.
+      directory: the export's folder.
     """
     directory = pathlib.Path(directory)
     with _without_fusion():
@@ -52,7 +57,7 @@ def save_hub_modules(
 
 
 def _save(module: tf.train.Checkpoint, folder: pathlib.Path, settings: Mapping) -> None:
-    """Saves a module with `settings`, if there are any, as an asset, and the digests of its files."""
+    """Saves a module into a folder, with the digests of its files, and with `settings` as an asset if there are any."""
     with tempfile.TemporaryDirectory() as temporary:
         if settings:
             path = pathlib.Path(temporary) / SETTINGS
@@ -63,7 +68,7 @@ def _save(module: tf.train.Checkpoint, folder: pathlib.Path, settings: Mapping) 
 
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
-    """Returns the contents of an image encoder's `settings.json`: its images, and settings outside the towers."""
+    """Returns the contents of an image encoder's `settings.json`: how it takes images, and settings of the model."""
     return {
         **preparation(config.image_tower),
         "embedding_size": int(config.embedding_size),
@@ -73,9 +78,9 @@ def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
 
 
 def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
-    """Returns `preparation` as `settings.json` of an image encoder has it; {} for a module from elsewhere.
+    """Returns the `preparation` of images that an image encoder's `settings.json` states; {} without that file.
 
-    Raises `UserError` for a damaged file.
+    Modules from elsewhere have no such file. Raises `UserError` if it is damaged.
     """
     path = as_path(module) / "assets" / SETTINGS
     if not path.is_file():
@@ -88,7 +93,7 @@ def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
 
 
 def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigDict) -> dict[str, object]:
-    """Returns the contents of a preprocessor's `settings.json`: how it makes tokens of its vocabulary."""
+    """Returns the contents of a preprocessor's `settings.json`: how it makes tokens of texts."""
     return {
         "max_length": tokenizer.max_length,
         "lower_case": bool(tokenizer.lower_case),
@@ -104,7 +109,7 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of functions that are traced for training: the user of a module decides on compilation."""
+    """Keeps XLA out of functions that are traced in the `with` block: the user of a module decides on compilation."""
     before = set_fusion("off")
     try:
         yield
@@ -114,7 +119,7 @@ def _without_fusion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
-    """Inside, BatchNorm takes the statistics of the whole batch, for any group of the model."""
+    """Makes BatchNorm take the statistics of the whole batch in the `with` block, for any group of the model."""
     groups = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
         for layer, _ in groups:
@@ -126,10 +131,11 @@ def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
 
 
 def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
-    """Returns the module float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
+    """Returns the module of a model's image encoder.
 
-    In training, BatchNorm takes the statistics of the batch it is given, for any group the model was trained with:
-    another trainer's batch need not divide into such groups.
+    It maps images, float32 [B, S, S, 3] RGB in [0, 1], or features, float32 [B, F], to embeddings, float32 [B, D],
+    L2-normalised. In training, BatchNorm takes the statistics of the batch it is given, for any group the model was
+    trained with: another trainer's batch need not divide into such groups.
     """
 
     def encode(inputs, training=False):
@@ -141,13 +147,17 @@ def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
-    """Returns the module {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32:
+    """Returns the module of a model's text encoder.
 
-    "default": [B, D], L2-normalised, comparable with image embeddings; "text_text", if the model has that head:
-    likewise, trained to compare texts with texts; "sentence": [B, H], the tower's own output before any head.
+    It maps {"input_word_ids", "input_mask", "input_type_ids": int32 [B, T]} to a dictionary of float32:
+
+        default     [B, D], L2-normalised, comparable with image embeddings
+        text_text   [B, D], L2-normalised, trained to compare texts with texts; only if the model has that head
+        sentence    [B, H], the tower's own output before any head
     """
 
     def encode(inputs, training=False):
+        """Returns the module's outputs for {name: int32 [B, T]}."""
         tokens = {name: inputs[name] for name in TOKENS}
         sentence = tf.cast(model.text_encoder(tokens, training=training), tf.float32)
         outputs = {"sentence": sentence}
@@ -162,10 +172,12 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
-    """Returns a module of TF-Hub's interface for `encode(inputs, training)`.
+    """Returns a module of TF-Hub's interface, see above.
 
     Args:
-      inputs: specs of its first argument.
+      encode: a function of (inputs, training).
+      inputs: the `tf.TensorSpec`s of its inputs, in the structure of the inputs.
+      variables: the variables that it uses.
     """
     # Only variables and functions are attached: attaching the Keras model would save every layer's functions too.
     module = tf.train.Checkpoint()
@@ -183,14 +195,12 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
 
 
 def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> tf.train.Checkpoint:
-    """Returns the module string [B] → {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, `max_length`].
+    """Returns the module of a tokenizer, with the functions of LaBSE's preprocessor.
 
-    As LaBSE's preprocessor it also has `tokenize`, string [B] → int32 [B, (words), (pieces)], and
-    `bert_pack_inputs(segments, seq_length)`: one or two such tensors (or [B, (pieces)]) → the dict, with
-    T = `seq_length`: [CLS], a [SEP] after each segment, type 0 for the first and 1 for the second, padding. Segments
-    that do not fit lose their ends in turns, the shorter segment last. A `WordTokenizer` takes one segment.
+    It maps texts, string [B], to {"input_word_ids", "input_mask", "input_type_ids": int32 [B, `max_length`]}. Its
+    function `tokenize` maps texts, string [B], to the pieces of their words, int32 [B, (words), (pieces)], and
+    `bert_pack_inputs` is as `_packing_function` says.
     """
-
     signature = [tf.TensorSpec([None], tf.string, name="inputs")]
 
     @tf.function(input_signature=signature, autograph=False)
@@ -201,6 +211,24 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     def tokenize(inputs):
         return tokenizer.tokenize(tokenizer.prompted(inputs))
 
+    bert_pack_inputs = _packing_function(tokenizer)
+    module = tf.train.Checkpoint(tokenizer=tokenizer)
+    module.variables = []
+    module.trainable_variables = []
+    module.regularization_losses = []
+    module.__call__ = preprocess
+    module.tokenize = tokenize
+    module.bert_pack_inputs = bert_pack_inputs
+    return module
+
+
+def _packing_function(tokenizer: WordPieceTokenizer | WordTokenizer) -> Callable:
+    """Returns `bert_pack_inputs(segments, seq_length)`, a `tf.function` traced for all inputs that a tokenizer takes.
+
+    Segments are one or two ragged tensors of pieces, int32 [B, (pieces)] or [B, (words), (pieces)]; a `WordTokenizer`
+    takes one. They become {"input_word_ids", "input_mask", "input_type_ids": int32 [B, `seq_length`]}, as
+    `pack_segments` says.
+    """
     if isinstance(tokenizer, WordPieceTokenizer):
         pack = functools.partial(pack_segments, tokenizer.vocabulary)
         counts = (1, 2)
@@ -219,27 +247,32 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
 
     for count, spec in itertools.product(counts, (pieces, words)):
         bert_pack_inputs.get_concrete_function([spec] * count, seq_length=length)
-
-    module = tf.train.Checkpoint(tokenizer=tokenizer)
-    module.variables = []
-    module.trainable_variables = []
-    module.regularization_losses = []
-    module.__call__ = preprocess
-    module.tokenize = tokenize
-    module.bert_pack_inputs = bert_pack_inputs
-    return module
+    return bert_pack_inputs
 
 
 def _pack_words(tokenizer: WordTokenizer, inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
-    """As `pack_segments`, for the one segment of a `WordTokenizer`."""
+    """Returns the tokens of the one segment that a `WordTokenizer` takes; otherwise as `pack_segments`."""
     (words,) = inputs
     return tokenizer.pack(words, seq_length)
 
 
 def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
-    """Returns the tokens of one or two segments, int32 [B, (pieces)] each, as `text_preprocessor_module` says."""
+    """Returns the tokens of one or two segments as BERT has them: [CLS], a [SEP] after each segment, padding.
+
+    Segments that do not fit lose their ends in turns, the shorter segment last.
+
+    Args:
+      vocabulary: the pieces by id.
+      inputs: the segments, int32 [B, (pieces)] each.
+      seq_length: T, an int32 scalar.
+
+    Returns:
+      {"input_word_ids", "input_mask", "input_type_ids": int32 [B, T]}; types are 0 for the first segment, 1 for the
+      second.
+    """
     pad, start, end = (vocabulary.index(piece) for piece in ("[PAD]", "[CLS]", "[SEP]"))
-    trimmed = tf_text.RoundRobinTrimmer(seq_length - len(inputs) - 1).trim(inputs)
+    special_tokens = len(inputs) + 1  # [CLS], and a [SEP] for each segment
+    trimmed = tf_text.RoundRobinTrimmer(seq_length - special_tokens).trim(inputs)
     word_ids, type_ids = tf_text.combine_segments(trimmed, start, end)  # int32 [B, (T)] each
     shape = tf.stack([-1, seq_length])
     return {

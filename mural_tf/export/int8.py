@@ -47,9 +47,10 @@ class LiteFile:
         self.tensors = self.graph.tensors
 
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
-        """Yields (operator, tensor of float32 weights, layer's name) of every large product, convolution and table.
+        """Yields (operator, its tensor of float32 weights, its layer's name) for every large product and table.
 
-        Depthwise convolutions are among them if `depthwise` is true.
+        Products are fully connected layers, convolutions and, if `depthwise` is true, depthwise convolutions; a table,
+        whose rows are gathered, has the name `TABLE`. Operators may be changed meanwhile.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}
@@ -57,33 +58,38 @@ class LiteFile:
             products.add(codes.DEPTHWISE_CONV_2D)
         for operator in list(self.graph.operators):
             code = self.model.operatorCodes[operator.opcodeIndex].builtinCode
-            if code == codes.GATHER:
+            if code == codes.GATHER and len(self.tensors[operator.inputs[0]].shape) == 2:
                 tensor = self.tensors[operator.inputs[0]]
                 layer = TABLE
-                if len(tensor.shape) != 2:
-                    continue
             elif code in products:
                 tensor = self.tensors[operator.inputs[1]]
-                name = self.tensors[operator.outputs[0]].name.decode("utf-8", "replace").split(";")[0]
-                layer = "/".join(name.split("/")[:2])
+                layer = self._layer_of(operator)
             else:
                 continue
             data = self.data_of(tensor)
             if tensor.type == self.schema.TensorType.FLOAT32 and data is not None and len(data) >= 4 * SMALLEST:
                 yield operator, tensor, layer
 
+    def _layer_of(self, operator) -> str:
+        """Returns the layer that computes an operator, "vit/block_3" for the output "vit/block_3/qkv/MatMul;…"."""
+        name, *_ = self.tensors[operator.outputs[0]].name.decode("utf-8", "replace").split(";")
+        return "/".join(name.split("/")[:2])
+
     def data_of(self, tensor) -> np.ndarray | None:
         """Returns a constant tensor's bytes, uint8; `None` for a tensor that is computed."""
         return self.model.buffers[tensor.buffer].data
 
     def set_data(self, tensor, values: np.ndarray) -> None:
-        """Gives a tensor new constant values."""
+        """Gives a tensor the constant `values`, whose type and shape must be the tensor's."""
         data = np.frombuffer(values.tobytes(), np.uint8)
         self.model.buffers.append(self.schema.BufferT(data=data))
         tensor.buffer = len(self.model.buffers) - 1
 
     def add_tensor(self, name: bytes, data_type: int, shape: Sequence[int], values: np.ndarray | None = None) -> int:
-        """Adds a tensor, constant if `values` are given, and returns its number."""
+        """Adds a tensor, constant if `values` are given, and returns its number in `tensors`.
+
+        `data_type` is a number of the format's `TensorType`.
+        """
         tensor = self.schema.TensorT(name=name, type=data_type, shape=np.array(shape, np.int32), hasRank=True)
         if values is not None:
             self.set_data(tensor, values)
@@ -91,17 +97,24 @@ class LiteFile:
         return len(self.tensors) - 1
 
     def operator(self, code: str, inputs: Sequence[int], output: int, options):
-        """Returns a new operator; `code` is its name, `inputs` and `output` are numbers of tensors."""
-        number = getattr(self.schema.BuiltinOperator, code)
+        """Returns a new operator, which is not in the graph yet.
+
+        Args:
+          code: its name in the format's `BuiltinOperator`, for example "MUL".
+          inputs: the numbers of its input tensors.
+          output: the number of its output tensor.
+          options: an object of the format's class of this operator's options.
+        """
+        code_number = getattr(self.schema.BuiltinOperator, code)
         codes = [row.builtinCode for row in self.model.operatorCodes]
-        if number not in codes:
-            older_code = min(number, 127)  # the older field has one byte; 127 refers to the newer field
-            row = self.schema.OperatorCodeT(deprecatedBuiltinCode=older_code, builtinCode=number)
+        if code_number not in codes:
+            older_code = min(code_number, 127)  # the older field has one byte; 127 refers to the newer field
+            row = self.schema.OperatorCodeT(deprecatedBuiltinCode=older_code, builtinCode=code_number)
             self.model.operatorCodes.append(row)
-            codes.append(number)
+            codes.append(code_number)
         options_type = type(options).__name__.removesuffix("T")
         return self.schema.OperatorT(
-            opcodeIndex=codes.index(number),
+            opcodeIndex=codes.index(code_number),
             inputs=np.array(inputs, np.int32),
             outputs=np.array([output], np.int32),
             builtinOptionsType=getattr(self.schema.BuiltinOptions, options_type),
@@ -109,7 +122,7 @@ class LiteFile:
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the file, without the data of tensors that were replaced."""
+        """Returns the file's bytes, without the data of tensors that were replaced."""
         import flatbuffers
 
         used = {0}  # the empty buffer, which every file begins with
@@ -129,7 +142,10 @@ class LiteFile:
 
 
 def _aligned(buffer):
-    """Returns the buffer's own `Pack`, at a multiple of `ALIGNMENT`, which Python's flatbuffers leave out."""
+    """Returns a buffer's method `Pack` that places its data at a multiple of `ALIGNMENT`.
+
+    Python's flatbuffers leave the alignment out, which the format's schema asks for.
+    """
     pack = type(buffer).Pack
 
     def aligned(builder):
@@ -140,24 +156,28 @@ def _aligned(buffer):
 
 
 def layers_of(content: bytes) -> list[str]:
-    """Returns the names of the layers that `to_int8` quantises, in the order in which they are computed."""
+    """Returns the names of the layers in a file, its bytes, that `to_int8` quantises, in the order of computation."""
     file = LiteFile(content)
     return list(dict.fromkeys(layer for _, _, layer in file.weights()))
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
-    """Returns a file of float32 weights in int8, except for layers, named as in `layers_of`, that `in_float` holds."""
+    """Returns a file with its weights in int8, a scale for each output channel or table row (see the module).
+
+    Args:
+      content: the bytes of a file with float32 weights.
+      in_float: names of layers, as `layers_of` returns them, whose weights stay float32.
+    """
     file = LiteFile(content)
     schema = file.schema
     for operator, tensor, layer in file.weights():
         if layer in in_float:
             continue
-        weights = file.data_of(tensor).view("<f4").reshape(tensor.shape)
-        rows = weights.reshape(len(weights), -1)
-        largest = np.maximum(np.abs(rows).max(axis=1), 1e-12)  # [C]; above 0, because it is divided by
+        channels = file.data_of(tensor).view("<f4").reshape(tensor.shape[0], -1)  # [C, weights of a channel]
+        largest = np.maximum(np.abs(channels).max(axis=1), 1e-12)  # [C]; above 0, because it is divided by
         scales = largest.astype(np.float32) / 127.0
         tensor.type = schema.TensorType.INT8
-        file.set_data(tensor, np.rint(rows / scales[:, np.newaxis]).astype(np.int8))
+        file.set_data(tensor, np.rint(channels / scales[:, np.newaxis]).astype(np.int8))
         if layer == TABLE:
             _scale_after_gather(file, operator, tensor, scales)
             continue
@@ -170,7 +190,14 @@ def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
 
 
 def _scale_after_gather(file: LiteFile, operator, table, scales: np.ndarray) -> None:
-    """Makes rows = table[ids] into float32(table[ids]) * scales[ids]."""
+    """Replaces rows = table[ids] in a file by float32(table[ids]) * scales[ids].
+
+    Args:
+      file: the file, which is changed.
+      operator: the gathering of rows.
+      table: the tensor of the table, int8 already.
+      scales: float32 [rows of the table].
+    """
     schema = file.schema
     (rows,) = operator.outputs
     tensor = file.tensors[rows]
@@ -179,63 +206,67 @@ def _scale_after_gather(file: LiteFile, operator, table, scales: np.ndarray) -> 
     int8 = schema.TensorType.INT8
     float32 = schema.TensorType.FLOAT32
     all_scales = file.add_tensor(table.name + b"/scales", float32, [len(scales), 1], scales)
-    in_int8 = file.add_tensor(name + b"/int8", int8, shape)
-    in_float = file.add_tensor(name + b"/float", float32, shape)
-    scale = file.add_tensor(name + b"/scale", float32, [*shape[:-1], 1])
-    signature = tensor.shapeSignature
+    rows_in_int8 = file.add_tensor(name + b"/int8", int8, shape)
+    rows_in_float = file.add_tensor(name + b"/float", float32, shape)
+    row_scales = file.add_tensor(name + b"/scale", float32, [*shape[:-1], 1])
+    signature = tensor.shapeSignature  # the shape with -1 for a free size, if there is any
     if signature is not None:
-        file.tensors[in_int8].shapeSignature = signature
-        file.tensors[in_float].shapeSignature = signature
-        file.tensors[scale].shapeSignature = np.array([*signature[:-1], 1], np.int32)
-    operator.outputs = np.array([in_int8], np.int32)
-    cast = file.operator("CAST", [in_int8], in_float, schema.CastOptionsT())
+        file.tensors[rows_in_int8].shapeSignature = signature
+        file.tensors[rows_in_float].shapeSignature = signature
+        file.tensors[row_scales].shapeSignature = np.array([*signature[:-1], 1], np.int32)
+    operator.outputs = np.array([rows_in_int8], np.int32)
+    cast = file.operator("CAST", [rows_in_int8], rows_in_float, schema.CastOptionsT())
     cast.builtinOptions.inDataType = int8
     cast.builtinOptions.outDataType = float32
-    gather_scales = file.operator("GATHER", [all_scales, operator.inputs[1]], scale, operator.builtinOptions)
-    product = file.operator("MUL", [in_float, scale], rows, schema.MulOptionsT())
+    gather_scales = file.operator("GATHER", [all_scales, operator.inputs[1]], row_scales, operator.builtinOptions)
+    product = file.operator("MUL", [rows_in_float, row_scales], rows, schema.MulOptionsT())
     index = file.graph.operators.index(operator) + 1
     file.graph.operators[index:index] = [cast, gather_scales, product]
 
 
 def to_float16(content: bytes) -> bytes:
-    """Returns a file of float32 weights in float16, which are unpacked to float32 when it is loaded."""
+    """Returns a file with its weights in float16, which are unpacked to float32 when the file is loaded.
+
+    `content` are the bytes of a file with float32 weights.
+    """
     file = LiteFile(content)
     schema = file.schema
-    unpacked = {}
+    dequantizers = {}  # {number of a tensor of weights: the operator that computes it}
     for operator, tensor, _ in file.weights(depthwise=True):
-        index = next(number for number in operator.inputs if number >= 0 and file.tensors[number] is tensor)
-        if index not in unpacked:
+        number = next(index for index in operator.inputs if index >= 0 and file.tensors[index] is tensor)
+        if number not in dequantizers:
             values = file.data_of(tensor).view("<f4").astype("<f2")
             packed = file.add_tensor(tensor.name + b"/float16", schema.TensorType.FLOAT16, tensor.shape, values)
-            tensor.buffer = 0
-            unpacked[index] = file.operator("DEQUANTIZE", [packed], index, schema.DequantizeOptionsT())
-    file.graph.operators = [*unpacked.values(), *file.graph.operators]
+            tensor.buffer = 0  # the empty buffer: the tensor is computed now
+            dequantizers[number] = file.operator("DEQUANTIZE", [packed], number, schema.DequantizeOptionsT())
+    file.graph.operators = [*dequantizers.values(), *file.graph.operators]
     return file.to_bytes()
 
 
 def without_copies(content: bytes) -> bytes:
-    """Returns a float32 file that computes once what the converter computes several times.
+    """Returns a float32 file whose copies of products, which the converter makes, are not computed again.
 
     An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
-    constants, which is in the copy's weights. Here a copy becomes the first product times the constant.
+    constants, which is in the copy's weights. Here a copy becomes the first product times the constant. A file without
+    copies is returned as it is.
     """
     file = LiteFile(content)
     operators = file.graph.operators
     products: dict[tuple, tuple] = {}  # {(input, shapes): (the first operator, its weights and bias)}
     has_copies = False
     for operator, tensor, _ in file.weights():
-        values = _weights_and_bias(file, operator)
-        if values is None:
+        constants = _weights_and_bias(file, operator)
+        if constants is None:
             continue
         output = file.tensors[operator.outputs[0]]
-        key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(values)
-        first, first_values = products.setdefault(key, (operator, values))
-        factor = _constant_factor(first_values, values)
+        key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(constants)
+        first, first_constants = products.setdefault(key, (operator, constants))
+        factor = _constant_factor(first_constants, constants)
         if first is operator or factor is None:
             continue
         name = b"constant/%d" % len(file.tensors)
-        constant = file.add_tensor(name, file.schema.TensorType.FLOAT32, [], np.float32(factor))
-        inputs = [first.outputs[0], constant]
+        factor_tensor = file.add_tensor(name, file.schema.TensorType.FLOAT32, [], np.float32(factor))
+        inputs = [first.outputs[0], factor_tensor]
         product = file.operator("MUL", inputs, operator.outputs[0], file.schema.MulOptionsT())
         operators[operators.index(operator)] = product
         has_copies = True
@@ -246,34 +277,39 @@ def without_copies(content: bytes) -> bytes:
 
 
 def _constant_factor(first: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> float | None:
-    """Returns the number that `first` must be multiplied by to give `others`; `None` if no number does it.
+    """Returns the number that `first` must be multiplied by to give `others`; `None` if there is no such number.
 
-    Both are the weights and, if it has one, the bias of a product.
+    Both are the weights and, if it has one, the bias of a product, float32.
     """
     first_weights = first[0]
-    square = np.vdot(first_weights, first_weights) or 1.0
+    square = np.vdot(first_weights, first_weights)
+    if square == 0.0:
+        square = 1.0  # all weights are 0, and any number would do
     factor = np.vdot(first_weights, others[0]) / square  # of the least squares
-    if all(np.allclose(values, factor * first_values, rtol=1e-4) for first_values, values in zip(first, others)):
+    if all(np.allclose(other, factor * array, rtol=1e-4) for array, other in zip(first, others)):
         return factor
     return None
 
 
 def _weights_and_bias(file: LiteFile, operator) -> list[np.ndarray] | None:
-    """Returns the constants of a product, float32; `None` for other operators and for a product with an activation."""
+    """Returns [weights, bias], float32, of a product, or only its weights if it has no bias.
+
+    `None` for other operators, for a product with an activation, and for weights that are computed.
+    """
     options = operator.builtinOptions
     if not isinstance(options, file.schema.FullyConnectedOptionsT) or options.fusedActivationFunction:
         return None
-    data = [file.data_of(file.tensors[index]) for index in operator.inputs[1:] if index >= 0]
-    if any(part is None for part in data):
+    constants = [file.data_of(file.tensors[index]) for index in operator.inputs[1:] if index >= 0]  # -1: no bias
+    if any(data is None for data in constants):
         return None
-    return [part.view("<f4") for part in data]
+    return [data.view("<f4") for data in constants]
 
 
 def _drop_unused(file: LiteFile) -> None:
-    """Takes the data off tensors that no operator reads or writes."""
+    """Takes the data off tensors that no operator reads or writes, so that `to_bytes` leaves it out."""
     used = set(file.graph.inputs)
     for operator in file.graph.operators:
         used.update(operator.inputs, operator.outputs)
     for index, tensor in enumerate(file.tensors):
         if index not in used:
-            tensor.buffer = 0
+            tensor.buffer = 0  # the empty buffer

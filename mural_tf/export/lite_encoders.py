@@ -25,7 +25,10 @@ from mural_tf.text.tokens import TOKENS
 
 
 def convert_image_encoder(model: DualEncoder) -> bytes:
-    """Returns the image encoder's file; raises `UserError` with the operation that TensorFlow Lite lacks."""
+    """Returns a model's image encoder as a file of TensorFlow Lite (see the module).
+
+    Raises `UserError`, which names the operations, if TensorFlow Lite lacks any that the encoder needs.
+    """
     tower = fold_batch_norm(model.image_encoder)
 
     @tf.function(input_signature=[tf.TensorSpec([1, *model.image_shape], tf.float32, name="image")], autograph=False)
@@ -36,22 +39,31 @@ def convert_image_encoder(model: DualEncoder) -> bytes:
 
 
 def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
-    """Returns the text encoder's file with all heads; raises as `convert_image_encoder`."""
-    length = max_length if getattr(model.text_encoder, "attends_to_padding", False) else None
+    """Returns a model's text encoder with all heads as a file of TensorFlow Lite; raises as `convert_image_encoder`.
+
+    `max_length` is the tower's length in tokens, which a tower that attends to padding takes alone.
+    """
+    length = None  # any
+    if getattr(model.text_encoder, "attends_to_padding", False):
+        length = max_length
 
     @tf.function(input_signature=[tf.TensorSpec([1, length], tf.int32, name=name) for name in TOKENS], autograph=False)
     def embed(input_word_ids, input_mask, input_type_ids):
+        """Returns {output: float32 [1, D]} for all heads."""
         tokens = dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids)))
         states = model.text_encoder(tokens, training=False)
         first_head, *further_heads = model.head_names
-        heads = {f"{head}_embedding": head for head in further_heads} | {"embedding": first_head}
-        return {name: model.project_texts(states, head) for name, head in heads.items()}
+        head_of_output = {f"{head}_embedding": head for head in further_heads} | {"embedding": first_head}
+        return {output: model.project_texts(states, head) for output, head in head_of_output.items()}
 
     return _convert(embed, text_variables(model), "text encoder")
 
 
 def _convert(function, variables, name: str) -> bytes:
-    """Returns a function as a file of TensorFlow Lite; raises `UserError` with the operations that it lacks."""
+    """Returns a `tf.function` with its input signature, and the variables it uses, as a file of TensorFlow Lite.
+
+    Raises `UserError` with the operations that TensorFlow Lite lacks; `name` is the function's in the message.
+    """
     module = tf.Module()  # holds only the variables: a Keras model would be saved with every layer's functions
     module.model_variables = list(variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)

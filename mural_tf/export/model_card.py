@@ -29,7 +29,14 @@ def describe_model(
     metrics: Mapping[str, float] | None = None,
     evaluations: Mapping[str, Mapping] | None = None,
 ) -> dict[str, object]:
-    """Returns the card as JSON values; `metrics` and `evaluations` as `evaluations_of` returns them."""
+    """Returns the card of a trained model as JSON values.
+
+    Args:
+      model: the model.
+      config: the configuration that it was built and trained by.
+      metrics: {"<evaluation>/<language>/<metric>": number}, as `training.evaluated.evaluations_of` returns them.
+      evaluations: {evaluation: {"data", "split", "languages", …}}, likewise.
+    """
     image = {}
     if has_images(config.image_tower):
         image = {
@@ -59,21 +66,22 @@ def describe_model(
         "origin": config.origin,
         "training_data": _training_data(config),
         "evaluations": {name: {**row, "data": _folder_name(row)} for name, row in (evaluations or {}).items()},
-        "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
+        "metrics": {key: _finite(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
     }
 
 
 def _folder_name(evaluation: Mapping) -> str:
-    """Returns the last part of a data folder's path: the rest belongs to the machine that evaluated."""
+    """Returns the name of an evaluation's data folder, without its path, which belongs to one machine."""
     return str(evaluation.get("data", "")).rstrip("/").rpartition("/")[2]
 
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
-    """Returns the descriptions in the data folders' dataset.json: sources, languages, counts, versions and licences.
+    """Returns the card's "training_data", by the data folders' dataset.json.
 
-    A mixture's "data_sets" holds the description of each source, {name of the source: description}; its "sources" and
-    "languages" are of all sources together.
+    It has at least "source" and "languages", and for a folder with a description the fields `DATA_SET_FIELDS`. For
+    several folders "data_sets" is {name of the source: its description and "weight"}, and "sources" and "languages" are
+    of all folders together. A model that was only imported has the source `NOT_TRAINED`.
     """
     data = config.data
     if config.origin and data.source == "records" and not data.directory and not data.sources:
@@ -100,7 +108,10 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
 
 
 def _description_of(folder: str) -> dict[str, object]:
-    """Returns the fields of a data folder's dataset.json that a card repeats; {} without a readable file."""
+    """Returns the fields of a data folder's dataset.json that a card repeats, `DATA_SET_FIELDS` and "languages".
+
+    "languages" are sorted codes. A damaged file is logged, and the result is {}, as without a file.
+    """
     path = as_path(folder) / "dataset.json"
     if not path.is_file():  # other people's TFRecords come without one
         return {}
@@ -116,5 +127,6 @@ def _description_of(folder: str) -> dict[str, object]:
     return description
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None  # JSON has no NaN
+def _finite(value: float) -> float | None:
+    """Returns a number, or `None` for NaN and infinity, which JSON lacks."""
+    return float(value) if math.isfinite(value) else None

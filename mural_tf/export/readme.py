@@ -30,15 +30,16 @@ METRICS = {
 
 
 def check_license(license: str) -> None:
-    """Raises `UserError` for a text that is not an identifier of a licence."""
+    """Raises `UserError` for a text that cannot be one of the Hub's identifiers of licences; "" is allowed."""
     if license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
         raise UserError(f"--license={license}: expected an identifier such as apache-2.0, mit, cc-by-4.0 or other.")
 
 
 def readme_of(card: Mapping, license: str = "") -> str:
-    """Returns the README.md for a model card (`model_card.describe_model`).
+    """Returns the text of the README.md for a model card.
 
     Args:
+      card: as `model_card.describe_model` returns it.
       license: one of the Hub's identifiers; "" is the licence of the imported weights, if it is the same for all.
     """
     head = "\n".join(_yaml(_metadata(card, license)))
@@ -46,7 +47,7 @@ def readme_of(card: Mapping, license: str = "") -> str:
 
 
 def _metadata(card: Mapping, license: str) -> dict[str, object]:
-    """Returns the Hub's metadata, {key: value}, without keys that have no value."""
+    """Returns the Hub's metadata, {key: JSON value}, without keys that have no value; arguments as in `readme_of`."""
     parts = origins(card["origin"])
     licences = {part.licence for part in parts}
     if not license and len(licences) == 1:
@@ -54,7 +55,7 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
     bases = [part.repository for part in parts if part.repository]
     languages = _languages(card)
     task = "zero-shot-image-classification" if _has_images(card) else "sentence-similarity"
-    values = {
+    metadata = {
         "license": license,
         "language": sorted({tag.split("-")[0].lower() for tag in languages}),
         "language_bcp47": [tag for tag in languages if "-" in tag],
@@ -64,11 +65,14 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
         "base_model": bases,
         "model-index": _model_index(card),
     }
-    return {key: value for key, value in values.items() if value}
+    return {key: value for key, value in metadata.items() if value}
 
 
 def _tags(card: Mapping, languages: Sequence[str]) -> list[str]:
-    """Returns the Hub's tags; an imported model is known by its towers, not by the method that could train it on."""
+    """Returns the Hub's tags for a model in some languages, the method's name the last.
+
+    In its place a model that was only imported has its text tower's name.
+    """
     tags = ["tensorflow", "saved-model", "retrieval", "feature-extraction"]
     if len(languages) > 1:
         tags.append("multilingual")
@@ -80,20 +84,23 @@ def _tags(card: Mapping, languages: Sequence[str]) -> list[str]:
 
 
 def _is_only_imported(card: Mapping) -> bool:
+    """Whether a model's weights were imported and not trained here."""
     return card["training_data"]["source"] == NOT_TRAINED
 
 
 def _has_images(card: Mapping) -> bool:
+    """Whether a model has an image tower."""
     return card["config"]["image_tower"]["name"] != "none"
 
 
 def _languages(card: Mapping) -> list[str]:
-    """Returns the languages of the training data, as far as they are known, and of the imported weights, sorted."""
+    """Returns the sorted language codes of the imported weights and, as far as they are known, of the training data."""
     languages = set()
     for part in origins(card["origin"]):
         languages.update(part.languages)
     data = card["training_data"]
-    if "counts" in data or "data_sets" in data or not card["origin"]:  # a mixture's counts are in its data sets
+    # Data without counts (a mixture's are in its data sets) did not say its languages: they are the configuration's.
+    if "counts" in data or "data_sets" in data or not card["origin"]:
         languages.update(data["languages"])
     return sorted(languages)
 
@@ -101,11 +108,11 @@ def _languages(card: Mapping) -> list[str]:
 def _model_index(card: Mapping) -> list[dict]:
     """Returns the Hub's "model-index": one model with its results by evaluation and language; [] without results."""
     results = []
-    for name, data, split, language, numbers in _results(card):
+    for name, data, split, language, percents in _results(card):
         metrics = []
-        for end, value in numbers.items():
-            metric_type, words = METRICS[end]
-            metrics.append({"type": metric_type, "name": words, "value": value})
+        for metric, percent in percents.items():
+            metric_type, words = METRICS[metric]
+            metrics.append({"type": metric_type, "name": words, "value": percent})
         dataset = {
             "type": data or name,
             "name": f"{_label(name, data)}, {language}",
@@ -120,30 +127,33 @@ def _model_index(card: Mapping) -> list[dict]:
 
 
 def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, float]]]:
-    """Yields (evaluation, data, split, language, {end of a key: number in percent})."""
+    """Yields (evaluation, its data folder's name, split, language, {metric of `METRICS`: percent}) where measured."""
     for name, evaluation in card["evaluations"].items():
         for language in evaluation["languages"]:
-            numbers = {}
-            for end in METRICS:
-                value = card["metrics"].get(f"{name}/{language}/{end}")
-                if value is not None:
-                    numbers[end] = round(value, 2)
-            if numbers:
-                yield name, evaluation["data"], evaluation["split"] or "test", language, numbers
+            percents = {}
+            for metric in METRICS:
+                percent = card["metrics"].get(f"{name}/{language}/{metric}")
+                if percent is not None:
+                    percents[metric] = round(percent, 2)
+            if percents:
+                yield name, evaluation["data"], evaluation["split"] or "test", language, percents
 
 
-def _yaml(value: object, indent: int = 0) -> Iterator[str]:
-    """Yields the lines of a value as YAML in blocks; every text is quoted, so that `no` stays Norwegian."""
+def _yaml(content: Mapping | list, indent: int = 0) -> Iterator[str]:
+    """Yields the lines of a JSON object or list as YAML in blocks, below `indent` spaces.
+
+    Every text is quoted, so that `no` stays Norwegian.
+    """
     space = " " * indent
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if isinstance(inner, (Mapping, list)):
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if isinstance(value, (Mapping, list)):
                 yield f"{space}{key}:"
-                yield from _yaml(inner, indent + 2)
+                yield from _yaml(value, indent + 2)
             else:
-                yield f"{space}{key}: {json.dumps(inner, ensure_ascii=False)}"
+                yield f"{space}{key}: {json.dumps(value, ensure_ascii=False)}"
     else:
-        for item in value:
+        for item in content:
             if isinstance(item, Mapping):
                 first, *rest = _yaml(item, indent + 2)
                 yield f"{space}- {first.strip()}"
@@ -153,7 +163,7 @@ def _yaml(value: object, indent: int = 0) -> Iterator[str]:
 
 
 def _body(card: Mapping) -> str:
-    """Returns the Markdown below the metadata: usage, notes on the weights, results."""
+    """Returns the Markdown below the metadata: title, usage, inputs, notes on the weights, results."""
     title = card["name"]
     if _is_only_imported(card):
         title = " and ".join(part.name.removeprefix(SCHEME) for part in origins(card["origin"])) or title
@@ -161,7 +171,8 @@ def _body(card: Mapping) -> str:
 
 
 def _usage(card: Mapping) -> list[str]:
-    """Returns the lines on what the model embeds, and on how to load it."""
+    """Returns the Markdown lines that say which inputs the model embeds, and how it is loaded."""
+    method = card["method"]
     inputs = "sentences"
     image_lines = []
     modules = "`text_encoder/1` is a SavedModel"
@@ -170,9 +181,8 @@ def _usage(card: Mapping) -> list[str]:
         image_lines = ['embedder.encode_image(["balloon.jpg"])']
         modules = "`text_encoder/1` and `image_encoder/1` are SavedModels"
     space = f"of {inputs} in one space of {card['embedding_size']} numbers; {card['parameters']:,} parameters."
-    description = f"{card['method']}: vectors {space}"
+    description = f"{method}: vectors {space}"
     if _is_only_imported(card):
-        method = card["method"]
         description = f"Vectors {space} Imported, and not trained here; the method to train it further is {method}."
     return [
         f"{description} `model_card.json` has all that is known of it.",
@@ -191,25 +201,28 @@ def _usage(card: Mapping) -> list[str]:
 
 
 def _inputs(card: Mapping) -> list[str]:
-    """Returns how texts and images are read, by which towers, and with which prompts."""
+    """Returns the Markdown lines that say how texts and images are read, by which towers, and with which prompts."""
     text = card["text"]
-    tower = _tower(card["config"]["text_tower"])
-    lines = ["", f"- Texts: {tower}. At most {text['max_length']} pieces of a text are read, begin and end among them."]
+    text_tower = _tower(card["config"]["text_tower"])
+    lines = [
+        "",
+        f"- Texts: {text_tower}. At most {text['max_length']} pieces of a text are read, begin and end among them.",
+    ]
     if text["prompt"]:
         prompt = json.dumps(text["prompt"], ensure_ascii=False)
         lines.append(f"- Every text begins with {prompt} unless told otherwise.")
     for name, prompt in text["prompts"].items():
         quoted = json.dumps(prompt, ensure_ascii=False) if prompt else "nothing"
         lines.append(f'- `encode_text(texts, prompt="{name}")` puts {quoted} before each text.')
-    tower = card["config"]["image_tower"]
+    image_tower = card["config"]["image_tower"]
     if _has_images(card):
-        lines.append(f"- Images: {_tower(tower)}.{_preparation(card['image'], tower)}")
+        lines.append(f"- Images: {_tower(image_tower)}.{_preparation(card['image'], image_tower)}")
     languages = ", ".join(_languages(card)) or "not said where its weights come from"
     return [*lines, f"- Languages: {languages}."]
 
 
 def _tower(tower: Mapping) -> str:
-    """Returns a tower's name and, for a transformer, its size."""
+    """Returns a tower's name and, for a transformer, its size: "`vit`, 12 layers of 768 numbers"."""
     size = ""
     if tower["name"] in TRANSFORMERS:
         size = f", {tower['layers']} layers of {tower['hidden_size']} numbers"
@@ -217,7 +230,10 @@ def _tower(tower: Mapping) -> str:
 
 
 def _preparation(image: Mapping, tower: Mapping) -> str:
-    """Returns a sentence on how pictures become the tower's input; "" for features."""
+    """Returns a sentence on how pictures become the tower's input, after a space; "" for features.
+
+    `image` and `tower` are the card's "image" and its configuration's "image_tower".
+    """
     if image.get("resize_mode") == "patches":
         size = tower["patch_size"]
         return f" Pictures keep their shape, in at most {tower['patches']} patches of {size} x {size} pixels."
@@ -231,7 +247,7 @@ def _preparation(image: Mapping, tower: Mapping) -> str:
 
 
 def _notes(card: Mapping) -> list[str]:
-    """Returns the lines about the image tower's classes and the origin of the weights; [] if there is neither."""
+    """Returns the Markdown lines about the image tower's classes and the weights' origin, as far as there are any."""
     lines = []
     class_count = card["config"]["image_tower"].get("classes")
     if class_count:
@@ -247,29 +263,30 @@ def _notes(card: Mapping) -> list[str]:
 
 
 def _result_table(card: Mapping) -> list[str]:
-    """Returns the measured metrics by evaluation and language; [] for a model that was never evaluated."""
-    rows = list(_results(card))
-    if not rows:
+    """Returns the Markdown lines of the results, a row per evaluation and language, or a sentence without results."""
+    results = list(_results(card))
+    if not results:
         return ["", "This export has no results: it was not measured, in any language."]
     measured = set()
-    for *_, numbers in rows:
-        measured.update(numbers)
-    titles = {key: title for key, (_, title) in METRICS.items() if key in measured}
+    for *_, percents in results:
+        measured.update(percents)
+    titles = {metric: title for metric, (_, title) in METRICS.items() if metric in measured}
     lines = ["", "## Results", "", "In percent.", ""]
     lines.append(_row(["evaluation", "split", "language", *titles.values()]))
     lines.append(_row(["---"] * 3 + ["---:"] * len(titles)))
-    for name, data, split, language, numbers in rows:
-        cells = [f"{numbers[key]:.1f}" if key in numbers else "" for key in titles]
+    for name, data, split, language, percents in results:
+        cells = [f"{percents[metric]:.1f}" if metric in percents else "" for metric in titles]
         lines.append(_row([_label(name, data), split, language, *cells]))
     return lines
 
 
 def _label(name: str, data: str) -> str:
-    """Returns an evaluation's name, and the name of its data where that is another."""
+    """Returns the name of an evaluation and, if it differs, of its data: "flickr30k (flickr30k_karpathy)"."""
     if not data or data == name:
         return name
     return f"{name} ({data})"
 
 
 def _row(cells: Iterable[str]) -> str:
+    """Returns the cells as a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"

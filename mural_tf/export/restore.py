@@ -16,10 +16,16 @@ from mural_tf.models.dual_encoder import DualEncoder
 
 
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the learned numbers of an export into a `model` of its configuration.
+    """Copies both towers, the text heads and the learned numbers of an export into a model.
 
     Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
-    Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
+
+    Args:
+      model: a model that was built by the export's configuration.
+      directory: the export's folder.
+
+    Raises:
+      UserError: a part of the export is missing or damaged, or belongs to another architecture or vocabulary.
     """
     directory = pathlib.Path(directory)
     pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
@@ -32,20 +38,24 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
 
 
 def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
+    """Returns {name: number} of a model card's "learned_numbers"; raises `UserError` for a damaged card."""
     return json_field(read_json(path), "learned_numbers", dict[str, float], path)
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    """Returns [(variable, its value in the module)]; raises `UserError` for a missing or misshaped variable."""
-    theirs = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
+    """Returns [(variable, its value in the TF-Hub module in a folder)] for variables of a model.
+
+    Raises `UserError` if the module lacks a variable, or has it in another shape.
+    """
+    stored = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []
     for variable in variables:
-        other = theirs.get(variable.name)
-        if other is None or other.shape != variable.shape:
-            shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
+        stored_variable = stored.get(variable.name)
+        if stored_variable is None or stored_variable.shape != variable.shape:
+            problem = "is missing" if stored_variable is None else f"has shape {tuple(stored_variable.shape)}"
             raise UserError(
-                f"{folder} belongs to another architecture or vocabulary: {variable.name} {shape}, expected "
+                f"{folder} belongs to another architecture or vocabulary: {variable.name} {problem}, expected "
                 f"{tuple(variable.shape)}."
             )
-        pairs.append((variable, other.read_value()))
+        pairs.append((variable, stored_variable.read_value()))
     return pairs

@@ -73,8 +73,16 @@ def in_precision(
 
     Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
     on most CPUs and rounds embeddings to three digits, so float32 is the default; with "bfloat16" the weights are
-    rounded as well.
-    A TF-Hub tower keeps the precision of its file. Raises `UserError` for an unknown precision.
+    rounded as well. A TF-Hub tower keeps the precision of its file.
+
+    Args:
+      model: the trained model.
+      config: the configuration that it was built by.
+      vocabulary_size: how many pieces its vocabulary has.
+      precision: one of `PRECISIONS`.
+
+    Raises:
+      UserError: the precision is unknown.
     """
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
@@ -82,15 +90,16 @@ def in_precision(
     is_in_precision = True
     for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
         if not keeps_precision(tower):
-            is_in_precision &= precision == "float32" and not computes_in_bfloat16(encoder)
+            if precision != "float32" or computes_in_bfloat16(encoder):
+                is_in_precision = False
             tower.precision = precision
     if is_in_precision:
         return model
     copy = build_model(config, vocabulary_size)
-    targets = copy.weights_by_part()
+    parts_of_copy = copy.weights_by_part()
     for name, part in model.weights_by_part().items():
-        for variable, value in zip(variables_of(targets[name]), variables_of(part)):
-            variable.assign(tf.cast(value, variable.dtype))
+        for variable, weight in zip(variables_of(parts_of_copy[name]), variables_of(part)):
+            variable.assign(tf.cast(weight, variable.dtype))
     return copy
 
 
@@ -100,7 +109,7 @@ def computes_in_bfloat16(tower: keras.Model) -> bool:
 
 
 def variables_of(part: tf.Module | tf.Variable) -> list[tf.Variable]:
-    """Returns the variables of a part of `weights_by_part`: a module's, or the part itself."""
+    """Returns the variables of a part of `DualEncoder.weights_by_part`: a module's variables, or the part itself."""
     if hasattr(part, "variables"):
         return list(part.variables)
     return [part]
@@ -117,10 +126,10 @@ def export_model(
     version: str = "",
     license: str = "",
 ) -> pathlib.Path | RemotePath:
-    """Writes an export of `model` and returns its folder, which appears when it is complete.
+    """Writes an export of a model and returns its folder, which appears when it is complete.
 
-    With a version, it is added to the versions in the folder, which do not change, and the folder of its
-    description is returned; see versions.py.
+    With `version`, the export is added to the versions in the folder, which do not change, and the folder of the new
+    version's description is returned; see versions.py.
 
     Args:
       model: the model with its trained weights.
@@ -145,8 +154,7 @@ def export_model(
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
-        with lock:
+        with exclusive_lock(directory.parent / f".{directory.name}.lock", busy):
             if version:
                 return _add(model, tokenizer, config, directory, evaluated, license, version)
             with whole_folder(directory, MODEL_CARD) as partial:
@@ -159,14 +167,17 @@ def export_model(
 
 
 def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, license: str, version: str):
-    """Writes a version to a scratch folder, adds it to the export, and returns the folder of its description."""
+    """Writes a new version to a scratch folder, adds it to the export, and returns the folder of its description.
+
+    Arguments are as in `export_model`.
+    """
     number = choose_number(directory, version)
-    with contextlib.ExitStack() as scratch:
+    with contextlib.ExitStack() as stack:
         if isinstance(directory, RemotePath):
-            partial = pathlib.Path(scratch.enter_context(tempfile.TemporaryDirectory()))
+            partial = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         else:
-            directory.mkdir(exist_ok=True)  # the scratch lies inside: a folder that is mounted is a file system
-            partial = scratch.enter_context(scratch_folder(directory / "version"))
+            directory.mkdir(exist_ok=True)  # scratch lies inside: a folder that is mounted is a file system of its own
+            partial = stack.enter_context(scratch_folder(directory / "version"))
         _write(model, tokenizer, config, partial, evaluated, license, number)
         add_version(partial, directory, number)
     return directory / VERSIONS / str(number)
@@ -175,9 +186,15 @@ def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluat
 def _write(
     model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, license: str, number: int = 0
 ) -> None:
-    """Writes an export, or with a number the files of one version for `add_version`."""
-    description = directory / VERSIONS / str(number) if number else directory
-    version = number or 1
+    """Writes an export into `directory`, or with a version's number the files of that version for `add_version`.
+
+    Other arguments are as in `export_model`.
+    """
+    version = 1
+    description = directory
+    if number:
+        version = number
+        description = directory / VERSIONS / str(number)
     description.mkdir(parents=True, exist_ok=True)
     config = config.copy_and_resolve_references()
     config.vocabulary.sha256 = digest(tokenizer.vocabulary)
@@ -196,7 +213,15 @@ def _write(
 
 
 def _save_encoder(directory: pathlib.Path, name: str, version: int, module: tf.Module, functions: Mapping) -> None:
-    """Saves an encoder for TensorFlow Serving, with requests that warm it up and the digests of its files."""
+    """Saves an encoder for TensorFlow Serving, with requests that warm it up and the digests of its files.
+
+    Args:
+      directory: the export's folder.
+      name: `IMAGE_ENCODER` or `TEXT_ENCODER`.
+      version: the encoder's number below `directory / name`.
+      module: the module to save.
+      functions: {signature: function}.
+    """
     announce(f"Saving {name} …")
     folder = directory / name / str(version)
     save_for_inference(module, folder, functions)
@@ -206,9 +231,9 @@ def _save_encoder(directory: pathlib.Path, name: str, version: int, module: tf.M
 
 
 def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
-    """Saves a module only for inference: without the gradients that its functions define.
+    """Saves a module with its {signature: function} into a folder, without the gradients that its functions define.
 
-    TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
+    TensorFlow registers gradients for the life of the process that loads them, and with them the whole graph: a server
     that loads one version after the other would keep them all.
     """
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -222,7 +247,10 @@ def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mappi
 
 
 def _check_operations(folder: pathlib.Path) -> None:
-    """Warns of operations that the stock model server may lack: a TF-Hub text tower can bring anything."""
+    """Logs a warning if a SavedModel has operations that the stock model server may lack.
+
+    A TF-Hub text tower can bring any operation.
+    """
     unlisted = sorted(unlisted_operations(folder))
     if unlisted:
         logging.warning(

@@ -33,7 +33,7 @@ SIGNATURE = "serving_default"
 
 
 def example_inputs(encoder: str) -> dict[str, list]:
-    """Returns {input: values} of the encoder's signature `SIGNATURE`."""
+    """Returns {input: [values]} for the signature `SIGNATURE` of an encoder of `ENCODERS`: bytes of a PNG, or texts."""
     if encoder == IMAGE_ENCODER:
         return {"image_bytes": [_picture()]}
     return {"text": ["a red heart", "moyo mwekundu", "心", ""]}
@@ -47,14 +47,20 @@ def _picture() -> bytes:
 
 
 def json_value(value: str | bytes) -> str | dict[str, str]:
-    """Returns a value as TensorFlow Serving's REST API takes it: text as it is, bytes as {"b64": …}."""
+    """Returns a value as TensorFlow Serving's REST API takes it: text as it is, bytes as {"b64": their base64}."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode("ascii")}
     return value
 
 
 def predict_request(model: str, inputs: dict, signature: str = SIGNATURE) -> predict_pb2.PredictRequest:
-    """Returns the gRPC request for {input: array or list}; bytes and str become DT_STRING."""
+    """Returns the gRPC request to a model, by its name in models.config.
+
+    Args:
+      model: the model's name.
+      inputs: {input: array or list}; bytes and texts become DT_STRING.
+      signature: the name of the model's signature.
+    """
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = signature
@@ -154,13 +160,17 @@ CORE_OPS = frozenset(
 
 
 def operations(folder: str | pathlib.Path) -> set[str]:
-    """Returns the names of all operations in a SavedModel, its functions included."""
+    """Returns the names of all TensorFlow operations in a SavedModel's folder, its functions' included."""
     graph = _graph(folder)
-    return {node.op for node in nodes_of(graph)} - {function.signature.name for function in graph.library.function}
+    functions = {function.signature.name for function in graph.library.function}  # called as operations are
+    return {node.op for node in nodes_of(graph)} - functions
 
 
 def unlisted_operations(folder: str | pathlib.Path) -> set[str]:
-    """Returns the operations of a SavedModel that are not known to be linked, and "XlaMustCompile" if XLA is needed."""
+    """Returns a SavedModel's operations that the stock model server is not known to have.
+
+    "XlaMustCompile" is among them if the SavedModel needs XLA.
+    """
     unlisted = operations(folder) - CORE_OPS - TEXT_OPS
     if any(function.attr["_XlaMustCompile"].b for function in _graph(folder).library.function):
         unlisted.add("XlaMustCompile")
@@ -175,5 +185,6 @@ def nodes_of(graph: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
 
 
 def _graph(folder: str | pathlib.Path) -> graph_pb2.GraphDef:
+    """Returns the only graph of the SavedModel in a folder."""
     content = (pathlib.Path(folder) / "saved_model.pb").read_bytes()
     return saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def

@@ -18,7 +18,13 @@ AUTO = "auto"
 
 
 def check_export_folder(directory: Folder, overwrite: bool, version: str) -> None:
-    """Raises `UserError` if an export, or a new `version` of an export, cannot be written to `directory`."""
+    """Raises `UserError` if an export cannot be written to a folder.
+
+    Args:
+      directory: the folder, here or in a store; it may not exist yet.
+      overwrite: whether an export that is there may be replaced.
+      version: "" for an export without versions; otherwise as in `choose_number`.
+    """
     if version and overwrite:
         raise UserError(
             "Give --overwrite, which replaces an export, or --version, which adds a version to it; not both."
@@ -42,9 +48,14 @@ def check_export_folder(directory: Folder, overwrite: bool, version: str) -> Non
 
 
 def choose_number(export: Folder, version: str) -> int:
-    """Returns the number of a new version: `version`, or for "auto" the number after all versions ever begun.
+    """Returns the number of a new version of an export.
 
-    Raises `UserError` for any other text, and for a number that is taken.
+    Args:
+      export: the export's folder.
+      version: the number in digits, or "auto" for the number after all versions that were ever begun.
+
+    Raises:
+      UserError: `version` is another text, or a number that is taken.
     """
     if version == AUTO:
         names = [path.name for path in export.glob("*/*") if path.parent.name != "hub"]
@@ -60,39 +71,44 @@ def choose_number(export: Folder, version: str) -> int:
 
 
 def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> None:
-    """Publishes the complete version in the folder `partial`, on the file system of `export`, as described above.
+    """Adds a complete version to an export, in the order that the module describes.
 
     Files of the same number that a killed process left are replaced.
+
+    Args:
+      partial: a folder with the version's files as they will be in the export, on the file system of a local export.
+      export: the export's folder.
+      number: the version's number.
     """
     export = as_path(export)
-    version = f"{VERSIONS}/{number}"
-    card = (partial / version / MODEL_CARD).read_text(encoding="utf-8")
-    (partial / version / MODEL_CARD).unlink()
+    description = f"{VERSIONS}/{number}"
+    card = (partial / description / MODEL_CARD).read_text(encoding="utf-8")
+    (partial / description / MODEL_CARD).unlink()
     models = sorted(path.parent.relative_to(partial).as_posix() for path in partial.glob(f"*/{number}/{GRAPH}"))
-    for name in (version, *models):
+    for name in (description, *models):
         remove_tree(export / name)
-    folders_of_versions = {name.split("/")[0] for name in (version, *models)}
-    names = [version]
-    for path in sorted(partial.iterdir()):  # serving/, which all versions share
-        if path.name not in folders_of_versions and not (export / path.name).exists():
-            names.append(path.name)
-    names += models
+    own_folders = {name.split("/")[0] for name in (description, *models)}
+    shared_names = []  # serving/, which all versions share and the first one brings
+    for path in sorted(partial.iterdir()):
+        if path.name not in own_folders and not (export / path.name).exists():
+            shared_names.append(path.name)
+    names = [description, *shared_names, *models]
     if isinstance(export, RemotePath):
         _upload(partial, export, names)
     else:
         _move(partial, export, names)
-    write_whole(export / version / MODEL_CARD, card)
+    write_whole(export / description / MODEL_CARD, card)
 
 
 def _move(partial: pathlib.Path, export: pathlib.Path, names: list[str]) -> None:
-    """Moves folders to an export on the same file system, in their order."""
+    """Moves the folders `names` from `partial` to an export on the same file system, in their order."""
     for name in names:
         (export / name).parent.mkdir(parents=True, exist_ok=True)
         publish(partial / name, export / name)
 
 
 def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None:
-    """Copies files and folders to a store, the graphs of the SavedModels last."""
+    """Copies the files in the folders `names` from `partial` to an export in a store, the SavedModels' graphs last."""
     files: list[str] = []
     for name in names:
         paths = (partial / name).rglob("*")

@@ -27,13 +27,22 @@ def export_workdir(
     version: str = "",
     license: str = "",
 ) -> pathlib.Path | RemotePath:
-    """Exports the "result", "latest" or "best" weights of a workdir to `directory` (default: `workdir/export`).
+    """Exports weights of a workdir, and returns the folder that `export_model` returns.
 
-    The model card gets the evaluations of this step.
+    The model card gets the evaluations of the weights' step.
 
-    Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
+    Args:
+      workdir: a folder of training, here or in a store.
+      directory: the folder to make; "": `workdir/export`.
+      checkpoint: "result", "latest" or "best", which weights are exported.
+      overwrite, precision, version, license: as in `export_model`.
+
+    Raises:
+      UserError: the workdir has no usable checkpoint, or is an export; or as `export_model`.
     """
-    directory = as_path(directory if str(directory) else as_path(workdir) / "export")
+    if not str(directory):
+        directory = as_path(workdir) / "export"
+    directory = as_path(directory)
     check_license(license)
     check_export_folder(directory, overwrite, version)
     workdir = local_copy(workdir)

@@ -35,47 +35,58 @@ MODEL_KEYS = {
 
 
 def is_byte_level(tokenizer: Mapping) -> bool:
-    """Whether a tokenizer.json's words are written in bytes."""
+    """Whether the words of a tokenizer.json, its content, are written in bytes."""
     return any(step.get("type") == "ByteLevel" for step in steps_of(tokenizer, "pre_tokenizer"))
 
 
 def cleaning_of(tokenizer: Mapping, path: pathlib.Path) -> tuple[str, ...]:
-    """Returns the steps before the pieces; raises `UserError` for steps that are not supported."""
+    """Returns the steps of `config.vocabulary.cleaning` that a tokenizer.json, the content of `path`, asks for.
+
+    Raises `UserError` for steps that are not supported.
+    """
     normalizers = [step.get("type") for step in steps_of(tokenizer, "normalizer")]
     if normalizers not in ([], ["NFC"]):
         raise UserError(f"{path}: its normalizer is {' and '.join(map(str, normalizers))}; expected NFC or none.")
-    *splits, last = steps_of(tokenizer, "pre_tokenizer")
-    check_keys(
-        last, {"type": ("ByteLevel",), "add_prefix_space": (False,), "trim_offsets": FREE, "use_regex": FREE}, path
-    )
-    by_expression = {expression: name for name, expression in EXPRESSIONS.items()}
-    uses_gpt2 = last.get("use_regex", True)
-    if not splits and uses_gpt2:
-        words = GPT2
-    else:
-        patterns = [(step.get("pattern") or {}).get("Regex", "") for step in splits]
-        words = None
-        if len(splits) == 1 and not uses_gpt2:
-            (split,) = splits
-            if split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert"):
-                words = by_expression.get(patterns[0])
-        if words is None:
-            raise UserError(
-                f"{path}: its pre_tokenizer splits texts by {' and '.join(map(repr, patterns)) or 'nothing'}, which is "
-                "not supported: expected GPT-2's expression, or GPT-4o's."
-            )
+    words = _word_expression(tokenizer, path)
     if normalizers:
         return ("composed", words)
     return (words,)
 
 
+def _word_expression(tokenizer: Mapping, path: pathlib.Path) -> str:
+    """Returns the name in `EXPRESSIONS` of the expression that divides texts into words.
+
+    It is in the only step before ByteLevel, or GPT-2's, which is ByteLevel's own. Arguments and errors are as in
+    `cleaning_of`.
+    """
+    *splits, byte_level = steps_of(tokenizer, "pre_tokenizer")
+    keys = {"type": ("ByteLevel",), "add_prefix_space": (False,), "trim_offsets": FREE, "use_regex": FREE}
+    check_keys(byte_level, keys, path)
+    uses_own_expression = byte_level.get("use_regex", True)
+    if not splits and uses_own_expression:
+        return GPT2
+    patterns = [(step.get("pattern") or {}).get("Regex", "") for step in splits]
+    if len(splits) == 1 and not uses_own_expression:
+        (split,) = splits
+        names = [name for name, expression in EXPRESSIONS.items() if expression == patterns[0]]
+        if names and split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert"):
+            return names[0]
+    raise UserError(
+        f"{path}: its pre_tokenizer splits texts by {' and '.join(map(repr, patterns)) or 'nothing'}, which is "
+        "not supported: expected GPT-2's expression, or GPT-4o's."
+    )
+
+
 def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
-    """Returns the lines of the pieces, as `piece_models.parse_lines` takes them; raises `UserError` for others."""
+    """Returns the lines of the pieces in a tokenizer.json, the content of `path`, for `piece_models.parse_lines`.
+
+    Raises `UserError` for pieces of another kind.
+    """
     model = json_field(tokenizer, "model", dict, path)
     check_keys(model, MODEL_KEYS, path)
     ids = dict(json_field(model, "vocab", dict[str, int], path))
     merges = json_field(model, "merges", list, path)
-    types = {}
+    types = {}  # {added token: its type}
     for token in json_field(tokenizer, "added_tokens", list[dict], path, []):
         content = str(token.get("content"))
         ids.setdefault(content, int(token.get("id", -1)))
@@ -84,17 +95,17 @@ def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
         raise UserError(f"{path}: expected a piece for each of the 256 bytes, and added tokens.")
     unknown = model.get("unk_token")
     if unknown not in types:
-        unknown = next(iter(types))
+        unknown, *_ = types  # no text reaches it, so that any added token will do
     types[unknown] = "unknown"
     lines = byte_pair_lines(ids, merges, types, str, path)
     if not model.get("ignore_merges"):
         return lines
-    pieces, _ = parse_lines(lines, path)
-    names = [name for name, _, _ in pieces]
-    piece_model = PieceModel(model_of(pieces, BYTE_PAIR_SETTINGS))
-    lengths = piece_model.divide(tf.constant(names)).row_lengths().numpy()
-    for row, name, length in zip(pieces, names, lengths):  # a row is [piece, score, type]
-        if length != 1 and name not in types:
-            row[0] = f"{separator()}{name}{separator()}"
+    rows, _ = parse_lines(lines, path)  # [piece, score, type] each
+    pieces = [piece for piece, _, _ in rows]
+    piece_model = PieceModel(model_of(rows, BYTE_PAIR_SETTINGS))
+    lengths = piece_model.divide(tf.constant(pieces)).row_lengths().numpy()
+    for row, piece, length in zip(rows, pieces, lengths):
+        if length != 1 and piece not in types:  # its pairs do not lead to it
+            row[0] = f"{separator()}{piece}{separator()}"
             row[2] = "user_defined"
-    return as_lines(pieces, BYTE_PAIR_SETTINGS, path)
+    return as_lines(rows, BYTE_PAIR_SETTINGS, path)

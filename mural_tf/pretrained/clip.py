@@ -26,10 +26,10 @@ from mural_tf.pretrained.tables import (
     as_is,
     convolution,
     kernel_and_bias,
+    kernel_without_bias,
     linear,
     norm_rows,
     qkv_rows,
-    zeros_for,
 )
 from mural_tf.pretrained.temperature import configure_scale
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
@@ -48,6 +48,10 @@ OPEN_CLIP_LAYER = {
 PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
 PILLOW_NUMBERS = {"bilinear": 2, "bicubic": 3}  # of interpolations, as Hugging Face's `resample` has them
 # Keys of open_clip's own ViT and their supported values, which are also the defaults.
+SWITCHED_OFF = (
+    "attentional_pool no_ln_pre final_ln_after_pool qk_norm scaled_cosine_attn scale_heads scale_attn_inner scale_attn "
+    "scale_fc"
+).split()
 VISION_KEYS = {
     "ls_init_value": (),
     "pos_embed_type": ("learnable",),
@@ -55,81 +59,81 @@ VISION_KEYS = {
     "block_type": ("default",),
     "act_kwargs": ({},),
     "norm_kwargs": ({},),
-    **dict.fromkeys(
-        ("attentional_pool", "no_ln_pre", "final_ln_after_pool", "qk_norm", "scaled_cosine_attn"), (False,)
-    ),
-    **dict.fromkeys(("scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
+    **dict.fromkeys(SWITCHED_OFF, (False,)),
 }
 
 
 def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
-    """Returns the rows of layers `ours_0`, … by their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`."""
+    """Returns the rows of a tower's layers by their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`.
+
+    Args:
+      ours: our layers are `ours_0`, `ours_1`, …
+      theirs: the file's layers are `theirs.0`, `theirs.1`, …
+      layers: the number of layers.
+    """
     rows = []
-    for i in range(layers):
-        mine = f"{ours}_{i}"
-        other = f"{theirs}.{i}"
+    for number in range(layers):
+        our_layer = f"{ours}_{number}"
+        their_layer = f"{theirs}.{number}"
         rows += [
-            *qkv_rows(mine, [f"{other}.self_attn.{part}_proj" for part in "qkv"]),
-            *kernel_and_bias(f"{mine}/attention_output", f"{other}.self_attn.out_proj"),
-            *norm_rows(f"{mine}/attention_norm", f"{other}.layer_norm1"),
-            *kernel_and_bias(f"{mine}/intermediate", f"{other}.mlp.fc1"),
-            *kernel_and_bias(f"{mine}/output", f"{other}.mlp.fc2"),
-            *norm_rows(f"{mine}/output_norm", f"{other}.layer_norm2"),
+            *qkv_rows(our_layer, [f"{their_layer}.self_attn.{part}_proj" for part in "qkv"]),
+            *kernel_and_bias(f"{our_layer}/attention_output", f"{their_layer}.self_attn.out_proj"),
+            *norm_rows(f"{our_layer}/attention_norm", f"{their_layer}.layer_norm1"),
+            *kernel_and_bias(f"{our_layer}/intermediate", f"{their_layer}.mlp.fc1"),
+            *kernel_and_bias(f"{our_layer}/output", f"{their_layer}.mlp.fc2"),
+            *norm_rows(f"{our_layer}/output_norm", f"{their_layer}.layer_norm2"),
         ]
     return rows
 
 
 def hugging_face_table(tower: ConfigDict) -> list[Row]:
-    """Returns the rows of the image tower by the names in `CLIPModel`."""
+    """Returns the rows of an image tower, built by the configuration `tower`, by the names in `CLIPModel`."""
     vision = "vision_model"
     patches = f"{vision}.embeddings.patch_embedding.weight"
     return [
-        Row("patches/kernel", (patches,), convolution),
-        zeros_for("patches/bias", patches, tower.hidden_size),
+        *kernel_without_bias("patches", patches, tower.hidden_size, convolution),
         Row("patches/class_token", (f"{vision}.embeddings.class_embedding",)),
         Row("patches/position_embeddings", (f"{vision}.embeddings.position_embedding.weight",)),
         *norm_rows("pre_norm", f"{vision}.pre_layrnorm"),
         *layer_rows("block", f"{vision}.encoder.layers", tower.layers),
         *norm_rows("post_norm", f"{vision}.post_layernorm"),
-        Row("projection/kernel", ("visual_projection.weight",), linear),
-        zeros_for("projection/bias", "visual_projection.weight", tower.projection),
+        *kernel_without_bias("projection", "visual_projection.weight", tower.projection),
     ]
 
 
 def open_clip_table(tower: ConfigDict) -> list[Row]:
-    """Returns the rows of the image tower by the names in open_clip's `VisionTransformer`."""
-    rows = [
-        Row("patches/kernel", ("visual.conv1.weight",), convolution),
-        zeros_for("patches/bias", "visual.conv1.weight", tower.hidden_size),
+    """Returns the rows of an image tower, built by the configuration `tower`, by open_clip's `VisionTransformer`."""
+    return [
+        *kernel_without_bias("patches", "visual.conv1.weight", tower.hidden_size, convolution),
         Row("patches/class_token", ("visual.class_embedding",)),
         Row("patches/position_embeddings", ("visual.positional_embedding",)),
         *norm_rows("pre_norm", "visual.ln_pre"),
+        *open_clip_layers("block", "visual.transformer.resblocks", tower.layers),
         *norm_rows("post_norm", "visual.ln_post"),
-        Row("projection/kernel", ("visual.proj",), as_is),
-        zeros_for("projection/bias", "visual.proj", tower.projection),
+        *kernel_without_bias("projection", "visual.proj", tower.projection, as_is),
     ]
-    return [*rows, *open_clip_layers("block", "visual.transformer.resblocks", tower.layers)]
 
 
 def open_clip_layers(ours: str, theirs: str, layers: int, names: Mapping[str, str] = OPEN_CLIP_LAYER) -> list[Row]:
-    """Returns `layer_rows` for layers with one matrix of queries, keys and values, as open_clip has them.
+    """Returns the rows of a tower's layers whose queries, keys and values are one matrix, as open_clip has them.
 
     Args:
+      ours, theirs, layers: as in `layer_rows`.
       names: {part of our layer: its name in theirs}.
     """
     rows = []
-    for i in range(layers):
-        for part, name in names.items():
-            mine = f"{ours}_{i}/{part}"
-            other = f"{theirs}.{i}.{name}"
-            if part.endswith("kernel"):
-                rows.append(Row(mine, (other,), linear))
-            elif part.endswith("bias"):
-                rows.append(Row(mine, (other,)))
-            elif part.endswith("norm"):
-                rows += norm_rows(mine, other)
+    for number in range(layers):
+        for our_part, their_part in names.items():
+            our_name = f"{ours}_{number}/{our_part}"
+            their_name = f"{theirs}.{number}.{their_part}"
+            if our_part.endswith("kernel"):
+                rows.append(Row(our_name, (their_name,), linear))
+            elif our_part.endswith("bias"):
+                rows.append(Row(our_name, (their_name,)))
+            elif our_part.endswith("norm"):
+                rows += norm_rows(our_name, their_name)
             else:
-                rows += kernel_and_bias(mine, other)
+                rows += kernel_and_bias(our_name, their_name)
     return rows
 
 
@@ -154,7 +158,17 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, pooling: str) -> None:
-    """Sets `config.image_tower` by Hugging Face's `vision_config`; `pooling` as the tower's field."""
+    """Sets a vision transformer in `tower` by Hugging Face's `vision_config`.
+
+    Args:
+      tower: the configuration's `image_tower`, which is changed.
+      vision: `vision_config`, with "patch_size", "hidden_act" and "layer_norm_eps"; other keys have defaults.
+      path: its file, for messages.
+      pooling: the tower's field of this name, "class" or "attention".
+
+    Raises:
+      UserError: another activation, or a value that is not a number.
+    """
     values = dict(  # Hugging Face's sizes by default
         image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12
     )
@@ -170,9 +184,10 @@ def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, poolin
 
 
 def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, part: str) -> None:
-    """Sets the sizes, the activation and the norms' epsilon of a tower by `part` of Hugging Face's configuration.
+    """Sets the sizes, the activation and the norms' epsilon in `tower` by a part of Hugging Face's configuration.
 
-    Raises `UserError` for another activation.
+    `values` are the part's, {key: value}; `path` and `part` name it in messages. Raises `UserError` for an activation
+    that is not in `ACTIVATIONS`, and for missing sizes.
     """
     activation = values.get("hidden_act")
     if activation not in list(ACTIVATIONS):  # a list, because JSON may hold an object here, which no dictionary takes
@@ -182,7 +197,7 @@ def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, p
 
 
 def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
-    """As `configure`, for open_clip's folder."""
+    """Sets the same as `configure` by open_clip's folder; raises `UserError` for another image tower than its ViT."""
     model, path = open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path)
     if "timm_model_name" in vision or not isinstance(vision.get("layers"), int):
@@ -229,7 +244,7 @@ def configure_open_clip_pixels(folder: pathlib.Path, tower: ConfigDict) -> None:
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
-    """Opens the weights of Hugging Face's folder or open_clip's."""
+    """Opens the weights of Hugging Face's folder or open_clip's; raises `UserError` if they are missing or damaged."""
     folder = folder_of_two_towers(folder)
     if (folder / OPEN_CLIP_CONFIG).is_file():
         return open_safetensors(folder / OPEN_CLIP_WEIGHTS)

@@ -18,8 +18,8 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
 from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, folder_of_two_towers, open_clip_settings
 from mural_tf.pretrained.importer import TEXT, TWO_TOWERS, Importer
-from mural_tf.pretrained.keys import FREE, check_keys
-from mural_tf.pretrained.tables import Row, assign_parts, first_rows, linear, no_types, norm_rows, zeros_for
+from mural_tf.pretrained.keys import FREE, check_keys, object_or_empty
+from mural_tf.pretrained.tables import Row, as_is, assign_parts, first_rows, kernel_without_bias, no_types, norm_rows
 from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
@@ -65,18 +65,18 @@ STEPS = {  # of tokenizer.json: how a text becomes words
 
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """Returns the lines of a CLIP's vocabulary; sets the text tower and how the vocabulary is used in `config`.
+    """Returns the lines of a CLIP's vocabulary by id, and sets the text tower and the vocabulary's use in `config`.
 
-    Raises `UserError` for a text tower of another kind, or a folder without its vocabulary.
+    `weights` is a folder. Raises `UserError` for a text tower of another kind, or a folder without its vocabulary.
     """
     folder = folder_of_two_towers(weights)
     file = clip.open_weights(folder)
     if _is_open_clip(file):
         cleaning = _configure_open_clip(folder, config.text_tower)
-        tokens = f"{_prefix(file)}token_embedding.weight"
+        token_table = f"{_prefix(file)}token_embedding.weight"
     else:
         cleaning = _configure_hugging_face(folder, config.text_tower)
-        tokens = TOKENS
+        token_table = TOKENS
     config.text_tower.update(
         name="bert",
         norm="before",
@@ -86,13 +86,14 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
         pooler_size=0,
         head_hidden_size=0,
     )
-    lines = fit_rows(_read_lines(folder), file.shapes.get(tokens, (0,))[0], folder)
+    row_count, *_ = file.shapes.get(token_table, (0,))  # 0: `load_weights` says that it is missing
+    lines = fit_rows(_read_lines(folder), row_count, folder)
     use_sentence_pieces(config, lines, "clip", cleaning)
     return lines
 
 
 def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """Sets the text tower by config.json; returns how texts are cleaned."""
+    """Sets the text tower by a folder's config.json; returns the steps of `config.vocabulary.cleaning`."""
     path = folder / "config.json"
     # Hugging Face's values by default.
     values = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
@@ -104,13 +105,14 @@ def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[st
 
 
 def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """As `_configure_hugging_face`, by open_clip's configuration."""
+    """Sets the text tower by open_clip's folder; returns the steps of `config.vocabulary.cleaning`.
+
+    Raises `UserError` for settings that are not supported.
+    """
     model, path = open_clip_settings(folder)
     text = json_field(model, "text_cfg", dict, path, {})
     check_keys(text, OPEN_CLIP_KEYS, path, refuses_unknown=False)
-    options = {}
-    if text.get("tokenizer_kwargs"):
-        options = json_field(text, "tokenizer_kwargs", dict, path, {})
+    options = object_or_empty(text, "tokenizer_kwargs", path)
     check_keys(options, {"clean": ("lower", "canonicalize"), "context_length": FREE}, path)
     width = json_field(text, "width", int, path, 512)
     layers = json_field(text, "layers", int, path, 12)
@@ -132,7 +134,10 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
 
 
 def _read_lines(folder: pathlib.Path) -> list[str]:
-    """Returns the lines of the vocabulary in a folder, as `piece_models.parse_lines` takes them."""
+    """Returns the lines of a folder's vocabulary, as `piece_models.parse_lines` takes them.
+
+    Raises `UserError` if the folder has no vocabulary, or one that is not a CLIP's.
+    """
     check_settings(folder, "clip")
     tokenizer = read_tokenizer(folder)
     path = folder / TOKENIZER
@@ -162,7 +167,7 @@ def _read_lines(folder: pathlib.Path) -> list[str]:
 
 
 def _read_merges(path: pathlib.Path) -> list[str]:
-    """Returns the pairs of merges.txt, "a b" each; its first line may be a version."""
+    """Returns the merged pairs in a file merges.txt, "a b" each, without its line of a version."""
     try:
         text = as_path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -172,7 +177,7 @@ def _read_merges(path: pathlib.Path) -> list[str]:
 
 
 def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
-    """Raises `UserError` unless texts become words as CLIP's do."""
+    """Raises `UserError` unless a tokenizer.json, the content of `path`, has CLIP's `STEPS` from texts to words."""
     for part, expected in STEPS.items():
         types = [step.get("type") for step in steps_of(tokenizer, part)]
         if types != expected:
@@ -186,60 +191,50 @@ def _check_steps(tokenizer: Mapping, path: pathlib.Path) -> None:
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`."""
+    """Fills `parts` of a model built for the settings of `clip.configure` and, for texts, of `read_vocabulary`.
+
+    Raises `UserError`, and changes nothing, unless all names and shapes fit.
+    """
     weights = clip.open_weights(folder)
     has_texts = not set(TEXT).isdisjoint(parts)
     if _is_open_clip(weights):
-        image = clip.open_clip_table(config.image_tower)
+        image_rows = clip.open_clip_table(config.image_tower)
         ignored = r"logit_bias|.*attn_mask" if has_texts else r"(?!visual\.|logit_scale).*"
-        text_tables = _open_clip_tables
     else:
-        image = clip.hugging_face_table(config.image_tower)
+        image_rows = clip.hugging_face_table(config.image_tower)
         ignored = r".*position_ids" if has_texts else r".*position_ids|text_model\..*|text_projection\..*"
-        text_tables = _hugging_face_tables
-    tables = {"image_encoder": image, "log_temperature": [scale_row()]}
-    if has_texts:
-        tables |= text_tables(config, weights)
+    tables = {"image_encoder": image_rows, "log_temperature": [scale_row()]}
+    if has_texts and _is_open_clip(weights):
+        tables |= _open_clip_tables(config, _prefix(weights))
+    elif has_texts:
+        tables |= _hugging_face_tables(config)
     assign_parts(tables, model, parts, weights, ignored, "a CLIP")
 
 
-def _hugging_face_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """Returns {part of a model: its rows} of the text tower and its head, by the names in `CLIPModel`."""
-    projection = "text_projection.weight"
-    head = "image_text_head"
-    return {
-        "text_encoder": [
-            *_embedding_rows(TOKENS, POSITIONS, config),
-            *clip.layer_rows("layer", "text_model.encoder.layers", config.text_tower.layers),
-            *norm_rows("final_norm", "text_model.final_layer_norm"),
-        ],
-        head: [
-            Row(f"{head}/kernel", (projection,), linear),
-            zeros_for(f"{head}/bias", projection, config.embedding_size),
-        ],
-    }
+def _hugging_face_tables(config: ConfigDict) -> dict[str, list[Row]]:
+    """Returns {part of a model: its rows} for the text tower and its head, by the names in `CLIPModel`."""
+    text_rows = [
+        *_embedding_rows(TOKENS, POSITIONS, config),
+        *clip.layer_rows("layer", "text_model.encoder.layers", config.text_tower.layers),
+        *norm_rows("final_norm", "text_model.final_layer_norm"),
+    ]
+    head_rows = kernel_without_bias("image_text_head", "text_projection.weight", config.embedding_size)
+    return {"text_encoder": text_rows, "image_text_head": head_rows}
 
 
-def _open_clip_tables(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """As `_hugging_face_tables`, by open_clip's names."""
-    prefix = _prefix(weights)
-    head = "image_text_head"
-    projection = f"{prefix}text_projection"
-    return {
-        "text_encoder": [
-            *_embedding_rows(f"{prefix}token_embedding.weight", f"{prefix}positional_embedding", config),
-            *clip.open_clip_layers("layer", f"{prefix}transformer.resblocks", config.text_tower.layers),
-            *norm_rows("final_norm", f"{prefix}ln_final"),
-        ],
-        head: [
-            Row(f"{head}/kernel", (projection,)),
-            zeros_for(f"{head}/bias", projection, config.embedding_size),
-        ],
-    }
+def _open_clip_tables(config: ConfigDict, prefix: str) -> dict[str, list[Row]]:
+    """Returns {part of a model: its rows} for the text tower and its head, by open_clip's names behind a prefix."""
+    text_rows = [
+        *_embedding_rows(f"{prefix}token_embedding.weight", f"{prefix}positional_embedding", config),
+        *clip.open_clip_layers("layer", f"{prefix}transformer.resblocks", config.text_tower.layers),
+        *norm_rows("final_norm", f"{prefix}ln_final"),
+    ]
+    head_rows = kernel_without_bias("image_text_head", f"{prefix}text_projection", config.embedding_size, as_is)
+    return {"text_encoder": text_rows, "image_text_head": head_rows}
 
 
 def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row]:
-    """Returns the rows of the embeddings; token types, which CLIP lacks, are zeros."""
+    """Returns the rows of the text tower's embeddings by the file's names of two tables; token types are zeros."""
     return [
         Row("embeddings/token_embeddings", (tokens,)),
         Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
@@ -248,11 +243,12 @@ def _embedding_rows(tokens: str, positions: str, config: ConfigDict) -> list[Row
 
 
 def _is_open_clip(weights: WeightFile) -> bool:
+    """Whether weights are from open_clip's folder, by the file's name."""
     return weights.path.name == OPEN_CLIP_WEIGHTS
 
 
 def _prefix(weights: WeightFile) -> str:
-    """Returns how the text tower's names begin; "" where open_clip has both towers in one class."""
+    """Returns how the text tower's names begin in open_clip's file: "text.", or "" where both towers are one class."""
     return "text." if "text.token_embedding.weight" in weights.shapes else ""
 
 

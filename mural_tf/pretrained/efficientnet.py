@@ -75,7 +75,7 @@ class Names:
 
 
 def _keras_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    """See `Names.row`."""
+    """Returns the row of a variable by Keras' names, which are this project's; arguments as in `Names.row`."""
     theirs = variable
     if "_squeeze_excite/" in variable:  # the one layer of squeeze-and-excitation has Keras' two in it
         _, theirs = variable.split("/", 1)
@@ -98,7 +98,7 @@ TORCH_LAYERS = {
 
 
 def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    """See `Names.row`."""
+    """Returns the row of a variable by the names of efficientnet-lite-pytorch; arguments as in `Names.row`."""
     layouts = {"kernel": convolution, "depthwise_kernel": depthwise}
     if layer == CLASSIFIER:
         layouts["kernel"] = linear
@@ -108,26 +108,30 @@ def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
 
 
 def _tpu_row(variable: str, layer: str, block: int, rest: str) -> Row:
-    """See `Names.row`; layers of a kind are numbered within a block, from the second one on."""
+    """Returns the row of a variable by the names in tensorflow/tpu's checkpoints; arguments as in `Names.row`.
+
+    There a block's layers of one type have the type's name, from the second one on with a number: "conv2d", "conv2d_1".
+    """
     if layer == CLASSIFIER:
         return Row(variable, (f"head/dense/{rest}",))
     if layer.endswith("bn"):
-        name = "tpu_batch_normalization"
-        order = ["expand_bn", "bn", "project_bn"]
+        type_name = "tpu_batch_normalization"
+        layers_of_type = ["expand_bn", "bn", "project_bn"]
     elif layer == "dwconv":
-        name = "depthwise_conv2d"
-        order = ["dwconv"]
+        type_name = "depthwise_conv2d"
+        layers_of_type = ["dwconv"]
     else:
-        name = "conv2d"
-        order = ["expand_conv", "project_conv"]
+        type_name = "conv2d"
+        layers_of_type = ["expand_conv", "project_conv"]
     if block < 0:
-        return Row(variable, (f"{layer.split('_')[0].replace('top', 'head')}/{name}/{rest}",))
+        scope = "head" if layer.startswith("top") else "stem"
+        return Row(variable, (f"{scope}/{type_name}/{rest}",))
     if block == 0:  # the very first block has no expansion, so its other layers are numbered without it
-        order = [other for other in order if not other.startswith("expand")]
-    number = order.index(layer)
+        layers_of_type = [other for other in layers_of_type if not other.startswith("expand")]
+    number = layers_of_type.index(layer)
     if number:
-        name = f"{name}_{number}"
-    return Row(variable, (f"blocks_{block}/{name}/{rest}",))
+        type_name = f"{type_name}_{number}"
+    return Row(variable, (f"blocks_{block}/{type_name}/{rest}",))
 
 
 KERAS = Names(
@@ -160,9 +164,9 @@ TPU = Names(
 
 
 def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
-    """Opens a file of weights, or the file in a folder, and returns it with the scheme of its layers' names.
+    """Opens a file of weights, or the file in a folder; returns it and how its publisher names layers.
 
-    Raises `UserError` if it is missing, it is damaged, or of another kind.
+    Raises `UserError` if it is missing, damaged, or of another kind.
     """
     path = pathlib.Path(weights)
     if path.is_dir():
@@ -178,58 +182,52 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
         return open_torch(path), TORCH
     prefix = path.with_suffix("") if path.suffix == ".index" else path
     if prefix.with_name(f"{prefix.name}.index").is_file():
-        return _of_tpu(open_tensorflow_checkpoint(prefix)), TPU
+        return _averaged(open_tensorflow_checkpoint(prefix)), TPU
     return open_keras_h5(path), KERAS
 
 
-def _of_tpu(file: WeightFile) -> WeightFile:
-    """Returns the weights under names without the model's name, and their averages in place of the last values."""
+def _averaged(file: WeightFile) -> WeightFile:
+    """Returns the weights of tensorflow/tpu's checkpoint, with their moving averages where the file has them.
+
+    Names lose the model's name in front, "efficientnet-lite0/".
+    """
     plain = {re.sub(r"^efficientnet[^/]*/", "", name): name for name in file.shapes}
     averages = {name.removesuffix(AVERAGE): original for name, original in plain.items() if name.endswith(AVERAGE)}
     weight = r"(stem|blocks_\d+|head)/.*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
     last_values = {name: original for name, original in plain.items() if re.fullmatch(weight, name)}
     originals = {**last_values, **averages}  # {plain name: name in the file}
-
     shapes = {name: file.shapes[original] for name, original in originals.items()}
     return WeightFile(file.path, shapes, lambda name: file.read(originals[name]))
 
 
 def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
-    """Returns a row for each of the image tower's variables."""
+    """Returns a row for each of an image tower's variables, by a publisher's names."""
     ours = [variable.name.split(":")[0] for variable in variables]
-    blocks = list(dict.fromkeys(name.split("_")[0] for name in ours if name.startswith("block")))
+    blocks = list(dict.fromkeys(name.split("_")[0] for name in ours if name.startswith("block")))  # in their order
     rows = []
-    for name in ours:
+    for name in ours:  # for example "block2a_expand_conv/kernel"
         layer, _, rest = name.partition("/")
-        number = -1
+        block_number = -1
         if layer.startswith("block"):
             block, _, layer = layer.partition("_")
-            number = blocks.index(block)
-        rows.append(names.row(name, layer, number, rest))
+            block_number = blocks.index(block)
+        rows.append(names.row(name, layer, block_number, rest))
     return rows
 
 
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets family, width, depth and normalisation of the image tower in `config` as the weights have them.
+    """Sets family, width, depth and normalisation of the image tower in `config` by a file or folder of weights.
 
-    Sizes that were not published keep the width and depth that `config` has.
+    Sizes that were not published keep the width and depth that `config` has. Raises `UserError` as `open_weights`, and
+    for a normalisation that is not ImageNet's.
     """
     file, names = open_weights(weights)
     tower = config.image_tower
-    lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)
-    tower.name = "efficientnet_lite" if lite else "efficientnet"
-    blocks = sum(re.fullmatch(names.depthwise, name) is not None for name in file.shapes)
-    stem, last = (_width_of(file, name, axis) for name, axis in (names.stem, names.top))
-    coefficients = LITE_COEFFICIENTS if lite else COEFFICIENTS
-    for width, depth in coefficients.values():
-        stem_width = STEM_WIDTH if lite else scaled_width(STEM_WIDTH, width)
-        last_width = scaled_width(STAGES[-1].width, width)
-        fits = stem == stem_width and last in (0, last_width)  # not every file has the top convolution
-        if fits and blocks == sum(blocks_by_stage(depth, lite)):
-            tower.width = width
-            tower.depth = depth
+    is_lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)  # without squeeze-and-excitation
+    tower.name = "efficientnet_lite" if is_lite else "efficientnet"
+    _configure_size(file, names, is_lite, tower)
     has_own_pixels = names is KERAS and _normalization_layer(file)
-    if lite and not has_own_pixels:
+    if is_lite and not has_own_pixels:
         tower.update(LITE_PIXELS)
     elif names is KERAS:
         tower.normalization = _normalization(file)
@@ -237,26 +235,43 @@ def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
         config.embedding_size = output_width(tower)
 
 
-def _width_of(file: WeightFile, name: str, axis: int) -> int:
-    """Returns the size of one axis of a tensor, 0 if the file lacks it."""
+def _configure_size(file: WeightFile, names: Names, is_lite: bool, tower: ConfigDict) -> None:
+    """Sets width and depth in `tower` to the published coefficients that fit the file's blocks and widths, if any."""
+    blocks = file.count(names.depthwise)
+    stem_width, top_width = (_size_of_axis(file, name, axis) for name, axis in (names.stem, names.top))
+    coefficients = LITE_COEFFICIENTS if is_lite else COEFFICIENTS
+    for width, depth in coefficients.values():
+        expected_stem = STEM_WIDTH if is_lite else scaled_width(STEM_WIDTH, width)
+        expected_top = scaled_width(STAGES[-1].width, width)
+        has_widths = stem_width == expected_stem and top_width in (0, expected_top)  # 0: without top convolution
+        if has_widths and blocks == sum(blocks_by_stage(depth, is_lite)):
+            tower.width = width
+            tower.depth = depth
+
+
+def _size_of_axis(file: WeightFile, name: str, axis: int) -> int:
+    """Returns the size of one axis of the tensor `name`, 0 if the file lacks it."""
     if name not in file.shapes:
         return 0
     return file.shapes[name][axis]
 
 
 def load_weights(weights: str | os.PathLike, encoder: keras.Model) -> None:
-    """Fills an image tower that was built for `configure`'s settings; layers after pooling do not change."""
+    """Fills an image tower that was built for `configure`'s settings; layers after pooling do not change.
+
+    Raises `UserError`, and changes nothing, unless all names and shapes fit.
+    """
     file, names = open_weights(weights)
     variables = [variable for variable in encoder.variables if not variable.name.startswith(HEADS)]
-    left_out = [names.ignored]
+    ignored = [names.ignored]
     for layer, pattern in ((CLASSIFIER, names.classifier), ("top_conv", names.top_names)):
         if not any(variable.name.startswith(layer) for variable in variables):
-            left_out.append(pattern)
-    assign(table(names, variables), variables, file, "|".join(left_out), "an EfficientNet of this size")
+            ignored.append(pattern)
+    assign(table(names, variables), variables, file, "|".join(ignored), "an EfficientNet of this size")
 
 
 def _normalization_layer(file: WeightFile) -> dict[str, str]:
-    """Returns {"mean" or "variance": its name in the file}; {} if the file has no such layer."""
+    """Returns {"mean", "variance": their names in the file} of Keras' normalisation layer; {} without such a layer."""
     layer = {}
     for name in file.shapes:
         end = name.split("/")[-1]
@@ -266,10 +281,11 @@ def _normalization_layer(file: WeightFile) -> dict[str, str]:
 
 
 def _normalization(file: WeightFile) -> str:
-    """Returns "imagenet", or "none" where the file's layer does nothing, as in a model that was made without weights.
+    """Returns the tower's `normalization` by Keras' normalisation layer in a file, "imagenet" without such a layer.
 
-    Keras' own ImageNet files hold the standard deviation in the variance's place, and its code makes up for that.
-    Raises `UserError` for other numbers.
+    It is "imagenet" for ImageNet's mean and variance, and "none" for 0 and 1, as in a model that was made without
+    weights. Keras' own ImageNet files hold the standard deviation in the variance's place, and its code makes up for
+    that. Raises `UserError` for other numbers.
     """
     layer = _normalization_layer(file)
     if len(layer) < 2:

@@ -11,6 +11,7 @@ import pathlib
 
 from mural_lite.errors import UserError
 from mural_lite.files import check_json, json_field, read_json
+from mural_tf.pretrained.keys import json_or_empty
 
 MODULES = "modules.json"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -28,7 +29,7 @@ FAMILY_OF_TYPE = {
 
 
 def family_of(folder: pathlib.Path) -> str:
-    """Returns the family of this package that a folder or file of weights belongs to, "" for none.
+    """Returns the family that a folder or file of weights belongs to, a name in `importers.FAMILIES`; "" for others.
 
     A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
     """
@@ -55,18 +56,17 @@ def family_of(folder: pathlib.Path) -> str:
 
 def _family_of_modules(folder: pathlib.Path) -> str:
     """Returns "sentences" for a folder of Sentence-Transformers, or the family of its CLIP or SigLIP."""
-    rows = module_folders(folder)
-    if rows:
-        _, first_folder = rows[0]
-        path = first_folder / "config.json"
-        model_type = read_json(path).get("model_type") if path.is_file() else None
+    modules = module_folders(folder)
+    if modules:
+        _, first_folder = modules[0]
+        model_type = json_or_empty(first_folder / "config.json").get("model_type")
         if model_type in ("clip", "siglip", "siglip2"):
             return FAMILY_OF_TYPE[model_type]
     return "sentences"
 
 
 def _family_of_open_clip(folder: pathlib.Path) -> str:
-    """Returns "siglip" (by timm's image tower), "xlm_roberta_clip" (by the text tower) or "clip" for a folder."""
+    """Returns the family of open_clip's folder: "siglip" by timm's image tower, else by its text tower."""
     model, path = open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path, {})
     if "siglip" in str(vision.get("timm_model_name")):
@@ -77,7 +77,10 @@ def _family_of_open_clip(folder: pathlib.Path) -> str:
 
 
 def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """Returns `model_cfg` of open_clip's configuration, and its file."""
+    """Returns (`model_cfg` in the configuration of open_clip's folder, the configuration's file).
+
+    Raises `UserError` if the file is missing or damaged.
+    """
     path = folder / OPEN_CLIP_CONFIG
     return json_field(read_json(path), "model_cfg", dict, path), path
 
@@ -90,7 +93,7 @@ def has_xlm_roberta(folder: pathlib.Path) -> bool:
 
 
 def find_efficientnet(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the one file of weights that a folder, or its `models/`, holds; `None` if it holds none or several."""
+    """Returns the file of weights in a folder, or in its `models/`; `None` if there is no such file, or several."""
     files = []
     for pattern in ("*.h5", "*.pth", "models/*.pth", "*.index"):
         files += folder.glob(pattern)
@@ -98,7 +101,11 @@ def find_efficientnet(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def module_folders(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
-    """Returns [(class name, folder)] of modules; raises `UserError` for a damaged list or classes from elsewhere."""
+    """Returns [(class name, folder)] of the modules of a folder of Sentence-Transformers, in their order.
+
+    For example [("Transformer", folder), ("Pooling", folder / "1_Pooling")]. Raises `UserError` if modules.json is
+    missing or damaged, or names classes from elsewhere.
+    """
     path = folder / MODULES
     if not path.is_file():
         raise UserError(f"{folder} has no {MODULES}: expected a folder of Sentence-Transformers.")
@@ -119,13 +126,16 @@ def module_folders(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
 
 
 def folder_of_two_towers(folder: str | pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a CLIP or SigLIP that Sentence-Transformers saved: `folder`, or its only module's."""
+    """Returns the folder with the files of a CLIP or SigLIP: `folder`, or in Sentence-Transformers' its first module's.
+
+    Raises `UserError` for other modules than one model and Normalize.
+    """
     folder = pathlib.Path(folder)
     if not (folder / MODULES).is_file():
         return folder
-    rows = module_folders(folder)
-    classes = [class_name for class_name, _ in rows]
+    modules = module_folders(folder)
+    classes = [class_name for class_name, _ in modules]
     if classes[:1] not in (["CLIPModel"], ["Transformer"]) or not set(classes[1:]) <= {"Normalize"}:
         raise UserError(f"{folder / MODULES}: modules {', '.join(classes)}; expected only CLIPModel or Transformer.")
-    (_, first_folder), *_ = rows
+    _, first_folder = modules[0]
     return first_folder

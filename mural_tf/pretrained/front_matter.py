@@ -11,30 +11,34 @@ from mural_tf.pretrained.origin import Origin
 
 
 def origin_of(family: str, weights: str | pathlib.Path) -> Origin:
-    """Returns the origin of a folder or file of weights."""
+    """Returns the origin of a folder or file of weights, with licence and languages by its README.md.
+
+    `family` is a name of `importers.families()`.
+    """
     weights = pathlib.Path(weights)
     metadata = front_matter(weights / "README.md")
-    licence = _texts(metadata.get("license"))
-    if licence == ["other"]:
-        licence = _texts(metadata.get("license_name")) or licence
+    licences = _texts(metadata.get("license"))
+    if licences == ["other"]:
+        licences = _texts(metadata.get("license_name")) or licences
     languages = _texts(metadata.get("language"))
     name = weights.name
     revision = ""
-    if is_name(display_name(weights)):  # the Hub's cache calls the folder of a revision by it
+    if is_name(display_name(weights)):  # a folder of the Hub's cache, in which a folder is named by its revision
         name = f"{SCHEME}{parse(display_name(weights)).repository}"
         revision = next(part for part in reversed(weights.parts) if re.fullmatch("[0-9a-f]{40}", part))
-    return Origin(family, name, revision, " ".join(map(_plain_word, licence)), tuple(map(_plain_word, languages)))
+    return Origin(family, name, revision, " ".join(map(_plain_word, licences)), tuple(map(_plain_word, languages)))
 
 
 def _plain_word(text: str) -> str:
-    """Returns a text without the separators in the line of an `Origin`."""
+    """Returns a text with "-" in place of characters that the line of an `Origin` has between its parts."""
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
-    """Returns {key: value, or list of values} from the top of a README.md; {} without values.
+    """Returns {key: text, or list of texts} from the YAML at the top of a README.md; {} without such a file or top.
 
-    Only this part of YAML is read, and everything as text: `no` is Norwegian.
+    Only lines `key: value`, `key: [value, value]`, and `- value` below a key are read, all values as texts: `no` is
+    Norwegian.
     """
     if not readme.is_file():
         return {}
@@ -61,13 +65,15 @@ def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
 
 
 def _plain(value: str) -> str:
-    """Returns a value without its comment and its quotation marks."""
+    """Returns a YAML value without its comment and its quotation marks."""
     value = re.sub(r"\s+#.*$", "", value).strip()
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if is_quoted else value
 
 
 def _texts(value: str | list[str] | None) -> list[str]:
-    """Returns the texts of a value or a list of values; [] where the key is missing."""
-    texts = [value] if isinstance(value, str) else value or []
+    """Returns the texts that are not empty in a value of `front_matter`; [] where the key is missing."""
+    if value is None:
+        return []
+    texts = [value] if isinstance(value, str) else value
     return [text for text in texts if text]

@@ -51,7 +51,12 @@ ARCHITECTURE = {
 
 
 def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]:
-    """Returns the rows of the image tower by the names in `AlignVisionModel`, which count blocks through all stages."""
+    """Returns the rows of the image tower by the names in `AlignVisionModel`, which count blocks through all stages.
+
+    Args:
+      depth: the tower's depth coefficient, 3.1 for align-base.
+      prefix: how all names in the file begin.
+    """
 
     def norm(ours: str, theirs: str) -> list[Row]:
         ends = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
@@ -61,12 +66,12 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
         return Row(ours, (f"{prefix}{theirs}.weight",), layout)
 
     rows = [kernel("stem_conv/kernel", "embeddings.convolution"), *norm("stem_bn", "embeddings.batchnorm")]
-    number = 0
+    block_number = 0
     for stage_number, stage in enumerate(STAGES, start=1):
-        for block in range(scaled_depth(stage.blocks, depth)):
-            ours = f"block{stage_number}{chr(ord('a') + block)}_"
-            theirs = f"encoder.blocks.{number}"
-            number += 1
+        for number_in_stage in range(scaled_depth(stage.blocks, depth)):
+            ours = f"block{stage_number}{chr(ord('a') + number_in_stage)}_"
+            theirs = f"encoder.blocks.{block_number}"
+            block_number += 1
             if stage.expansion != 1:
                 rows.append(kernel(f"{ours}expand_conv/kernel", f"{theirs}.expansion.expand_conv"))
                 rows += norm(f"{ours}expand_bn", f"{theirs}.expansion.expand_bn")
@@ -122,7 +127,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _check_architecture(vision: dict, path: pathlib.Path) -> None:
-    """Raises `UserError` for an EfficientNet that differs from this project's."""
+    """Raises `UserError` for a `vision_config`, in the file at `path`, of another EfficientNet than this project's."""
     for key, expected in ARCHITECTURE.items():
         if vision.get(key, expected) != expected:
             raise UserError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
@@ -139,7 +144,10 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
-    """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
+    """Sets sizes and normalisation in `tower` by a preprocessor_config.json; without that file, as in align-base.
+
+    `vision` is the model's `vision_config`, which has the pictures' size.
+    """
     defaults = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
     if not path.exists():
         side = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
@@ -151,7 +159,8 @@ def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> No
 def load_weights(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills `parts` of an ALIGN, or a MURAL, that was built for `configure`'s settings.
 
-    They are both towers, the image-text head and the temperature. Nothing is changed unless all of it fits.
+    The file has both towers, the image-text head and the temperature. Raises `UserError`, and changes nothing, unless
+    all names and shapes fit.
     """
     text = config.text_tower
     tables = {

@@ -49,58 +49,54 @@ DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and
 
 
 def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", roberta: bool = False) -> list[Row]:
-    """Returns the rows of the text tower by the names in `BertModel`, which start with `prefix`.
+    """Returns the rows of a text tower by the names in `BertModel`.
 
     Args:
+      layers: the tower's number of layers.
+      max_length: the tower's length in tokens; further positions of the file are left out.
+      pooler: whether the tower has a pooler.
+      prefix: how all names in the file begin.
       roberta: whether the file is an XLM-RoBERTa's: the first position is in row `ROBERTA_FIRST`, and there is one
         token type.
     """
-
-    def name(end: str) -> tuple[str]:
-        return (f"{prefix}{end}",)
-
-    def dense(ours: str, theirs: str) -> list[Row]:
-        return kernel_and_bias(ours, prefix + theirs)
-
-    def norm(ours: str, theirs: str) -> list[Row]:
-        return norm_rows(ours, prefix + theirs)
-
-    positions_of = rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length)
+    embeddings = f"{prefix}embeddings"
+    positions = rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length)
     rows = [
-        Row("embeddings/token_embeddings", name("embeddings.word_embeddings.weight")),
-        Row("embeddings/position_embeddings", name("embeddings.position_embeddings.weight"), positions_of),
-        Row("embeddings/type_embeddings", name("embeddings.token_type_embeddings.weight"), _two_types),
-        *norm("embeddings/layer_norm", "embeddings.LayerNorm"),
+        Row("embeddings/token_embeddings", (f"{embeddings}.word_embeddings.weight",)),
+        Row("embeddings/position_embeddings", (f"{embeddings}.position_embeddings.weight",), positions),
+        Row("embeddings/type_embeddings", (f"{embeddings}.token_type_embeddings.weight",), _two_types),
+        *norm_rows("embeddings/layer_norm", f"{embeddings}.LayerNorm"),
     ]
-    for i in range(layers):
-        layer = f"encoder.layer.{i}"
-        projections = [f"{prefix}{layer}.attention.self.{part}" for part in ("query", "key", "value")]
+    for number in range(layers):
+        ours = f"layer_{number}"
+        theirs = f"{prefix}encoder.layer.{number}"
+        projections = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
         rows += [
-            *qkv_rows(f"layer_{i}", projections),
-            *dense(f"layer_{i}/attention_output", f"{layer}.attention.output.dense"),
-            *norm(f"layer_{i}/attention_norm", f"{layer}.attention.output.LayerNorm"),
-            *dense(f"layer_{i}/intermediate", f"{layer}.intermediate.dense"),
-            *dense(f"layer_{i}/output", f"{layer}.output.dense"),
-            *norm(f"layer_{i}/output_norm", f"{layer}.output.LayerNorm"),
+            *qkv_rows(ours, projections),
+            *kernel_and_bias(f"{ours}/attention_output", f"{theirs}.attention.output.dense"),
+            *norm_rows(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
+            *kernel_and_bias(f"{ours}/intermediate", f"{theirs}.intermediate.dense"),
+            *kernel_and_bias(f"{ours}/output", f"{theirs}.output.dense"),
+            *norm_rows(f"{ours}/output_norm", f"{theirs}.output.LayerNorm"),
         ]
     if pooler:
-        rows += dense(POOLER, "pooler.dense")
+        rows += kernel_and_bias(POOLER, f"{prefix}pooler.dense")
     return rows
 
 
 def _two_types(table: np.ndarray) -> np.ndarray:
-    """Returns a table of two token types; XLM-RoBERTa has one, and the second becomes zeros."""
+    """The layout of token types: [2, hidden] stays; XLM-RoBERTa's [1, hidden] gets zeros as its second row."""
     if len(table) == 1:
         return np.concatenate([table, np.zeros_like(table)])
     return table
 
 
 def distilbert_table(layers: int, max_length: int) -> list[Row]:
-    """Returns the rows of the text tower by the names in `DistilBertModel` (Sanh et al., 2019).
+    """Returns the rows of a text tower by the names in `DistilBertModel` (Sanh et al., 2019).
 
-    It is a BERT without token types, whose table is zeros here. Its names are BERT's but for the following names.
+    It is a BERT without token types, whose table is zeros here. Arguments are as in `bert_table`.
     """
-    names = {
+    names = {  # {part of a name in `BertModel`: in `DistilBertModel`}
         "encoder.layer.": "transformer.layer.",
         "attention.self.query": "attention.q_lin",
         "attention.self.key": "attention.k_lin",
@@ -126,10 +122,18 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 
 
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
-    """Sets `config.text_tower` by a BERT's configuration.
+    """Sets a BERT in `tower`, the configuration's `text_tower`, by a BERT's config.json.
 
     `max_length`, `dropout` and the like do not change, and a pooler stays, as wide as the tower.
-    Raises `UserError` for a BERT of another kind.
+
+    Args:
+      tower: the configuration that is changed.
+      values: {key: value} of the file.
+      path: the file, for messages.
+      roberta: whether it is an XLM-RoBERTa's.
+
+    Raises:
+      UserError: the BERT is of another kind, or `tower.max_length` is more than its positions.
     """
     _check_architecture(values, path, roberta)
     sizes = transformer_sizes(values, path)
@@ -155,7 +159,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
 
 
 def _check_architecture(values: dict, path: str | pathlib.Path, roberta: bool) -> None:
-    """Raises `UserError` for a BERT that this project's text tower cannot be."""
+    """Raises `UserError` for a BERT that this project's text tower cannot be; arguments as in `configure_tower`."""
     expected = {  # {key: its allowed values, the first for files without the key}
         "hidden_act": ("gelu",),
         "position_embedding_type": ("absolute",),
@@ -176,7 +180,7 @@ def _check_architecture(values: dict, path: str | pathlib.Path, roberta: bool) -
 
 
 def positions(values: dict, path: str | pathlib.Path, roberta: bool) -> int:
-    """Returns how many tokens a BERT's configuration has positions for."""
+    """Returns how many tokens a BERT has positions for, by its config.json; arguments as in `configure_tower`."""
     rows = json_field(values, "max_position_embeddings", int, path)
     if roberta:
         return rows - ROBERTA_FIRST
@@ -187,7 +191,13 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder.
 
     Args:
-      length: the tower's length from the weights' positions; without it `text_tower.max_length` does not change.
+      folder: a folder with config.json.
+      config: the configuration that is changed.
+      length: a function from the number of the weights' positions to the tower's length; without it
+        `text_tower.max_length` does not change.
+
+    Raises:
+      UserError: the folder has another model.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
@@ -218,6 +228,9 @@ def load_weights(
       encoder: the text tower.
       tower: its configuration.
       pooler: whether the pooler is filled; `None`: if the tower has it.
+
+    Raises:
+      UserError: a name or shape does not fit; then nothing is changed.
     """
     roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
     fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
@@ -226,15 +239,17 @@ def load_weights(
 def fill(
     weights: WeightFile, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None, roberta: bool = False
 ) -> None:
-    """As `load_weights`, from opened weights with the names of `BertModel`, `DistilBertModel` or `XLMRobertaModel`.
+    """Fills a text tower from opened weights; arguments and errors that are not here are `load_weights`'.
 
     Args:
+      weights: a file with the names of `BertModel`, `DistilBertModel` or `XLMRobertaModel`.
       roberta: whether the names are `XLMRobertaModel`'s.
     """
     if pooler is None:
         pooler = tower.pooler_size > 0
     variables = [variable for variable in encoder.variables if pooler or not variable.name.startswith(f"{POOLER}/")]
-    if any(name.startswith("transformer.layer.") for name in weights.shapes):
+    is_distilbert = any(name.startswith("transformer.layer.") for name in weights.shapes)
+    if is_distilbert:
         assign(distilbert_table(tower.layers, tower.max_length), variables, weights, IGNORED, "a DistilBERT")
         return
     table = bert_table(tower.layers, tower.max_length, pooler, roberta=roberta)
@@ -244,7 +259,10 @@ def fill(
 
 
 def _plain_name(name: str) -> str:
-    """Returns a name as `BertModel` has it: without the prefix of a model with heads, and in PyTorch's words."""
+    """Returns a tensor's name as `BertModel` has it.
+
+    It loses the prefix of a model with heads, and TensorFlow's names of layer normalisation become PyTorch's.
+    """
     name = name.removeprefix("bert.").removeprefix("distilbert.").removeprefix("roberta.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -266,7 +284,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
-    """Fills a text tower that was built for `configure_labse`'s settings."""
+    """Fills a text tower that was built for `configure_labse`'s settings; arguments and errors as in `load_weights`."""
     load_weights(folder, encoder, tower)
     dense = pathlib.Path(folder) / DENSE
     if dense.is_dir():

@@ -46,15 +46,15 @@ def families() -> list[str]:
 
 @functools.cache
 def importer_of(family: str) -> Importer:
-    """Returns the importer of a name of `families()`."""
-    from_outside = load_registered("mural.importers", family)
-    if from_outside is not None:
-        return from_outside
+    """Returns the importer of a family, a name in `families()`."""
+    registered_importer = load_registered("mural.importers", family)
+    if registered_importer is not None:
+        return registered_importer
     return pkgutil.resolve_name(FAMILIES[family])
 
 
 def kind_of(folder: str | pathlib.Path) -> str:
-    """Returns the name in `families()` of a folder or file of weights; "" if it belongs to none of them."""
+    """Returns the family that a folder or file of weights belongs to, a name in `families()`; "" for other files."""
     folder = pathlib.Path(folder)
     for family in registered("mural.importers"):
         if importer_of(family).recognises(folder):
@@ -63,9 +63,9 @@ def kind_of(folder: str | pathlib.Path) -> str:
 
 
 def starting_config(source: str) -> ConfigDict:
-    """Returns the configuration that a source's model is built from by default: `base_config()`, with its method.
+    """Returns the configuration that a model is built from by default: `base_config()`, with its family's method.
 
-    It computes in float32, so that its vectors are the original's on every machine.
+    It computes in float32, so that its vectors are the original's on every machine. `source` is a name in `families()`.
     """
     config = base_config()
     method = importer_of(source).method
@@ -78,18 +78,26 @@ def starting_config(source: str) -> ConfigDict:
 def configure(
     source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with the settings of the weights' `parts`, by default all parts, and their vocabulary by id.
+    """Returns (a copy of `config` with the settings of some weights, their vocabulary by id).
 
     The vocabulary is [] for an image tower, or where `parts` lacks the text tower.
 
-    Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
+    Args:
+      source: a name in `families()`.
+      weights: the folder or file.
+      config: the settings that are not in the files.
+      as_trained: as in `import_weights`.
+      parts: the parts of a model, as in `Importer.parts`, whose settings are taken; empty: all parts of the weights.
+
+    Raises:
+      UserError: an unknown source, or files that are missing, damaged or of another kind.
     """
     if source not in families():
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(families())}.")
     if as_trained and source != "siglip":
         raise UserError(f"as_trained={as_trained}: expected it with siglip only, got {source}.")
     importer = importer_of(source)
-    before = config
+    given_config = config
     config = config.copy_and_resolve_references()
     parts = parts or importer.parts
     for tower in ("image_tower", "text_tower"):
@@ -102,9 +110,9 @@ def configure(
     importer.configure(weights, config, **options)
     for tower, part in TOWERS.items():  # a tower that the weights hold but `parts` does not name does not change
         if part in importer.parts and part not in parts:
-            config[tower] = before[tower].copy_and_resolve_references()
+            config[tower] = given_config[tower].copy_and_resolve_references()
     if not set(parts) & {"image_encoder", "image_text_head"}:  # a text tower has no head yet
-        config.embedding_size = before.embedding_size
+        config.embedding_size = given_config.embedding_size
     if config.image_tower.name == "none":  # a model of only texts has the size of their embedding
         config.image_tower.projection = config.embedding_size
     pieces = []
@@ -118,12 +126,14 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # {towe
 
 
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with the settings of the weights that its towers name, and the text tower's vocabulary.
+    """Returns (a copy of `config` with the settings of the weights that its towers name, the text tower's vocabulary).
 
-    `text_tower.max_length` may only fall. The vocabulary is empty where no weights are named for texts. The text
-    tower's named prompts are dropped: training reads every text with the default prompt, and no other is learned.
-    Raises `UserError` for weights that hold no such tower, or that `configure` refuses, and for a file of
-    `image_tower.class_names` that is not a list of texts.
+    `text_tower.max_length` may only fall. The vocabulary is [] where no weights are named for texts. The text tower's
+    named prompts are dropped: training reads every text with the default prompt, and no other is learned.
+
+    Raises:
+      UserError: weights that hold no such tower, or that `configure` refuses, or a file of `image_tower.class_names`
+        that is not a list of texts.
     """
     vocabulary: list[str] = []
     config = config.copy_and_resolve_references()
@@ -135,10 +145,10 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
         weights = config[tower].weights
         if weights:
             folder = local_model(weights)
-            length = config.text_tower.max_length
+            max_length = config.text_tower.max_length
             family = _family_with(part, weights)
             config, lines = configure(family, folder, config, parts=[part])
-            config.text_tower.max_length = min(length, config.text_tower.max_length)
+            config.text_tower.max_length = min(max_length, config.text_tower.max_length)
             config.vocabulary.prompts = ()
             vocabulary = lines or vocabulary
     if config.image_tower.class_names:
@@ -157,7 +167,10 @@ def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
 
 
 def _family_with(part: str, weights: str) -> str:
-    """Returns the family of `weights`; raises `UserError` if they are missing, unknown, or hold no such part."""
+    """Returns the family of weights, a name of a folder or file; `part` is a part that they must hold.
+
+    Raises `UserError` if they are missing, of no known family, or without the part.
+    """
     folder = local_model(weights)
     if not folder.exists():
         raise UserError(f"{weights} does not exist: expected weights with {part}, a folder, a file or a name.")
@@ -170,7 +183,14 @@ def _family_with(part: str, weights: str) -> str:
 
 
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
-    """Raises `UserError` where a configuration asks for more numbers than the weights hold, before memory is taken."""
+    """Raises `UserError` if the towers of a configuration have more numbers than the weights, before memory is taken.
+
+    Args:
+      source: the weights' family.
+      weights: the folder or file.
+      config: the configuration.
+      parts: the parts of the model that the weights fill.
+    """
     importer = importer_of(source)
     towers = [config[tower] for tower, part in TOWERS.items() if part in parts and part in importer.parts]
     needed = sum(map(_numbers, towers))
@@ -185,13 +205,16 @@ def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: C
 
 
 def _numbers(tower: ConfigDict) -> int:
-    """Returns about how many numbers a transformer's layers have, a little fewer than in truth; 0 for other towers."""
+    """Returns about how many numbers a transformer of this configuration has, a little fewer than in truth.
+
+    Biases, norms and the vocabulary's table are not counted. For other towers it is 0.
+    """
     if tower.name not in ("bert", "modernbert", "vit", "naflex"):
         return 0
     hidden = tower.hidden_size
     layers = tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size)
     if tower.name == "modernbert":
-        return layers + tower.layers * hidden * tower.feed_forward_size
+        return layers + tower.layers * hidden * tower.feed_forward_size  # its feed-forward layers have a gate
     if tower.name == "bert":
         return layers + hidden * tower.max_length
     if tower.name == "naflex":
@@ -202,9 +225,10 @@ def _numbers(tower: ConfigDict) -> int:
 
 
 def building(filled: Collection[str], only_texts: bool = False) -> contextlib.AbstractContextManager:
-    """Inside, a model is built whose `filled` parts get weights: if all large parts are filled, nothing is drawn.
+    """Returns the context to build a model in: no initial values are drawn if weights will replace the large parts.
 
     Args:
+      filled: the parts of the model that get weights afterwards.
       only_texts: whether the model has no image tower.
     """
     large_parts = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
@@ -219,7 +243,7 @@ def import_weights(
     """Builds a model whose parts come from files; parts that are not in them start at random.
 
     Args:
-      source: a name of `families()`.
+      source: a name in `families()`.
       weights: the folder or file.
       config: all settings that are not in the files, for example `base_config()`. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
@@ -230,7 +254,7 @@ def import_weights(
       The model, its whole configuration, and its vocabulary by id.
 
     Raises:
-      UserError: names in the files that are missing, unexpected or of another shape.
+      UserError: an unknown source, files that are missing, damaged or of another kind, or tensors that do not fit.
     """
     config, pieces = configure(source, weights, config, as_trained)
     importer = importer_of(source)

@@ -11,7 +11,7 @@ from mural_lite.files import json_field, read_json
 
 FREE = object()  # any value is right: it is used, or it changes no vector
 # Keys of every configuration of transformers 4 and 5 that change no vector: names, training, generation.
-GENERIC = (
+_WITHOUT_EFFECT = (
     "_name_or_path architectures dtype torch_dtype transformers_version model_type vocab_size id2label label2id "
     "chunk_size_feed_forward output_attentions output_hidden_states problem_type return_dict tie_word_embeddings "
     "use_cache gradient_checkpointing attention_dropout initializer_range initializer_factor "
@@ -23,6 +23,13 @@ GENERIC = (
     "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
     "begin_suppress_tokens finetuning_task tokenizer_class prefix task_specific_params"
 ).split()
+# Keys of every configuration, as `check_keys` takes them.
+GENERIC = {
+    **dict.fromkeys(_WITHOUT_EFFECT, FREE),
+    **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention"), (False,)),
+    "pruned_heads": ({},),
+    "quantization_config": (),
+}
 
 
 def read_config(path: pathlib.Path, model_type: str) -> dict:
@@ -33,8 +40,24 @@ def read_config(path: pathlib.Path, model_type: str) -> dict:
     return values
 
 
+def json_or_empty(path: pathlib.Path) -> dict:
+    """Returns the object in a JSON file, {} without the file; raises `UserError` for a damaged file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def object_or_empty(values: Mapping, key: str, path: pathlib.Path) -> dict:
+    """Returns the object under a key of the JSON file at `path`; {} where it is missing, null or empty.
+
+    Raises `UserError` for any other value.
+    """
+    return json_field(values, key, dict, path) if values.get(key) else {}
+
+
 def transformer_sizes(values: Mapping, path: pathlib.Path) -> dict[str, int]:
-    """Returns {field of a tower: number} for the sizes in a configuration of Hugging Face."""
+    """Returns {"layers", "hidden_size", "heads", "feed_forward_size": number} of a tower, by Hugging Face's keys.
+
+    `values` are from the file at `path`; raises `UserError`, which names it, for a missing size.
+    """
     return dict(
         layers=json_field(values, "num_hidden_layers", int, path),
         hidden_size=json_field(values, "hidden_size", int, path),

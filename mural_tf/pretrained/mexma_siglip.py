@@ -26,7 +26,7 @@ from mural_tf.pretrained.hugging_face_bert import fill
 from mural_tf.pretrained.importer import TWO_TOWERS, Importer
 from mural_tf.pretrained.multilingual_clip import configure_by_shapes
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
-from mural_tf.pretrained.tables import Row, assign_parts, linear, zeros_for
+from mural_tf.pretrained.tables import assign_parts, kernel_and_bias, kernel_without_bias
 from mural_tf.pretrained.temperature import configure_scale, scale_row
 from mural_tf.pretrained.tokenizer_files import max_length
 from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
@@ -78,7 +78,10 @@ def open_weights(folder: str | pathlib.Path) -> WeightFile:
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers, pixels, length, the embedding's size, temperature and bias in `config` to a folder's model."""
+    """Sets both towers, pixels, length, the embedding's size, temperature and bias in `config` to a folder's model.
+
+    Raises `UserError` for another model.
+    """
     folder = pathlib.Path(folder)
     path = folder / "config.json"
     values = read_json(path)
@@ -99,21 +102,20 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_vision(tower: ConfigDict, weights: WeightFile, values: dict, path: pathlib.Path) -> None:
-    """Sets the image tower to a SigLIP of the arrays' sizes."""
+    """Sets a SigLIP of the arrays' sizes in `tower`; `values` are from the config.json at `path`."""
     vision = json_field(values, "vision_config", dict, path, {})
-    shapes = weights.below(VISION).shapes
+    weights = weights.below(VISION)
     names = (PATCHES, "embeddings.position_embedding.weight", "encoder.layers.0.mlp.fc1.weight")
-    patches, positions, intermediate = (shapes.get(name, ()) for name in names)
-    if len(patches) != 4 or len(positions) != 2 or len(intermediate) != 2:
+    patches_shape, positions_shape, intermediate_shape = (weights.shapes.get(name, ()) for name in names)
+    if len(patches_shape) != 4 or len(positions_shape) != 2 or len(intermediate_shape) != 2:
         raise UserError(f"{weights.path}: {', '.join(names)} are not the names and axes of a SiglipVisionModel.")
-    hidden_size, _, _, patch_size = patches
-    intermediate_size, _ = intermediate
-    position_count, _ = positions
-    layers = [re.fullmatch(r"encoder\.layers\.(\d+)\.mlp\.fc1\.weight", name) for name in shapes]
+    hidden_size, _, _, patch_size = patches_shape
+    intermediate_size, _ = intermediate_shape
+    position_count, _ = positions_shape
     settings = {
         "hidden_size": hidden_size,
         "intermediate_size": intermediate_size,
-        "num_hidden_layers": sum(match is not None for match in layers),
+        "num_hidden_layers": weights.count(r"encoder\.layers\.\d+\.mlp\.fc1\.weight"),
         "num_attention_heads": json_field(vision, "num_attention_heads", int, path, HEADS),
         "patch_size": patch_size,
         "image_size": json_field(vision, "image_size", int, path, round(position_count**0.5) * patch_size),
@@ -124,13 +126,12 @@ def _configure_vision(tower: ConfigDict, weights: WeightFile, values: dict, path
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for `configure`'s settings."""
+    """Fills `parts` of a model built for `configure`'s settings; raises `UserError` if a name or shape does not fit."""
     weights = open_weights(folder)
-    head = [Row("image_text_head/kernel", (f"{HEAD}weight",), linear)]
     if f"{HEAD}bias" in weights.shapes:
-        head.append(Row("image_text_head/bias", (f"{HEAD}bias",)))
+        head = kernel_and_bias("image_text_head", HEAD.removesuffix("."))
     else:
-        head.append(zeros_for("image_text_head/bias", f"{HEAD}weight", config.embedding_size))
+        head = kernel_without_bias("image_text_head", f"{HEAD}weight", config.embedding_size)
     siglip_table = siglip.hugging_face_table(config)
     tables = {
         "image_encoder": siglip_table["image_encoder"],
@@ -144,6 +145,7 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns `read_vocabulary` of a folder, for as many rows as its weights have."""
     return read_vocabulary(folder, config, token_rows(open_weights(folder)))
 
 

@@ -19,7 +19,7 @@ from mural_tf.backend import keras
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import byte_level_pieces
 from mural_tf.pretrained.importer import Importer
-from mural_tf.pretrained.keys import FREE, GENERIC, check_keys, read_config, transformer_sizes
+from mural_tf.pretrained.keys import FREE, GENERIC, check_keys, object_or_empty, read_config, transformer_sizes
 from mural_tf.pretrained.tables import Row, assign, linear
 from mural_tf.pretrained.tokenizer_files import (
     TOKENIZER,
@@ -52,24 +52,17 @@ USED = (
     "global_rope_theta local_rope_theta"
 ).split()
 KEYS = {
-    **dict.fromkeys((*GENERIC, *WITHOUT_EFFECT, *USED), FREE),
+    **GENERIC,
+    **dict.fromkeys((*WITHOUT_EFFECT, *USED), FREE),
     "auto_map": ({},),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "norm_bias": (False,),
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "pruned_heads": ({},),
-    "causal_mask": (False,),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "causal_mask"), (False,)),
     "rope_scaling": (),
-    "quantization_config": (),
     "head_dim": (),
 }
 
 
 def table(layers: int) -> list[Row]:
-    """Returns the rows of the text tower by the names in `ModernBertModel`."""
+    """Returns the rows of a text tower of so many layers by the names in `ModernBertModel`."""
 
     def kernel(ours: str, theirs: str) -> Row:
         return Row(f"{ours}/kernel", (f"{theirs}.weight",), linear)
@@ -99,7 +92,10 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """Sets the text tower in `config` to the ModernBERT in a folder.
 
     Args:
-      length: the tower's length from the length it was trained for; without it `text_tower.max_length` does not change.
+      folder: a folder with config.json.
+      config: the configuration that is changed.
+      length: a function from the length in tokens that the weights were trained for to the tower's length; without it
+        `text_tower.max_length` does not change.
 
     Raises:
       UserError: another architecture, or a key that is not known.
@@ -138,10 +134,12 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
 
 
 def _attention_every(values: dict, path: pathlib.Path) -> int:
-    """Returns how many layers there are from a global layer to the next; the last group may be cut off."""
-    every = json_field(values, "global_attn_every_n_layers", int, path, 3)
+    """Returns the distance in layers from a layer with global attention to the next: 3 for layers 0, 3, 6, …
+
+    `values` are from the config.json at `path`. Raises `UserError` for layers at other distances.
+    """
     if values.get("layer_types") is None:
-        return every
+        return json_field(values, "global_attn_every_n_layers", int, path, 3)
     types = json_field(values, "layer_types", list[str], path)
     further_global = [number for number, name in enumerate(types) if name == GLOBAL and number]
     every = further_global[0] if further_global else max(len(types), 1)
@@ -155,24 +153,24 @@ def _attention_every(values: dict, path: pathlib.Path) -> int:
 
 
 def _rotary_bases(values: dict, path: pathlib.Path) -> tuple[float, float]:
-    """Returns the bases of rotations in global and in local layers; raises `UserError` for other kinds of positions."""
-    parameters = {}
-    if values.get("rope_parameters"):
-        parameters = json_field(values, "rope_parameters", dict, path, {})
+    """Returns the bases of rotations in (global layers, local layers), theta in transformers' keys.
+
+    `values` are from the config.json at `path`: `rope_parameters` of newer files, else the keys of older files. Raises
+    `UserError` for other kinds of positions.
+    """
+    parameters = object_or_empty(values, "rope_parameters", path)
     check_keys(parameters, {GLOBAL: FREE, LOCAL: FREE}, path)
     bases = []
     for layer_type, old_key, default in (
         (GLOBAL, "global_rope_theta", 160_000.0),
         (LOCAL, "local_rope_theta", 10_000.0),
     ):
-        settings = {}
-        if parameters.get(layer_type):
-            settings = json_field(parameters, layer_type, dict, path, {})
+        settings = object_or_empty(parameters, layer_type, path)
         check_keys(settings, {"rope_theta": FREE, "rope_type": ("default",)}, path)
-        base = default
+        old_base = default
         if values.get(old_key) is not None:
-            base = json_field(values, old_key, float, path, default)
-        bases.append(float(json_field(settings, "rope_theta", float, path, base)))
+            old_base = json_field(values, old_key, float, path, default)
+        bases.append(float(json_field(settings, "rope_theta", float, path, old_base)))
     return tuple(bases)
 
 
@@ -182,12 +180,12 @@ def load_weights(folder: str | pathlib.Path, encoder: keras.Model, tower: Config
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
-    """Opens a folder's weights under the names of `ModernBertModel`."""
+    """Opens a folder's weights under the names of `ModernBertModel`; raises as `open_safetensors`."""
     return open_safetensors(folder).renamed(lambda name: name.removeprefix("model."))
 
 
 def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """Returns the lines of a folder's vocabulary, and sets `config.vocabulary` to how it is used.
+    """Returns the lines of a folder's vocabulary by id, and sets `config.vocabulary` to how it is used.
 
     Raises `UserError` for pieces of another kind, and for rows that are not begin, text, end.
     """
@@ -217,11 +215,12 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
 
 
 def _load(folder, model: DualEncoder, config: ConfigDict, parts) -> None:
+    """Fills the text tower of a model, as `Importer.load_weights`."""
     load_weights(folder, model.text_encoder, config.text_tower)
 
 
 def is_modernbert(folder: str | pathlib.Path) -> bool:
-    """Whether config.json in a folder of Hugging Face is of a ModernBERT."""
+    """Whether a folder of Hugging Face holds a ModernBERT, by its config.json."""
     return read_json(pathlib.Path(folder) / "config.json").get("model_type") == MODEL_TYPE
 
 

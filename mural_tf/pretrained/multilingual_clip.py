@@ -19,11 +19,11 @@ from mural_lite.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip, open_clip_siglip
-from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, has_xlm_roberta, open_clip_settings
+from mural_tf.pretrained.folders import has_xlm_roberta, open_clip_settings
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
 from mural_tf.pretrained.importer import TEXT, TWO_TOWERS, Importer
 from mural_tf.pretrained.keys import read_config
-from mural_tf.pretrained.tables import Row, assign, assign_parts, kernel_and_bias, linear, zeros_for
+from mural_tf.pretrained.tables import assign, assign_parts, kernel_and_bias, kernel_without_bias
 from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows, vocabulary_of
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
@@ -47,7 +47,7 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
             f"{path}: the text tower is {text.get('hf_model_name', 'CLIP')!r} with {pooler!r}: expected an XLM-RoBERTa "
             "with 'mean_pooler'; an image tower alone is imported as clip."
         )
-    weights = _open_weights(folder)
+    weights = open_clip_siglip.open_weights(folder)
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
     configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
@@ -56,51 +56,52 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
-    """Sets the text tower to a BERT's sizes, which are its arrays' sizes."""
+    """Sets a BERT in `tower`, the configuration's `text_tower`, by the sizes of its arrays.
 
-    def shape(name: str, rank: int) -> tuple[int, ...]:
-        """Returns the shape of an array; raises `UserError` if it is missing or has another rank."""
-        sizes = weights.shapes.get(name, ())
-        if len(sizes) != rank:
-            raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of a BERT.")
-        return sizes
+    Args:
+      tower: the configuration that is changed.
+      weights: the BERT's arrays, under the names of `BertModel`.
+      path: the file of its configuration, for messages.
+      roberta: whether it is an XLM-RoBERTa.
 
-    _, hidden = shape("embeddings.word_embeddings.weight", 2)
-    layers = [re.fullmatch(r"encoder\.layer\.(\d+)\.output\.dense\.bias", name) for name in weights.shapes]
+    Raises:
+      UserError: an array is missing or has another rank.
+    """
+    _, hidden = weights.shape_of("embeddings.word_embeddings.weight", 2, "a BERT")
+    intermediate_shape = weights.shape_of("encoder.layer.0.intermediate.dense.bias", 1, "a BERT")
+    positions_shape = weights.shape_of("embeddings.position_embeddings.weight", 2, "a BERT")
+    types_shape = weights.shape_of("embeddings.token_type_embeddings.weight", 2, "a BERT")
     values = {
         "hidden_size": hidden,
-        "num_hidden_layers": sum(match is not None for match in layers),
+        "num_hidden_layers": weights.count(r"encoder\.layer\.\d+\.output\.dense\.bias"),
         "num_attention_heads": max(1, hidden // HEAD_WIDTH),
-        "intermediate_size": shape("encoder.layer.0.intermediate.dense.bias", 1)[0],
-        "max_position_embeddings": shape("embeddings.position_embeddings.weight", 2)[0],
-        "type_vocab_size": shape("embeddings.token_type_embeddings.weight", 2)[0],
+        "intermediate_size": intermediate_shape[0],
+        "max_position_embeddings": positions_shape[0],
+        "type_vocab_size": types_shape[0],
         "layer_norm_eps": 1e-5 if roberta else 1e-12,
     }
     configure_tower(tower, values, path, roberta)
 
 
 def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for `configure_open_clip`'s settings."""
-    weights = _open_weights(folder)
-    size = config.embedding_size
-    head = []
-    last = "text.proj.weight"
-    if config.text_tower.head_hidden_size:
-        first = "text.proj.0.weight"
-        last = "text.proj.2.weight"
-        head += [
-            Row("image_text_head_hidden/kernel", (first,), linear),
-            zeros_for("image_text_head_hidden/bias", first, config.text_tower.head_hidden_size),
-        ]
-    head += [Row("image_text_head/kernel", (last,), linear), zeros_for("image_text_head/bias", last, size)]
+    """Fills `parts` of a model built for `configure_open_clip`'s settings.
+
+    Raises `UserError` if a name or shape does not fit.
+    """
+    weights = open_clip_siglip.open_weights(folder)
+    hidden_size = config.text_tower.head_hidden_size
+    if hidden_size:
+        head = kernel_without_bias("image_text_head_hidden", "text.proj.0.weight", hidden_size)
+        head += kernel_without_bias("image_text_head", "text.proj.2.weight", config.embedding_size)
+    else:
+        head = kernel_without_bias("image_text_head", "text.proj.weight", config.embedding_size)
     tables = {
         "image_encoder": clip.open_clip_table(config.image_tower),
         "image_text_head": head,
         "log_temperature": [scale_row()],
     }
-    assign_parts(
-        tables, model, parts, weights, rf"{re.escape(OPEN_CLIP_TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP"
-    )
+    ignored = rf"{re.escape(OPEN_CLIP_TEXT)}.*|logit_bias"
+    assign_parts(tables, model, parts, weights, ignored, "open_clip's XLM-RoBERTa CLIP")
     if "text_encoder" in parts:
         fill(weights.below(OPEN_CLIP_TEXT), model.text_encoder, config.text_tower, roberta=True)
 
@@ -120,13 +121,16 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _is_roberta(folder: pathlib.Path) -> bool:
-    """Whether an M-CLIP's text tower is an XLM-RoBERTa."""
+    """Whether the text tower of the M-CLIP in a folder is an XLM-RoBERTa."""
     base = read_json(folder / "config.json").get("modelBase", "")
     return "roberta" in str(base).lower()
 
 
 def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the text tower and every text head of a model built for `configure_m_clip`'s settings."""
+    """Fills the text tower and every text head of a model built for `configure_m_clip`'s settings.
+
+    `parts` is not used: an M-CLIP always fills them all. Raises `UserError` if a name or shape does not fit.
+    """
     folder = pathlib.Path(folder)
     weights = open_safetensors(folder)
     fill(weights.below("transformer."), model.text_encoder, config.text_tower, roberta=_is_roberta(folder))
@@ -136,13 +140,12 @@ def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDi
         assign(table, head.variables, weights, r"transformer\..*", "an M-CLIP")
 
 
-def _open_weights(folder: str | pathlib.Path) -> WeightFile:
-    return open_safetensors(pathlib.Path(folder) / OPEN_CLIP_WEIGHTS)
-
-
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """Returns the lines of the vocabulary; texts are cleaned as open_clip does before the tokenizer's own steps."""
-    lines = read_vocabulary(folder, config, token_rows(_open_weights(folder)))
+    """Returns the lines of the vocabulary in open_clip's folder, and sets its use in `config.vocabulary`.
+
+    Texts are cleaned as open_clip does it, before the tokenizer's own steps.
+    """
+    lines = read_vocabulary(folder, config, token_rows(open_clip_siglip.open_weights(folder)))
     config.vocabulary.cleaning = (*open_clip_siglip.cleaning(pathlib.Path(folder)), *config.vocabulary.cleaning)
     return lines
 
@@ -153,7 +156,7 @@ OPEN_CLIP = Importer(
     load_open_clip,
     _read_vocabulary,
     method="align",
-    open_weights=_open_weights,
+    open_weights=open_clip_siglip.open_weights,
 )
 M_CLIP = Importer(
     TEXT,

@@ -43,23 +43,11 @@ SIZES = (
 ).split()
 OF_LONG_TEXTS = ("keep_len", "longtext_len")  # FG-CLIP 2's
 KEYS = {
-    **dict.fromkeys((*GENERIC, *SIZES, *OF_LONG_TEXTS, "auto_map", "vision_config", "text_config"), FREE),
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "pruned_heads": ({},),
+    **GENERIC,
+    **dict.fromkeys((*SIZES, *OF_LONG_TEXTS, "auto_map", "vision_config", "text_config"), FREE),
     "num_channels": (3,),
     "vision_use_head": (True,),
-    "quantization_config": (),
 }
-DEFAULTS = dict(
-    hidden_size=768,
-    intermediate_size=3072,
-    num_hidden_layers=12,
-    num_attention_heads=12,
-    hidden_act="gelu_pytorch_tanh",
-    layer_norm_eps=1e-6,
-)
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -74,8 +62,8 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if values.get("model_type") not in MODEL_TYPES:
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected {' or '.join(MODEL_TYPES)}.")
     is_fg_clip = values["model_type"] == FG_CLIP
-    vision = {**DEFAULTS, **json_field(values, "vision_config", dict, path, {})}
-    text = {**DEFAULTS, **json_field(values, "text_config", dict, path, {})}
+    vision = {**siglip.DEFAULTS, **json_field(values, "vision_config", dict, path, {})}
+    text = {**siglip.DEFAULTS, **json_field(values, "text_config", dict, path, {})}
     keys = KEYS
     if not is_fg_clip:
         keys = {**KEYS, **dict.fromkeys(OF_LONG_TEXTS, ())}
@@ -101,7 +89,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_image_tower(vision: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets the frozen image tower by the file's `vision_config`."""
+    """Sets a frozen NaFlex in `tower`, the configuration's `image_tower`, by `vision_config` of the file at `path`."""
     configure_transformer(tower, vision, path, "vision_config")
     positions = json_field(vision, "num_patches", int, path, 256)
     grid = math.isqrt(positions)
@@ -125,7 +113,7 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
 
 
 def open_weights(folder: str | pathlib.Path) -> WeightFile:
-    """Opens a folder's weights."""
+    """Opens a folder's weights; raises `UserError` if they are missing or damaged."""
     return open_safetensors(folder_of_two_towers(folder))
 
 

@@ -16,21 +16,23 @@ from mural_lite.errors import UserError
 from mural_lite.files import json_field
 from mural_tf.pretrained import clip
 from mural_tf.pretrained.folders import OPEN_CLIP_WEIGHTS, open_clip_settings
-from mural_tf.pretrained.keys import FREE, check_keys
+from mural_tf.pretrained.keys import FREE, check_keys, object_or_empty
 from mural_tf.pretrained.tables import (
     Row,
+    as_is,
     convolution,
     first_rows,
     identity_head,
     kernel_and_bias,
+    kernel_without_bias,
     no_types,
     norm_rows,
     only_row,
     qkv_rows,
-    zeros_for,
 )
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
+SIGLIP = "open_clip's SigLIP"
 TOKENS = "text.token_embedding.weight"
 FTFY = ("plain_characters", "composed")  # before every text of open_clip
 CLEANING = {  # open_clip's names
@@ -58,19 +60,20 @@ VISION_KEYS = {"timm_pool": ("map",), "timm_proj": ("none", "")}
 TEXT_KEYS = {
     "pool_type": ("last",),
     "proj_type": ("linear", "none"),
-    "embed_cls": (False,),
-    "use_pad_mask": (False,),
     "ls_init_value": (),
     "block_type": ("default",),
-    **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn"), (False,)),
-    "scale_fc": (False,),
+    **dict.fromkeys(("embed_cls", "use_pad_mask", "qk_norm", "scaled_cosine_attn"), (False,)),
+    **dict.fromkeys(("scale_heads", "scale_attn_inner", "scale_attn", "scale_fc"), (False,)),
     "tokenizer_mode": ("",),
     "hf_model_name": (),
 }
 
 
 def configure(folder: pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers, pixels and the embedding's size in `config`; raises `UserError` for another model."""
+    """Sets both towers, pixels and the embedding's size in `config` to the SigLIP in open_clip's folder.
+
+    Raises `UserError` for another model.
+    """
     model, path = open_clip_settings(folder)
     weights = open_weights(folder)
     vision, text = (json_field(model, name, dict, path) for name in ("vision_cfg", "text_cfg"))
@@ -89,21 +92,24 @@ def configure(folder: pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_image_tower(vision: dict, path: pathlib.Path, weights: WeightFile, tower: ConfigDict) -> None:
-    """Sets the image tower by the file's `vision_cfg`, whose timm name says what else is to be known."""
+    """Sets a vision transformer in `tower` by `vision_cfg` of the file at `path`, and by the arrays' shapes.
+
+    Heads, activation and the pictures' size follow from timm's name of the tower. Raises `UserError` for other names.
+    """
     name = str(vision["timm_model_name"])
     match = re.fullmatch(NAME, name)
     if match is None:
         raise UserError(
             f"{path}: timm_model_name is {name!r}, expected vit_(base, large, so400m or giantopt)_…_siglip_…."
         )
-    size, _, image_size = match.groups()
-    width, _, patch_height, _ = _shape(weights, f"{TRUNK}.patch_embed.proj.weight", 4)
+    size_name, _, image_size = match.groups()
+    width, _, patch_height, _ = weights.shape_of(f"{TRUNK}.patch_embed.proj.weight", 4, SIGLIP)
     tower.update(
         name="vit",
         patch_size=patch_height,
         layers=_layers(weights, f"{TRUNK}.blocks"),
         hidden_size=width,
-        heads=HEADS[size],
+        heads=HEADS[size_name],
         feed_forward_size=_feed_forward_size(weights, f"{TRUNK}.blocks", "fc1"),
         activation="gelu_tanh" if re.fullmatch(WITH_TANH, name) else "gelu",
         epsilon=1e-6,
@@ -114,9 +120,9 @@ def _configure_image_tower(vision: dict, path: pathlib.Path, weights: WeightFile
 
 
 def _configure_text_tower(text: dict, path: pathlib.Path, weights: WeightFile, tower: ConfigDict) -> None:
-    """Sets the text tower by the file's `text_cfg` and the arrays' shapes."""
-    _, width = _shape(weights, "text.positional_embedding", 2)
-    activation, norm = (json_field(text, key, dict, path, {}) if text.get(key) else {} for key in OPTIONS)
+    """Sets the transformer in `tower` by `text_cfg` of the file at `path`, and by the arrays' shapes."""
+    _, width = weights.shape_of("text.positional_embedding", 2, SIGLIP)
+    activation, norm = (object_or_empty(text, key, path) for key in OPTIONS)
     check_keys(activation, {"approximate": ("none", "tanh")}, path)
     check_keys(norm, {"eps": FREE}, path)
     tower.update(
@@ -131,20 +137,26 @@ def _configure_text_tower(text: dict, path: pathlib.Path, weights: WeightFile, t
 
 
 def cleaning(folder: pathlib.Path) -> tuple[str, ...]:
-    """Returns the steps by which open_clip cleans a text; raises `UserError` for another way."""
+    """Returns the steps of `config.vocabulary.cleaning` by which open_clip cleans the texts of a folder's model.
+
+    Raises `UserError` for a way of cleaning that is not supported.
+    """
     model, path = open_clip_settings(folder)
     options = json_field(model, "text_cfg.tokenizer_kwargs", dict, path, {})
     check_keys(options, {"clean": tuple(CLEANING), "strip_sep_token": (False,), "language": ()}, path)
     return CLEANING[options.get("clean") or "whitespace"]
 
 
-def open_weights(folder: pathlib.Path) -> WeightFile:
-    """Opens the folder's safetensors."""
-    return open_safetensors(folder / OPEN_CLIP_WEIGHTS)
+def open_weights(folder: str | pathlib.Path) -> WeightFile:
+    """Opens the weights in open_clip's folder; raises `UserError` if they are missing or damaged."""
+    return open_safetensors(pathlib.Path(folder) / OPEN_CLIP_WEIGHTS)
 
 
 def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """Returns {part of a model: its rows}, without the two learned numbers."""
+    """Returns {part of a model: its rows} for both towers and the head, by timm's and open_clip's names.
+
+    `config` is the whole configuration that the model was built by.
+    """
     pool = f"{TRUNK}.attn_pool"
     patches = f"{TRUNK}.patch_embed.proj"
     positions = "text.positional_embedding"
@@ -178,23 +190,16 @@ def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
     if f"{projection}.weight" in weights.shapes:
         return kernel_and_bias(head, projection)
     if projection in weights.shapes:
-        return [Row(f"{head}/kernel", (projection,)), zeros_for(f"{head}/bias", projection, config.embedding_size)]
+        return kernel_without_bias(head, projection, config.embedding_size, as_is)
     return identity_head(head, TOKENS, config.embedding_size)
 
 
 def _layers(weights: WeightFile, prefix: str) -> int:
-    """Returns how many layers a tower has, by the numbers in the names."""
+    """Returns the number of layers, by the numbers behind `prefix` in names like "visual.trunk.blocks.11.norm1"."""
     matches = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in weights.shapes]
     return len({match[1] for match in matches if match})
 
 
 def _feed_forward_size(weights: WeightFile, prefix: str, layer: str) -> int:
-    return _shape(weights, f"{prefix}.0.mlp.{layer}.bias", 1)[0]
-
-
-def _shape(weights: WeightFile, name: str, rank: int) -> tuple[int, ...]:
-    """Returns the shape of a tensor; raises `UserError` if it is missing or has another rank."""
-    shape = weights.shapes.get(name, ())
-    if len(shape) != rank:
-        raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of open_clip's SigLIP.")
-    return shape
+    """Returns the width of feed-forward layers, by the bias of the first one, `prefix.0.mlp.layer`."""
+    return weights.shape_of(f"{prefix}.0.mlp.{layer}.bias", 1, SIGLIP)[0]

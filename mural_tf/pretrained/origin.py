@@ -39,6 +39,7 @@ class Origin:
     languages: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        """The line that `origins` reads, see above."""
         text = f"{self.family} {self.name}"
         if self.revision:
             text += f" at {self.revision}"
@@ -54,15 +55,15 @@ class Origin:
 
 
 def origins(text: str) -> list[Origin]:
-    """Returns the origins that a configuration's `origin` names.
+    """Returns the origins that a configuration's `origin` names, divided by "; ".
 
     Parts of another form are left out, because earlier versions and people wrote sentences there.
     """
-    named_origins = []
+    parsed_origins = []
     for part in text.split("; "):
         match = _ORIGIN.match(part)
         if match:
             licence = "" if match["licence"] == NOT_SAID else match["licence"]
             languages = tuple((match["languages"] or "").split())
-            named_origins.append(Origin(match["family"], match["name"], match["revision"] or "", licence, languages))
-    return named_origins
+            parsed_origins.append(Origin(match["family"], match["name"], match["revision"] or "", licence, languages))
+    return parsed_origins

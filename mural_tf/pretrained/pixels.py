@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
-from mural_lite.files import check_json, json_field, read_json
+from mural_lite.files import check_json, json_field
 from mural_tf.encoders.efficientnet import STATISTICS
+from mural_tf.pretrained.keys import json_or_empty
 
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 HALF = (0.5, 0.5, 0.5)
@@ -18,7 +19,7 @@ NAMES = {(HALF, HALF): "symmetric", **{statistics: name for name, statistics in 
 
 
 def square(side: int) -> dict[str, int]:
-    """Returns a size as these files have it."""
+    """Returns the size of a square with this side in pixels, as these files have it."""
     return {"height": side, "width": side}
 
 
@@ -37,23 +38,21 @@ def clip_pixels(size: int) -> dict:
 def configure_pixels(
     path: pathlib.Path, tower: ConfigDict, image_size: int, defaults: Mapping, as_trained: bool = False
 ) -> None:
-    """Sets sizes, resizing and normalisation in `tower`, the `image_tower` part of a configuration.
+    """Sets sizes, resizing and normalisation of pictures in `tower` by a preprocessor's file.
 
     Args:
       path: the file. Without it `processor_config.json` next to it is read, where transformers 5 writes the same.
-      tower: the configuration that is changed.
+      tower: the `image_tower` part of a configuration, which is changed.
       image_size: pixels that the model takes; 0 for any.
-      defaults: values for keys that the file lacks or has as null, or for a missing file; for example `clip_pixels`.
+      defaults: {key: value} for keys that the file lacks or has as null, or for a missing file; for example
+        `clip_pixels(224)`.
       as_trained: whether a SigLIP's pictures are resized as in big_vision's demo: squashed, without anti-aliasing.
 
     Raises:
-      UserError: one line on an unsupported setting of the file: pictures of another size or not square,
-        another interpolation or scale, patches in place of squares.
+      UserError: an unsupported setting of the file: pictures of another size or not square, another interpolation or
+        scale, patches in place of squares.
     """
-    newer = path.with_name("processor_config.json")
-    if newer.is_file() and not path.is_file():
-        path = newer
-    values = _read(path, defaults)
+    values, path = _read(path, defaults)
     if "max_num_patches" in values:
         raise UserError(
             f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and "
@@ -70,32 +69,33 @@ def configure_pixels(
 def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
     """Sets the number of patches, the square that holds them, and normalisation in `tower`, a NaFlex.
 
-    `path` is as in `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of another size
-    than `tower.patch_size`.
+    `path` and `tower` are as in `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of
+    another size than `tower.patch_size`.
     """
-    newer = path.with_name("processor_config.json")
-    if newer.is_file() and not path.is_file():
-        path = newer
-    values = _read(path, {"resample": 2, "image_mean": list(HALF), "image_std": list(HALF)})
+    values, path = _read(path, {"resample": 2, "image_mean": list(HALF), "image_std": list(HALF)})
     patch_size = json_field(values, "patch_size", int, path, 16)
     if not json_field(values, "do_resize", bool, path, True) or patch_size != tower.patch_size:
         raise UserError(
             f"{path}: do_resize={values.get('do_resize', True)}, patch_size={patch_size}: expected pictures resized to "
             f"patches of {tower.patch_size} pixels."
         )
-    number = json_field(values, "resample", int, path)
-    if number not in INTERPOLATIONS:
-        raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
+    interpolation = _interpolation(values, path)
     patches = json_field(values, "max_num_patches", int, path, 256)
     side = patch_size * (math.isqrt(patches) + 1)  # of a square with at least one cell more than patches
-    tower.update(resize_mode="patches", interpolation=INTERPOLATIONS[number], jpeg="accurate")
+    tower.update(resize_mode="patches", interpolation=interpolation, jpeg="accurate")
     tower.update(patches=patches, resize=side, image_size=side)
     _configure_normalization(values, path, tower)
 
 
-def _read(path: pathlib.Path, defaults: Mapping) -> dict:
-    """Returns the file's settings over `defaults`; sizes as {"height", "width"} or {"shortest_edge"}."""
-    values = read_json(path) if path.is_file() else {}
+def _read(path: pathlib.Path, defaults: Mapping) -> tuple[dict, pathlib.Path]:
+    """Returns ({key: value} of a preprocessor's file, over `defaults`, the file), which may be the newer one.
+
+    "size" and "crop_size" are {"height", "width": pixels} or {"shortest_edge": pixels}.
+    """
+    newer = path.with_name("processor_config.json")
+    if newer.is_file() and not path.is_file():
+        path = newer
+    values = json_or_empty(path)
     values = json_field(values, "image_processor", dict, path, values)
     values = {**defaults, **_without_null(values)}
     for key in {"size", "crop_size"} & set(values):
@@ -103,38 +103,48 @@ def _read(path: pathlib.Path, defaults: Mapping) -> dict:
             values[key] = dict.fromkeys(defaults.get(key, ("height", "width")), values[key])
         size = check_json(values[key], dict, key, path)
         values[key] = check_json(_without_null(size), dict[str, int], key, path)
-    return values
+    return values, path
 
 
 def _without_null(values: Mapping) -> dict:
+    """Returns the entries whose value is not `None`."""
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets how pictures are resized and cropped; raises `UserError` where they do not become squares of one size."""
-    resizes = json_field(values, "do_resize", bool, path, True)
-    crops = json_field(values, "do_center_crop", bool, path, False)
-    size = values["size"]
+def _interpolation(values: dict, path: pathlib.Path) -> str:
+    """Returns the name of the interpolation that "resample" means; raises `UserError` for another one."""
     number = json_field(values, "resample", int, path)
     if number not in INTERPOLATIONS:
         raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
-    squash = set(size) != {"shortest_edge"}
-    if squash:
+    return INTERPOLATIONS[number]
+
+
+def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    """Sets how pictures are resized and cropped in `tower`; `values` and `path` are as `_read` returns them.
+
+    Raises `UserError` where pictures do not become squares of one size.
+    """
+    resizes = json_field(values, "do_resize", bool, path, True)
+    crops = json_field(values, "do_center_crop", bool, path, False)
+    size = values["size"]
+    interpolation = _interpolation(values, path)
+    is_squashed = set(size) != {"shortest_edge"}
+    if is_squashed:
         resize = _side(values, "size", path)
     else:
         resize = size["shortest_edge"]
     image_size = resize
     if crops:
         image_size = _side(values, "crop_size", path)
-    makes_squares = squash or crops
+    makes_squares = is_squashed or crops
     if not resizes or not makes_squares or not 0 < image_size <= resize:
         raise UserError(
             f"{path}: do_resize={resizes}, size={size}, do_center_crop={crops}, crop_size={values.get('crop_size')} do "
             "not make squares of one size out of every picture."
         )
     tower.update(
-        resize_mode="squash" if squash else "shorter_side",
-        interpolation=INTERPOLATIONS[number],
+        resize_mode="squash" if is_squashed else "shorter_side",
+        interpolation=interpolation,
         jpeg="accurate",
         resize=resize,
         image_size=image_size,
@@ -150,7 +160,10 @@ def _side(values: dict, key: str, path: pathlib.Path) -> int:
 
 
 def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets how pixel values are normalised; raises `UserError` for another scale than [0, 1] or [-1, 1]."""
+    """Sets how pixel values are normalised in `tower`; `values` and `path` are as `_read` returns them.
+
+    Raises `UserError` for another scale than [0, 1] or [-1, 1].
+    """
     factor = json_field(values, "rescale_factor", float, path, 1 / 255)
     scaled = json_field(values, "do_rescale", bool, path, True)
     normalized = json_field(values, "do_normalize", bool, path, True)

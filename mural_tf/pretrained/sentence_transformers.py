@@ -25,7 +25,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_bert, modernbert
 from mural_tf.pretrained.folders import MODULES, module_folders
 from mural_tf.pretrained.importer import TEXT, Importer
-from mural_tf.pretrained.keys import FREE, check_keys
+from mural_tf.pretrained.keys import FREE, check_keys, json_or_empty
 from mural_tf.pretrained.tables import assign, kernel_and_bias, zeros_for
 from mural_tf.pretrained.tokenizer_files import max_length
 from mural_tf.pretrained.vocabularies import vocabulary_of
@@ -50,21 +50,17 @@ TOWER_SETTINGS = [
 _OUTPUT = {"method": ("forward",), "method_output_name": ("last_hidden_state",)}
 # The keys of each file and the values that they may have; null is always right.
 TOWER_KEYS = {
-    "max_seq_length": FREE,
     "do_lower_case": (False, True),
     "transformer_task": ("feature-extraction",),
-    "modality_config": FREE,  # see `_tower_settings`
     "module_output_name": ("token_embeddings",),
     "processing_kwargs": ({},),
-    "unpad_inputs": FREE,
     "query_length": (),
     "document_length": (),
     "query_expansion": (),
     "tokenizer_name_or_path": (),
-    "model_name_or_path": FREE,
-    "cache_dir": FREE,
-    "backend": FREE,
+    **dict.fromkeys(("max_seq_length", "modality_config"), FREE),  # see `_length` and `_tower_settings`
     **dict.fromkeys(("model_args", "model_kwargs"), FREE),  # precision, the way of attention
+    **dict.fromkeys(("unpad_inputs", "model_name_or_path", "cache_dir", "backend"), FREE),
     **dict.fromkeys(("tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"), ({},)),
 }
 POOLING_KEYS = {
@@ -87,7 +83,14 @@ DENSE_KEYS = {
 
 @dataclasses.dataclass(frozen=True)
 class Modules:
-    """What a folder's `modules.json` names: the text tower's folder, the pooling, and the Dense layers' folders."""
+    """The modules that a folder's `modules.json` names.
+
+    Attributes:
+      tower: the folder of the text tower and its tokenizer.
+      pooling: "first" or "mean".
+      pooler: the folder of the Dense layer with tanh, if there is any.
+      head: the folder of the Dense layer without activation, if there is any.
+    """
 
     tower: pathlib.Path
     pooling: str
@@ -96,37 +99,37 @@ class Modules:
 
 
 def text_folder(folder: str | pathlib.Path) -> pathlib.Path:
-    """Returns the folder of the text tower and its tokenizer; raises `UserError` as `read_modules` does."""
+    """Returns the folder of the text tower and its tokenizer in a folder; raises as `read_modules`."""
     return read_modules(folder).tower
 
 
 def read_modules(folder: str | pathlib.Path) -> Modules:
-    """Returns the modules of a folder; raises `UserError` for a module that this project does not have."""
+    """Returns the modules of a folder; raises `UserError` for modules, or an order of them, that are not supported."""
     folder = pathlib.Path(folder)
     path = folder / MODULES
-    rows = module_folders(folder)
-    classes = [class_name for class_name, _ in rows]
+    module_list = module_folders(folder)
+    classes = [class_name for class_name, _ in module_list]
     if classes[:1] == ["CLIPModel"]:
         raise UserError(f"{path}: its module is a CLIP of images and texts: expected `import clip`, with --text=….")
     if classes[:2] != ["Transformer", "Pooling"] or not set(classes[2:]) <= {"Dense", "Normalize"}:
         raise UserError(
             f"{path}: modules {', '.join(classes)}; expected Transformer, Pooling, then Dense or Normalize."
         )
-    dense = [module_folder for class_name, module_folder in rows if class_name == "Dense"]
+    dense_folders = [module_folder for class_name, module_folder in module_list if class_name == "Dense"]
     if "Normalize" in classes and "Dense" in classes[classes.index("Normalize") :]:
         raise UserError(f"{path}: modules {', '.join(classes)}; a Dense layer after Normalize is not supported.")
-    activations = [_activation(module_folder / "config.json") for module_folder in dense]
+    activations = [_activation(dense_folder / "config.json") for dense_folder in dense_folders]
     if activations not in ([], ["Identity"], ["Tanh"], ["Tanh", "Identity"]):
         raise UserError(
             f"{path}: Dense layers with {', '.join(activations)}; expected one with Tanh, one with Identity, or both."
         )
-    layers = dict(zip(activations, dense))
-    (_, tower), (_, pooling), *_ = rows
-    return Modules(tower, _pooling(pooling / "config.json"), layers.get("Tanh"), layers.get("Identity"))
+    dense_of = dict(zip(activations, dense_folders))  # {activation: folder}
+    (_, tower), (_, pooling), *_ = module_list
+    return Modules(tower, _pooling(pooling / "config.json"), dense_of.get("Tanh"), dense_of.get("Identity"))
 
 
 def _pooling(path: pathlib.Path) -> str:
-    """Returns "first" or "mean", by the pooling's settings; raises `UserError` for another pooling."""
+    """Returns "first" or "mean", by the pooling's file of settings; raises `UserError` for another pooling."""
     values = read_json(path)
     check_keys(values, POOLING_KEYS, path)
     modes = values.get("pooling_mode")
@@ -141,7 +144,7 @@ def _pooling(path: pathlib.Path) -> str:
 
 
 def _activation(path: pathlib.Path) -> str:
-    """Returns one of `ACTIVATIONS`, by a Dense layer's settings; raises `UserError` for another activation."""
+    """Returns one of `ACTIVATIONS`, by a Dense layer's file of settings; raises `UserError` for another activation."""
     values = read_json(path)
     check_keys(values, DENSE_KEYS, path)
     name = json_field(values, "activation_function", str, path, "Tanh").rpartition(".")[2]
@@ -151,9 +154,13 @@ def _activation(path: pathlib.Path) -> str:
 
 
 def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """Returns the settings of the first module, {key: value}, and their file, which has one of several names."""
-    path = next((folder / name for name in TOWER_SETTINGS if (folder / name).is_file()), folder / TOWER_SETTINGS[0])
-    values = read_json(path) if path.is_file() else {}
+    """Returns ({key: value} of the text tower's settings, their file), the first of `TOWER_SETTINGS` in its folder.
+
+    Without such a file the settings are {}. Raises `UserError` for settings that are not supported.
+    """
+    paths = [folder / name for name in TOWER_SETTINGS if (folder / name).is_file()]
+    path = paths[0] if paths else folder / TOWER_SETTINGS[0]
+    values = json_or_empty(path)
     check_keys(values, TOWER_KEYS, path)
     if values.get("modality_config"):
         modality = json_field(values, "modality_config.text", dict, path, {})
@@ -162,7 +169,10 @@ def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
 
 
 def _length(tower: pathlib.Path, positions: int) -> int:
-    """Returns the folder's own length in tokens, at most `positions`, by the first file that says it."""
+    """Returns the length in tokens that a text tower's folder states, or else `positions`; at most `positions`.
+
+    The tower's settings go before tokenizer_config.json.
+    """
     values, path = _tower_settings(tower)
     if values.get("max_seq_length") is None:
         length = max_length(tower)
@@ -180,20 +190,26 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """
     modules = read_modules(folder)
     tower = config.text_tower
-    library = modernbert if modernbert.is_modernbert(modules.tower) else hugging_face_bert
-    library.configure(modules.tower, config, functools.partial(_length, modules.tower))
+    family = modernbert if modernbert.is_modernbert(modules.tower) else hugging_face_bert
+    family.configure(modules.tower, config, functools.partial(_length, modules.tower))
     tower.pooling = modules.pooling
     tower.pooler_size = 0
     config.embedding_size = tower.hidden_size
-    for layer in (modules.pooler, modules.head):
-        if layer is not None:
-            path = layer / "config.json"
-            config.embedding_size = json_field(read_json(path), "out_features", int, path)
-            shape = open_safetensors(layer).shapes.get("linear.weight", ())
-            if shape[:1] != (config.embedding_size,):
-                raise UserError(f"{path}: out_features is {config.embedding_size}, and its weights are {list(shape)}.")
-            if layer == modules.pooler:
-                tower.pooler_size = config.embedding_size
+    if modules.pooler is not None:
+        tower.pooler_size = _output_size(modules.pooler)
+        config.embedding_size = tower.pooler_size
+    if modules.head is not None:
+        config.embedding_size = _output_size(modules.head)
+
+
+def _output_size(folder: pathlib.Path) -> int:
+    """Returns how many numbers the Dense layer in a folder gives; raises `UserError` if settings and weights differ."""
+    path = folder / "config.json"
+    size = json_field(read_json(path), "out_features", int, path)
+    shape = open_safetensors(folder).shapes.get("linear.weight", ())
+    if shape[:1] != (size,):
+        raise UserError(f"{path}: out_features is {size}, and its weights are {list(shape)}.")
+    return size
 
 
 def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -227,11 +243,11 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
-    """Returns {name: prompt} and the default prompt's name or `None`, ({}, None) without a file of settings.
+    """Returns ({name: prompt}, the default prompt's name or `None`) of a folder's `SETTINGS`; ({}, None) without them.
 
     Raises `UserError` for settings of another kind of model, or a default prompt that is missing.
     """
-    values = read_json(path) if path.is_file() else {}
+    values = json_or_empty(path)
     model_type = values.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
         raise UserError(f"{path}: model_type is {model_type!r}, expected 'SentenceTransformer'.")
@@ -247,7 +263,10 @@ def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings."""
+    """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings.
+
+    Raises `UserError` if a name or shape does not fit.
+    """
     modules = read_modules(folder)
     if modernbert.is_modernbert(modules.tower):
         if modules.pooler is not None:
@@ -268,13 +287,13 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
 
 
 def fill_identity(head) -> None:
-    """Makes a Dense head pass its input on."""
+    """Sets a Dense head's kernel to the identity and its bias to zeros, so that it passes its input on."""
     head.kernel.assign(np.eye(*head.kernel.shape, dtype=np.float32))
     head.bias.assign(np.zeros(head.bias.shape, np.float32))
 
 
 def _fill(layer, folder: pathlib.Path) -> None:
-    """Fills a Dense layer from a module's folder; a bias that the file lacks becomes zeros."""
+    """Fills a Dense layer of Keras from the folder of a Dense module; a bias that the file lacks becomes zeros."""
     weights = open_safetensors(folder)
     kernel, bias = kernel_and_bias(layer.name, "linear")
     if "linear.bias" not in weights.shapes:
@@ -283,7 +302,7 @@ def _fill(layer, folder: pathlib.Path) -> None:
 
 
 def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """Returns the lines of the tower's vocabulary; sets how it is used, and the steps before it, in `config`."""
+    """Returns the lines of a folder's vocabulary by id, and sets its use, prompts and lower-casing in `config`."""
     tower = text_folder(folder)
     if modernbert.is_modernbert(tower):
         lines = modernbert.read_vocabulary(tower, config)
@@ -294,6 +313,7 @@ def _read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str
 
 
 def _open_weights(folder: pathlib.Path) -> WeightFile:
+    """Opens the weights of a folder's text tower."""
     return open_safetensors(text_folder(folder))
 
 

@@ -45,6 +45,14 @@ from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetens
 
 HEAD = "params/txt/head"  # the text tower's head in big_vision
 TEXT_TOWER = dict(name="bert", norm="before", attention="full", pooling="last", token_embedding_size=0, pooler_size=0)
+DEFAULTS = dict(  # Hugging Face's, of both towers
+    hidden_size=768,
+    intermediate_size=3072,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    hidden_act="gelu_pytorch_tanh",
+    layer_norm_eps=1e-6,
+)
 LAYOUTS = {"unigram": "siglip", "bpe": "siglip2"}  # by the kind of pieces
 HUGGING_FACE_CLEANING = {
     "siglip": ("lower_unicode", "no_punctuation", "single_spaces"),
@@ -53,7 +61,7 @@ HUGGING_FACE_CLEANING = {
 
 
 def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
-    """Returns {part of a model: its rows by the names in `SiglipModel`}."""
+    """Returns {part of a model: its rows by the names in `SiglipModel`}; `config` is the whole configuration."""
     vision = "vision_model"
     text = "text_model"
     patches = f"{vision}.embeddings.patch_embedding"
@@ -85,13 +93,16 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
 
 
 def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
-    """Returns the rows of the two learned numbers, by their names in the file."""
+    """Returns {part of a model: its row} for the two learned numbers, by their names in the file."""
     bias_row = Row("bias", (bias,), lambda value: value.reshape([]))
     return {"log_temperature": [scale_row(scale)], "bias": [bias_row]}
 
 
 def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
-    """Returns {part of a model: its rows by the names in big_vision's `two_towers` checkpoint}."""
+    """Returns {part of a model: its rows by the names in big_vision's `two_towers` checkpoint}.
+
+    `config` is the whole configuration; `weights` is the file, whose layers and head have several forms.
+    """
     image = "params/img"
     pooling = f"{image}/MAPHead_0"
     image_rows = [
@@ -127,8 +138,8 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
 def _big_vision_layers(ours: str, theirs: str, count: int, weights: WeightFile) -> list[Row]:
     """Returns the rows of a tower's layers.
 
-    In the file layers are single arrays, `encoderblock_3/…`, or stacked, `encoderblock/…` with an axis for the layers
-    in front.
+    In the file layers are single arrays, `theirs/encoderblock_3/…`, or stacked, `theirs/encoderblock/…` with an axis
+    for the layers in front. Our layers are `ours_0`, `ours_1`, …, `count` of them.
     """
     rows = []
     block = f"{theirs}/encoderblock"
@@ -148,7 +159,10 @@ def _big_vision_layers(ours: str, theirs: str, count: int, weights: WeightFile) 
 
 
 def _big_vision_layer(ours: str, theirs: str, pick: Callable = as_is) -> list[Row]:
-    """Returns the rows of a layer's attention and feed-forward network; `pick` takes a layer out of stacked layers."""
+    """Returns the rows of a layer's attention and feed-forward network.
+
+    `pick` is the layout that takes a layer's array out of the file's, which may be of all layers.
+    """
     attention = f"{theirs}/MultiHeadDotProductAttention_0"
     feed_forward = f"{theirs}/MlpBlock_0"
     projections = [f"{attention}/{projection}" for projection in ("query", "key", "value")]
@@ -176,7 +190,7 @@ def _big_vision_layer(ours: str, theirs: str, pick: Callable = as_is) -> list[Ro
 
 
 def _big_vision_norm(ours: str, theirs: str, pick: Callable = as_is) -> list[Row]:
-    """Returns the rows of a layer normalisation."""
+    """Returns the rows of a layer normalisation; `pick` is as in `_big_vision_layer`."""
     return [Row(f"{ours}/gamma", (f"{theirs}/scale",), pick), Row(f"{ours}/beta", (f"{theirs}/bias",), pick)]
 
 
@@ -204,12 +218,9 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
         _configure_hugging_face(path, config)
     else:
         _configure_big_vision(file, config)
-    if path.is_dir():
-        configure_scale(file, config.loss, "logit_scale")
-        configure_bias(file, config, "logit_bias")
-    else:
-        configure_scale(file, config.loss, "params/t")
-        configure_bias(file, config, "params/b")
+    scale, bias = ("logit_scale", "logit_bias") if path.is_dir() else ("params/t", "params/b")
+    configure_scale(file, config.loss, scale)
+    configure_bias(file, config, bias)
     if as_trained or not _is_open_clip(path):
         side = config.image_tower.image_size
         configure_pixels(path / "preprocessor_config.json", config.image_tower, side, siglip_pixels(side), as_trained)
@@ -217,13 +228,16 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
 
 
 def configure_bias(weights: WeightFile, config: ConfigDict, name: str) -> None:
-    """Sets the bias to a file's number `name`, if the method has a bias."""
+    """Sets the bias of the configuration's method, if it has a bias, to a file's number `name`."""
     if "bias" in config.method and weights.shapes.get(name) in ((), (1,)):  # else `load_weights` says what is wrong
         config.method.bias = float(weights.read(name).reshape([]))
 
 
 def open_weights(path: pathlib.Path) -> WeightFile:
-    """Opens Hugging Face's folder, open_clip's, or big_vision's file."""
+    """Opens the weights in Hugging Face's folder, open_clip's, or big_vision's .npz file.
+
+    Raises `UserError` if they are missing or damaged.
+    """
     if _is_open_clip(path):
         return open_clip_siglip.open_weights(path)
     if path.is_dir():
@@ -237,7 +251,10 @@ def _is_open_clip(path: pathlib.Path) -> bool:
 
 
 def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers by config.json; raises `UserError` for another model."""
+    """Sets both towers and the embedding's size in `config` by a folder's config.json.
+
+    Raises `UserError` for another model.
+    """
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") == "siglip2":
@@ -246,45 +263,49 @@ def _configure_hugging_face(folder: pathlib.Path, config: ConfigDict) -> None:
     vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     if not vision.get("vision_use_head", True):
         raise UserError(f"{path}: vision_config.vision_use_head is false, expected a tower with attention pooling.")
-    defaults = {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}  # Hugging Face's
-    configure_vision(config.image_tower, {**defaults, **vision}, path, "attention")
-    size = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
-    text = {**size, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "max_position_embeddings": 64, **text}
+    configure_vision(config.image_tower, {**DEFAULTS, "patch_size": 16, **vision}, path, "attention")
+    text = {**DEFAULTS, "max_position_embeddings": 64, **text}
     configure_transformer(config.text_tower, text, path, "text_config")
     config.text_tower.max_length = json_field(text, "max_position_embeddings", int, path)
     config.embedding_size = json_field(text, "projection_size", int, path, config.text_tower.hidden_size)
 
 
 def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
-    """Sets both towers to the arrays' sizes; patches, activation and epsilon are SigLIP's."""
+    """Sets both towers and the embedding's size in `config` by the arrays' shapes in big_vision's file.
+
+    Pooling, activation and epsilon, which shapes do not tell, are SigLIP's. Raises `UserError` for another model.
+    """
     shapes = weights.shapes
-    patches = shapes.get("params/img/embedding/kernel", ())
-    positions = shapes.get("params/img/pos_embedding", ())
-    texts = shapes.get("params/txt/pos_embedding", ())
-    if len(patches) != 4 or len(positions) != 3 or len(texts) < 2:
+    patches_shape = shapes.get("params/img/embedding/kernel", ())  # [patch size, patch size, channels, width]
+    positions_shape = shapes.get("params/img/pos_embedding", ())  # [1, patches, width]
+    tokens_shape = shapes.get("params/txt/pos_embedding", ())  # [tokens, width], or with 1 in front
+    if len(patches_shape) != 4 or len(positions_shape) != 3 or len(tokens_shape) < 2:
         raise UserError(
-            f"{weights.path}: params/img/embedding/kernel is {list(patches)}, params/img/pos_embedding "
-            f"{list(positions)}, params/txt/pos_embedding {list(texts)}: expected big_vision's SigLIP of fixed "
-            "resolution (NaFlex is another tower)."
+            f"{weights.path}: params/img/embedding/kernel is {list(patches_shape)}, params/img/pos_embedding "
+            f"{list(positions_shape)}, params/txt/pos_embedding {list(tokens_shape)}: expected big_vision's SigLIP of "
+            "fixed resolution (NaFlex is another tower)."
         )
-    patch_size = patches[0]
-    image_size = round(positions[1] ** 0.5) * patch_size
-    config.image_tower.update(_big_vision_sizes(weights, "params/img", "Transformer"))
+    patch_size = patches_shape[0]
+    image_size = round(positions_shape[1] ** 0.5) * patch_size
+    config.image_tower.update(_big_vision_sizes(weights, "params/img/Transformer"))
     config.image_tower.update(
-        dict(name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size)
+        name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size
     )
-    config.text_tower.update(**_big_vision_sizes(weights, "params/txt", "Encoder_0"), max_length=texts[-2])
+    config.text_tower.update(**_big_vision_sizes(weights, "params/txt/Encoder_0"), max_length=tokens_shape[-2])
     config.embedding_size = shapes.get(f"{HEAD}/kernel", (0, config.text_tower.hidden_size))[1]
 
 
-def _big_vision_sizes(weights: WeightFile, tower: str, encoder: str) -> dict[str, object]:
-    """Returns {field: value} of a tower's layers, by the shapes of their arrays; raises `UserError` without any."""
+def _big_vision_sizes(weights: WeightFile, encoder: str) -> dict[str, object]:
+    """Returns {field of a tower: value} for the layers in an `encoder` of the file, by the shapes of their arrays.
+
+    Raises `UserError` without such layers.
+    """
     shapes = weights.shapes
-    names = [name for name in shapes if name.startswith(f"{tower}/{encoder}/encoderblock")]
+    names = [name for name in shapes if name.startswith(f"{encoder}/encoderblock")]
     queries = [name for name in names if name.endswith("_0/query/kernel")]
     feed_forward = [name for name in names if name.endswith("Dense_0/kernel")]
     if not queries or not feed_forward:
-        raise UserError(f"{weights.path} has no {encoder} in {tower}: expected big_vision's SigLIP.")
+        raise UserError(f"{weights.path} has no {encoder}: expected big_vision's SigLIP.")
     # [width, heads, size] for each layer, or [layers, width, heads, size].
     *stacked, hidden_size, heads, _ = shapes[queries[0]]
     layers = len(queries)
@@ -301,21 +322,30 @@ def _big_vision_sizes(weights: WeightFile, tower: str, encoder: str) -> dict[str
 
 
 def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> list[str]:
-    """Returns the lines of the tower's SentencePiece vocabulary, and sets `config.vocabulary` to how it is used."""
+    """Returns the lines of the tower's SentencePiece vocabulary by id, and sets `config.vocabulary` to how it is used.
+
+    Args:
+      weights: a folder with the vocabulary, or an .npz file, whose vocabulary `config.vocabulary.file` names.
+      config: the configuration that is changed.
+      as_trained: whether texts are lower-cased as in big_vision's training, see the module.
+
+    Raises:
+      UserError: the vocabulary is missing, or of another kind or size.
+    """
     path = folder_of_two_towers(weights)
     row_count = _token_count(path)
     if path.is_dir():
         check_settings(path, "siglip")
         _check_end(path)
-        source = vocabularies.find_sentence_pieces(path)
+        pieces_file = vocabularies.find_sentence_pieces(path)
     elif config.vocabulary.file:
-        source = config.vocabulary.file
+        pieces_file = config.vocabulary.file
     else:
         raise UserError(
             f"{path} holds no vocabulary: give the SentencePiece model or tokenizer.json of its training with "
             "--vocabulary=FILE."
         )
-    lines, model = vocabularies.read_sentence_pieces(source, row_count)
+    lines, model = vocabularies.read_sentence_pieces(pieces_file, row_count)
     layout = LAYOUTS[model]
     if as_trained:
         cleaning = ("lower_ascii",)
@@ -335,18 +365,22 @@ def _token_count(path: pathlib.Path) -> int:
         name = "text_model.embeddings.token_embedding.weight"
     else:
         name = "params/txt/Embed_0/embedding"
-    return open_weights(path).shapes.get(name, (0,))[0]
+    rows, *_ = open_weights(path).shapes.get(name, (0,))
+    return rows
 
 
 def _check_end(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a tokenizer whose rows have no end."""
+    """Raises `UserError` for a folder whose tokenizer puts no token at the end of texts."""
     names = template_of(read_tokenizer(folder), folder / TOKENIZER)
     if names == [""] and read_settings(folder).get("add_eos_token") is not True:
         raise UserError(f"{folder / TOKENIZER}: its post_processor makes rows of text alone; expected an end of texts.")
 
 
 def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
+    """Fills `parts` of a model built for `configure`'s settings.
+
+    Raises `UserError`, and changes nothing, unless all names and shapes fit.
+    """
     path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):

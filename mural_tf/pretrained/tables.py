@@ -1,4 +1,8 @@
-"""Flat tables of names: which tensors of a file make up a variable, and how; and the check that all of it fits."""
+"""Flat tables of names: which tensors of a file make up a variable, and how; and the check that all of it fits.
+
+In all tables "ours" is a name in this project's model, "theirs" a name in the file. A layout is a function from tensors
+of the file to a variable's value.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,23 @@ from mural_tf.pretrained.weight_files import WeightFile
 SHOWN = 5  # names of a kind in one message
 
 
-def as_is(value: np.ndarray) -> np.ndarray:
-    return value
+def as_is(tensor: np.ndarray) -> np.ndarray:
+    """The layout of a tensor that is the variable's value."""
+    return tensor
 
 
 def linear(weight: np.ndarray) -> np.ndarray:
-    """PyTorch's [out, in] -> [in, out]."""
+    """The layout of PyTorch's linear layers: [out, in] -> [in, out]."""
     return weight.T
 
 
 def convolution(weight: np.ndarray) -> np.ndarray:
-    """PyTorch's [out, in, H, W] -> [H, W, in, out]."""
+    """The layout of PyTorch's convolutions: [out, in, H, W] -> [H, W, in, out]."""
     return weight.transpose(2, 3, 1, 0)
 
 
 def depthwise(weight: np.ndarray) -> np.ndarray:
-    """PyTorch's [channels, 1, H, W] -> [H, W, channels, 1]."""
+    """The layout of PyTorch's depthwise convolutions: [channels, 1, H, W] -> [H, W, channels, 1]."""
     return weight.transpose(2, 3, 0, 1)
 
 
@@ -44,7 +49,7 @@ def side_by_side(*values: np.ndarray) -> np.ndarray:
 
 
 def linear_side_by_side(*weights: np.ndarray) -> np.ndarray:
-    """PyTorch's [out, in] of several layers -> one [in, sum of out]."""
+    """The layout of several of PyTorch's linear layers as one: [out, in] each -> [in, sum of out]."""
     return side_by_side(*map(linear, weights))
 
 
@@ -59,18 +64,24 @@ def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def only_row(table: np.ndarray) -> np.ndarray:
-    """[1, N, hidden] -> [N, hidden]; a table without the 1 does not change."""
+    """The layout of a table with an axis of size 1 in front: [1, N, hidden] -> [N, hidden]; [N, hidden] stays."""
     return table.reshape(table.shape[-2:])
 
 
 def no_types(positions: np.ndarray) -> np.ndarray:
-    """Returns zeros for the table of token types, which a tower lacks, as wide as its positions, [T, hidden]."""
+    """The layout of token types that a file lacks: zeros [TOKEN_TYPES, hidden], by its positions [T, hidden]."""
     return np.zeros_like(positions[:TOKEN_TYPES])
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One variable of ours: its name without ":0", the names of the tensors it is made of, and how it is made."""
+    """How one variable of ours is made.
+
+    Attributes:
+      variable: its name without ":0".
+      sources: the names of the tensors in the file that it is made of.
+      layout: the function from these tensors to its value.
+    """
 
     variable: str
     sources: tuple[str, ...]
@@ -78,17 +89,25 @@ class Row:
 
 
 def kernel_and_bias(ours: str, theirs: str) -> list[Row]:
-    """Returns a Dense layer's two rows, by PyTorch's names."""
+    """Returns a Dense layer's two rows, by PyTorch's name of the layer."""
     return [Row(f"{ours}/kernel", (f"{theirs}.weight",), linear), Row(f"{ours}/bias", (f"{theirs}.bias",))]
 
 
+def kernel_without_bias(ours: str, theirs: str, size: int, layout: Callable[..., np.ndarray] = linear) -> list[Row]:
+    """Returns the two rows of a layer whose bias, of this size, the file lacks: it is zeros.
+
+    `theirs` is the full name of the kernel's tensor.
+    """
+    return [Row(f"{ours}/kernel", (theirs,), layout), zeros_for(f"{ours}/bias", theirs, size)]
+
+
 def norm_rows(ours: str, theirs: str) -> list[Row]:
-    """Returns a layer normalisation's two rows, by PyTorch's names."""
+    """Returns a layer normalisation's two rows, by PyTorch's name of the layer."""
     return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
 
 
 def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
-    """Returns the rows of a layer's fused kernel and bias, by PyTorch's names of its queries, keys and values."""
+    """Returns the rows of a layer's fused kernel and bias, by PyTorch's names of its projections (q, k, v)."""
     return [
         Row(f"{ours}/qkv/kernel", tuple(f"{name}.weight" for name in projections), linear_side_by_side),
         Row(f"{ours}/qkv/bias", tuple(f"{name}.bias" for name in projections), side_by_side),
@@ -96,23 +115,26 @@ def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
 
 
 def zeros_for(ours: str, theirs: str, size: int) -> Row:
-    """Returns the row of a bias that the file lacks; `theirs` is any tensor of the file."""
+    """Returns the row of a bias [size] that the file lacks: zeros; `theirs` is the name of any tensor of the file."""
     return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
 
 
 def identity_head(head: str, theirs: str, size: int) -> list[Row]:
-    """Returns the rows of a head that the file lacks, the identity; `theirs` is any tensor of the file."""
-    kernel = Row(f"{head}/kernel", (theirs,), lambda value: np.eye(size, dtype=np.float32))
-    return [kernel, zeros_for(f"{head}/bias", theirs, size)]
+    """Returns the two rows of a head [size, size] that the file lacks: the identity, without bias.
+
+    `theirs` is the name of any tensor of the file.
+    """
+    return kernel_without_bias(head, theirs, size, lambda value: np.eye(size, dtype=np.float32))
 
 
 def assign(
     table: Iterable[Row], variables: Iterable[tf.Variable], weights: WeightFile, ignored: str, expected: str
 ) -> None:
-    """Fills `variables` from a file; nothing is changed unless every name and shape fits.
+    """Fills variables from a file of weights; nothing is changed unless every name and shape fits.
 
     Args:
       table: one row for each of `variables`.
+      variables: the variables.
       weights: the file.
       ignored: a regular expression of names that may be in the file and have no place in the model.
       expected: the model of such a file, for messages, for example "a BERT".
@@ -121,18 +143,18 @@ def assign(
       UserError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
       ValueError: the table and the model differ.
     """
-    by_name = {variable.name.split(":")[0]: variable for variable in variables}
+    variables_by_name = {variable.name.split(":")[0]: variable for variable in variables}
     rows = {row.variable: row for row in table}
-    if rows.keys() != by_name.keys():
-        raise ValueError(f"The table and the model differ in {sorted(rows.keys() ^ by_name.keys())}.")
-    problems = _problems(rows, by_name, weights, ignored)
+    if rows.keys() != variables_by_name.keys():
+        raise ValueError(f"The table and the model differ in {sorted(rows.keys() ^ variables_by_name.keys())}.")
+    problems = _problems(rows, variables_by_name, weights, ignored)
     if problems:
         raise UserError(f"{weights.path} does not hold {expected} of this architecture: {'; '.join(problems)}.")
-    _fill(by_name, rows.values(), weights)
+    _fill(variables_by_name, rows.values(), weights)
 
 
 def _fill(variables: Mapping[str, tf.Variable], rows: Iterable[Row], weights: WeightFile) -> None:
-    """Assigns the variable of each row; sources that several rows share are read once."""
+    """Assigns each row's variable in {name: variable}; sources that several rows share are read once."""
     rows_of_sources: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
     for row in rows:
         rows_of_sources[row.sources].append(row)
@@ -141,32 +163,40 @@ def _fill(variables: Mapping[str, tf.Variable], rows: Iterable[Row], weights: We
             (source,) = sources
             _assign_blocks(variables[sharing_rows[0].variable], weights.blocks(source))
             continue
-        values = [weights.read(source) for source in sources]
+        tensors = [weights.read(source) for source in sources]
         for row in sharing_rows:
-            variables[row.variable].assign(row.layout(*values))
+            variables[row.variable].assign(row.layout(*tensors))
 
 
 def _is_plain_table(row: Row, variables: Mapping[str, tf.Variable]) -> bool:
-    """Whether a variable is a table of the file as it is, such as a vocabulary, and so can be read block by block."""
+    """Whether a row's variable is a table of the file as it is, a vocabulary's for example, to be read in blocks."""
     return row.layout is as_is and len(variables[row.variable].shape) == 2
 
 
 def _problems(
     rows: Mapping[str, Row], variables: Mapping[str, tf.Variable], weights: WeightFile, ignored: str
 ) -> list[str]:
-    """Returns in words how a file differs from the names and shapes that `rows` need; [] if all fit."""
+    """Returns how a file differs from the names and shapes that a table needs, [] if it does not.
+
+    For example ["3 missing (a, b, c)", "1 of another shape (d [2] for e [3])"].
+
+    Args:
+      rows: {variable's name: its row}.
+      variables: {name: variable}.
+      weights, ignored: as in `assign`.
+    """
     used = _sources(rows.values())
     names_in_file = weights.shapes.keys()
     missing = sorted(used - names_in_file)
     unexpected = sorted(name for name in names_in_file - used if not re.fullmatch(ignored, name))
-    wrong = []
+    wrong_shapes = []
     for name, row in rows.items():
         shape = tuple(variables[name].shape)
         if names_in_file >= set(row.sources) and _shape_after(row, weights) != shape:
             shapes = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
-            wrong.append(f"{shapes} for {name} {list(shape)}")
+            wrong_shapes.append(f"{shapes} for {name} {list(shape)}")
     problems = []
-    for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong)):
+    for heading, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong_shapes)):
         if not names:
             continue
         shown = ", ".join(names[:SHOWN])
@@ -177,11 +207,12 @@ def _problems(
 
 
 def _sources(rows: Iterable[Row]) -> set[str]:
+    """Returns the names of all tensors that rows are made of."""
     return set().union(*(row.sources for row in rows))
 
 
 def _assign_blocks(variable: tf.Variable, blocks: Iterable[np.ndarray]) -> None:
-    """Fills a table from its rows, a block at a time: a vocabulary's can be half of a model."""
+    """Assigns a table, [N, D], from blocks of its rows: at once, a vocabulary's table could take half of a model."""
     first = 0
     for block in blocks:
         end = first + len(block)
@@ -199,28 +230,32 @@ def assign_parts(
     ignored: str,
     expected: str,
 ) -> None:
-    """Calls `assign` for the `parts` of a model, as `weights_by_part` names them, that it has.
+    """Fills parts of a model from a file, as `assign` does.
 
     Args:
-      tables: {part: its rows}. The file may hold other parts, too.
+      tables: {part: its rows}, for all parts that the file holds.
+      model: the model.
+      parts: the parts that are filled, as `DualEncoder.weights_by_part` names them; parts that `tables` or the model
+        lack are passed over.
+      weights, ignored, expected: as in `assign`.
     """
-    by_part = model.weights_by_part()
+    weights_by_part = model.weights_by_part()
     table: list[Row] = []
     variables: list[tf.Variable] = []
-    patterns = [ignored] if ignored else []
+    ignored_patterns = [ignored] if ignored else []
     for part, rows in tables.items():
-        if part in parts and part in by_part:
+        if part in parts and part in weights_by_part:
             table += rows
-            variables += getattr(by_part[part], "variables", [by_part[part]])
+            variables += getattr(weights_by_part[part], "variables", [weights_by_part[part]])
         else:
-            patterns += map(re.escape, sorted(_sources(rows)))
-    assign(table, variables, weights, "|".join(patterns), expected)
+            ignored_patterns += map(re.escape, sorted(_sources(rows)))
+    assign(table, variables, weights, "|".join(ignored_patterns), expected)
 
 
 def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
     """Returns the shape that a row's layout gives, without reading the file; `None` if it cannot be applied."""
-    values = [np.broadcast_to(np.float32(0), weights.shapes[source]) for source in row.sources]  # takes no memory
+    zeros = [np.broadcast_to(np.float32(0), weights.shapes[source]) for source in row.sources]  # takes no memory
     try:
-        return tuple(row.layout(*values).shape)
+        return tuple(row.layout(*zeros).shape)
     except ValueError:  # another rank
         return None

@@ -15,16 +15,22 @@ LARGEST_SCALE = 20  # of the logarithm; CLIP's is 4.6
 
 
 def configure_temperature(weights: WeightFile, loss: ConfigDict) -> None:
-    """Sets the temperature to a file's `temperature`, as ALIGN has it."""
+    """Sets the temperature in `loss`, a branch of the configuration, to a file's `temperature`, as ALIGN has it.
+
+    Raises `UserError` if it is not positive.
+    """
     if "temperature" in weights.shapes:  # else `load_weights` says that it is missing
-        value = float(weights.read("temperature"))
-        if value <= 0:
-            raise UserError(f"{weights.path}: the temperature is {value}, expected a positive number.")
-        _set_temperature(loss, value)
+        temperature = float(weights.read("temperature"))
+        if temperature <= 0:
+            raise UserError(f"{weights.path}: the temperature is {temperature}, expected a positive number.")
+        _set_temperature(loss, temperature)
 
 
 def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
-    """Sets the temperature to exp(-scale), where a file holds the scale as `name`, as CLIP and SigLIP have it."""
+    """Sets the temperature in `loss`, a branch of the configuration, to exp(-scale), as CLIP and SigLIP have it.
+
+    The scale is the file's number `name`. Raises `UserError` if it is not one number, or out of range.
+    """
     if name in weights.shapes:  # else `load_weights` says that it is missing
         if math.prod(weights.shapes[name]) != 1:
             raise UserError(f"{weights.path}: {name} is {list(weights.shapes[name])}, expected one number.")
@@ -34,11 +40,11 @@ def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_sc
         _set_temperature(loss, math.exp(-scale))
 
 
-def _set_temperature(loss: ConfigDict, value: float) -> None:
-    """Sets the temperature, and widens its range so that training may keep it."""
+def _set_temperature(loss: ConfigDict, temperature: float) -> None:
+    """Sets the temperature in `loss`, and widens its range so that training may keep it."""
     low, high = loss.temperature_range
-    loss.temperature = value
-    loss.temperature_range = (min(low, value), max(high, value))
+    loss.temperature = temperature
+    loss.temperature_range = (min(low, temperature), max(high, temperature))
 
 
 def temperature_row() -> Row:
@@ -47,10 +53,11 @@ def temperature_row() -> Row:
 
 
 def scale_row(name: str = "logit_scale") -> Row:
-    """Returns the row of log τ from a file's log scale, [] or [1]."""
+    """Returns the row of log τ from the logarithm of a scale, the file's number `name`, [] or [1]: τ = 1 / scale."""
     return Row("log_temperature", (name,), lambda scale: -scale.reshape([]))
 
 
 def _logarithm(temperature: np.ndarray) -> np.ndarray:
+    """The layout of log τ from τ."""
     with np.errstate(divide="ignore"):  # shapes are checked on zeros
         return np.log(temperature)

@@ -14,6 +14,7 @@ from absl import logging
 
 from mural_lite.errors import UserError
 from mural_lite.files import check_json, json_field, read_json
+from mural_tf.pretrained.keys import json_or_empty
 from mural_tf.text.piece_models import steps_of
 from mural_tf.text.words import WHOLE_CHINESE
 
@@ -49,24 +50,24 @@ _NAMES = {
 
 def read_settings(folder: pathlib.Path) -> dict:
     """Returns the content of tokenizer_config.json, {} without that file."""
-    path = folder / SETTINGS
-    return read_json(path) if path.is_file() else {}
+    return json_or_empty(folder / SETTINGS)
 
 
 def check_settings(folder: pathlib.Path, family: str) -> None:
     """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not supported.
 
     Args:
+      folder: a folder with or without tokenizer_config.json, which says them.
       family: a key of `_CLASSES`.
     """
     path = folder / SETTINGS
     settings = read_settings(folder)
-    name = settings.get("tokenizer_class")
+    tokenizer_class = settings.get("tokenizer_class")
     classes = [f"{prefix}Tokenizer" for prefix in _CLASSES[family]]
     fast_classes = [f"{class_name}Fast" for class_name in classes]
-    if name not in (*_ANY, *classes, *fast_classes):
+    if tokenizer_class not in (*_ANY, *classes, *fast_classes):
         raise UserError(
-            f"{path}: tokenizer_class is {name!r}, which is not supported: expected {' or '.join(classes)}."
+            f"{path}: tokenizer_class is {tokenizer_class!r}, which is not supported: expected {' or '.join(classes)}."
         )
     for key, values in _EXPECTED.items():
         value = settings.get(key)
@@ -82,7 +83,7 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
 
 
 def max_length(folder: pathlib.Path) -> int | None:
-    """Returns tokenizer_config.json's `model_max_length`; `None` if it is missing, or 10^30, which means no limit."""
+    """Returns how many tokens a folder's tokenizer_config.json allows; `None` if it does not say it, or says 10^30."""
     value = read_settings(folder).get("model_max_length")
     if value is None:
         return None
@@ -93,16 +94,16 @@ def max_length(folder: pathlib.Path) -> int | None:
 
 
 def read_tokenizer(folder: pathlib.Path) -> dict:
-    """Returns tokenizer.json, {} without one."""
-    path = folder / TOKENIZER
-    return read_json(path) if path.is_file() else {}
+    """Returns the content of a folder's tokenizer.json, {} without that file."""
+    return json_or_empty(folder / TOKENIZER)
 
 
 def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
-    """Returns how word pieces' words are made: {"lower_case", "strip_accents", "cleaning"} of `config.vocabulary`.
+    """Returns how a text becomes the words that word pieces divide, as fields of `config.vocabulary`.
 
-    The tokenizer's files or, without such files, the pieces say it: BERT strips accents when it lowers case, unless
-    its settings say otherwise, and pieces without any capital letter belong to an uncased BERT.
+    {"lower_case": bool, "strip_accents": bool, "cleaning": tuple of names}. The tokenizer's files or, without such
+    files, the pieces say it: BERT strips accents when it lowers case, unless its settings say otherwise, and pieces
+    without any capital letter belong to an uncased BERT.
 
     Raises `UserError` for steps that are not supported.
     """
@@ -133,26 +134,28 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
 
 
 def _by_bert_class(settings: Mapping, normalizer: Mapping[str, bool | None]) -> dict[str, bool | None]:
-    """Returns a normalizer's settings as a BERT's own class has them, which makes its steps of tokenizer_config.json.
+    """Returns a normalizer's settings as a BERT's own tokenizer class has them.
 
-    The settings of tokenizer.json's `normalizer` count only where that file does not say them.
+    The class takes them from tokenizer_config.json, `settings`, and only settings that are missing there from
+    tokenizer.json, `normalizer`, which has the keys of `_normalizer`.
     """
     lower_case = normalizer["lowercase"]
     if lower_case is None:
         lower_case = True
-    chinese = settings.get("tokenize_chinese_chars", normalizer["handle_chinese_chars"])
+    handle_chinese = settings.get("tokenize_chinese_chars", normalizer["handle_chinese_chars"])
     return {
         "lowercase": settings.get("do_lower_case", lower_case),
         "strip_accents": settings.get("strip_accents", normalizer["strip_accents"]),
-        "handle_chinese_chars": chinese is not False,
+        "handle_chinese_chars": handle_chinese is not False,  # null means yes
     }
 
 
 def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict[str, bool | None]:
-    """Returns the settings of a BertNormalizer that does the same as a word-piece tokenizer's normalizer.
+    """Returns the settings of a BertNormalizer that does the same as the normalizer in a tokenizer.json.
 
-    Keys: "lowercase", "strip_accents" (`None`: as lower-casing, which the caller decides), "handle_chinese_chars".
-    Raises `UserError` for steps that no BertNormalizer does.
+    They are {"lowercase": bool, "strip_accents": bool or `None`, "handle_chinese_chars": bool}; `None` means that
+    accents are stripped if texts are lower-cased. Raises `UserError` for steps that no BertNormalizer does; `path` is
+    the file, for the message.
     """
     if "normalizer" not in tokenizer:
         return {"lowercase": False, "strip_accents": False, "handle_chinese_chars": True}
@@ -186,7 +189,11 @@ def _normalizer(tokenizer: Mapping, path: pathlib.Path) -> dict[str, bool | None
 
 
 def _strips_accents(step: Mapping, is_only_step: bool) -> bool | None:
-    """Returns whether a BertNormalizer strips accents; `None`, only for an only step, means as lower-casing."""
+    """Returns whether the step BertNormalizer strips accents.
+
+    `None`, which means that it does if texts are lower-cased, is returned only where it is the only step: other steps
+    may lower-case, too.
+    """
     strip_accents = step.get("strip_accents")
     if strip_accents is None and not is_only_step:
         return step.get("lowercase", True)
@@ -194,7 +201,10 @@ def _strips_accents(step: Mapping, is_only_step: bool) -> bool | None:
 
 
 def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
-    """Raises `UserError` unless words end at white space and punctuation: by BERT's step, or by two others in order."""
+    """Raises `UserError` unless a tokenizer.json divides words at white space and punctuation, as BERT does.
+
+    Its pre_tokenizer is missing, or BertPreTokenizer, or WhitespaceSplit and then Punctuation.
+    """
     if "pre_tokenizer" not in tokenizer:
         return
     pre_tokenizers = steps_of(tokenizer, "pre_tokenizer")
@@ -209,7 +219,7 @@ def _check_words(tokenizer: Mapping, path: pathlib.Path) -> None:
 
 
 def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path) -> None:
-    """Raises `UserError` unless rows are begin, text, end, as far as the file says."""
+    """Raises `UserError` if a tokenizer.json, the content of `path`, says that rows are not `begin`, text, `end`."""
     names = template_of(tokenizer, path)
     if "post_processor" in tokenizer and names != [begin, "", end]:
         raise UserError(
@@ -218,7 +228,10 @@ def check_template(tokenizer: Mapping, begin: str, end: str, path: pathlib.Path)
 
 
 def template_of(tokenizer: Mapping, path: pathlib.Path) -> list[str] | None:
-    """Returns the tokens of a row, "" for the text, as far as tokenizer.json says them."""
+    """Returns the tokens of a row, for example ["[CLS]", "", "[SEP]"] with "" for the text.
+
+    `None` where the tokenizer.json, the content of `path`, does not say them.
+    """
     names = None
     for step in steps_of(tokenizer, "post_processor"):
         if step.get("type") == "TemplateProcessing":
@@ -232,7 +245,10 @@ def template_of(tokenizer: Mapping, path: pathlib.Path) -> list[str] | None:
 
 
 def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
-    """Returns the `cleaning` of an XLM-RoBERTa's texts that its files ask for; raises `UserError` for other steps."""
+    """Returns the steps of `config.vocabulary.cleaning` that an XLM-RoBERTa's folder asks for.
+
+    Raises `UserError` for steps that are not supported.
+    """
     check_settings(folder, "xlm_roberta")
     tokenizer = read_tokenizer(folder)
     path = folder / TOKENIZER
@@ -240,19 +256,22 @@ def xlm_roberta_cleaning(folder: pathlib.Path) -> tuple[str, ...]:
         return ()
     check_template(tokenizer, "<s>", "</s>", path)
     cleaning: tuple[str, ...] = ()
-    mapped = False
+    is_behind_charsmap = False  # SentencePiece's own table of characters, the step Precompiled
     for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
         step_type = step.get("type")
-        if step_type == "Lowercase" and not mapped:
+        if step_type == "Lowercase" and not is_behind_charsmap:
             cleaning = ("lower_characters",)
         elif step_type in ("Lowercase", "Split", "Prepend"):
             raise UserError(f"{path}: the step {step_type} is not supported at its place before the model.")
-        mapped = mapped or step_type == "Precompiled"
+        is_behind_charsmap = is_behind_charsmap or step_type == "Precompiled"
     return cleaning
 
 
 def warn_of_added_tokens(folder: pathlib.Path, pieces: Sequence[str]) -> None:
-    """Warns of tokens beyond the pieces: they are letters here, and the original finds them whole in a text."""
+    """Logs a warning if a folder's tokenizer adds tokens that are not among the pieces.
+
+    They are letters in a text here, and the original finds them whole.
+    """
     tokens = json_field(read_tokenizer(folder), "added_tokens", list, folder / TOKENIZER, [])
     added_tokens = {str(token.get("content")) for token in tokens if isinstance(token, dict)}
     if (folder / ADDED).is_file():

@@ -26,7 +26,10 @@ SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 
 
 def read_pieces(folder: str | pathlib.Path) -> list[str]:
-    """Returns the pieces by id, of either file; raises `UserError` if it holds no word-piece vocabulary."""
+    """Returns the word pieces by id in a folder's vocab.txt or tokenizer.json.
+
+    Raises `UserError` if both are missing, damaged or hold pieces of another kind.
+    """
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file():
         return load_vocabulary(folder / VOCABULARY)
@@ -44,25 +47,26 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
 
 
 def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 0) -> list[str]:
-    """Returns the lines of a BERT's or XLM-RoBERTa's vocabulary, and sets `config.vocabulary` to how it is used.
+    """Returns the lines of a BERT's or XLM-RoBERTa's vocabulary by id, and sets `config.vocabulary` to how it is used.
 
     Args:
       folder: a folder with `VOCABULARY` or one of `SENTENCE_PIECES`.
       config: the configuration that is changed.
-      rows: how many rows the tower's table has, 0 if it is not known. Rows beyond the pieces get pieces that are never
-        used.
+      rows: how many rows the tower's table of tokens has, 0 if it is not known. Rows beyond the pieces get pieces that
+        are never used.
 
-    Raises `UserError` if the vocabulary is missing, of another kind, or has more pieces than rows.
+    Raises:
+      UserError: the vocabulary is missing, of another kind, or has more pieces than rows.
     """
     folder = pathlib.Path(folder)
-    if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
+    if (folder / VOCABULARY).is_file() or _piece_type(folder) == "WordPiece":
         pieces = read_pieces(folder)
         if rows and len(pieces) > rows:
             raise UserError(_other_size(folder, len(pieces), rows))
         pieces += map(unused_piece, range(len(pieces), rows))
         warn_of_added_tokens(folder, pieces)
-        words = dict(builder="tokenizers", layout="", **word_settings(folder, pieces))
-        config.vocabulary.update(size=len(pieces), file="", sha256="", **words)
+        settings = word_settings(folder, pieces)
+        config.vocabulary.update(builder="tokenizers", layout="", size=len(pieces), file="", sha256="", **settings)
         return pieces
     cleaning = xlm_roberta_cleaning(folder)
     lines, _ = read_sentence_pieces(find_sentence_pieces(folder), rows, fairseq=True)
@@ -71,30 +75,30 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
 
 
 def vocabulary_of(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
-    """As `read_vocabulary`, of a folder of Hugging Face, for as many rows as its weights have."""
+    """Returns `read_vocabulary` of a folder of Hugging Face, for as many rows as its weights have."""
     return read_vocabulary(folder, config, token_rows(open_safetensors(folder)))
 
 
 def unused_piece(row: int) -> str:
-    """Returns the piece of a table's row that no text reaches: no word holds a space."""
+    """Returns a piece that no text reaches, for a row of the table of tokens: no word holds a space."""
     return f"<row {row}>"
 
 
 def _other_size(path: str | pathlib.Path, pieces: int, rows: int) -> str:
-    """Returns the message for a vocabulary with more pieces than rows."""
+    """Returns the error message for a vocabulary at `path` that has more pieces than the table of tokens has rows."""
     return f"{path} has {pieces} pieces and the weights {rows} rows: it is not this model's."
 
 
 def token_rows(weights: WeightFile) -> int:
-    """Returns how many rows the token table in a file of weights has, 0 if it is missing."""
+    """Returns how many rows the table of tokens in a file of weights has, 0 if it is missing."""
     for name, shape in weights.shapes.items():
         if re.fullmatch(TOKEN_TABLE, name) and shape:
             return shape[0]
     return 0
 
 
-def _kind(folder: pathlib.Path) -> str:
-    """Returns the type of the pieces in tokenizer.json, "" without that file."""
+def _piece_type(folder: pathlib.Path) -> str:
+    """Returns the type of the pieces in a folder's tokenizer.json, for example "WordPiece"; "" without that file."""
     path = folder / TOKENIZER
     if not path.is_file():
         return ""
@@ -102,7 +106,7 @@ def _kind(folder: pathlib.Path) -> str:
 
 
 def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if it is missing."""
+    """Returns the first of a folder's files `SENTENCE_PIECES`; raises `UserError` if all are missing."""
     files = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
     if not files:
         raise UserError(
@@ -112,10 +116,15 @@ def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:
-    """Returns the lines of a SentencePiece vocabulary and its kind, "unigram" or "bpe".
+    """Returns (the lines of a SentencePiece vocabulary, its kind, "unigram" or "bpe").
 
-    With `rows`, the rows of the tower's table, pieces beyond them that match no text are left out, and rows beyond the
-    pieces get pieces that are never used. Raises `UserError` for a vocabulary of another size.
+    Args:
+      path: a file of `SENTENCE_PIECES`.
+      rows: as in `fit_rows`.
+      fairseq: whether ids are in fairseq's order, as XLM-RoBERTa has them.
+
+    Raises:
+      UserError: the file is damaged, or has more pieces than rows.
     """
     lines = piece_models.read_lines(path, fairseq)
     _, settings = piece_models.parse_lines(lines, path)
@@ -123,7 +132,11 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
 
 
 def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
-    """Returns SentencePiece's lines fitted to `rows`, see `read_sentence_pieces`; for 0 rows, as they are."""
+    """Returns as many of SentencePiece's lines as a tower's table of tokens has rows; for 0 rows, all lines.
+
+    Pieces beyond the rows that match no text are left out, and rows beyond the pieces get pieces that are never used.
+    Raises `UserError`, which names `path`, if a piece beyond the rows matches texts.
+    """
     pieces, _ = piece_models.parse_lines(lines, path)
     if rows and any(piece_type in ("normal", "byte", "unknown") for _, _, piece_type in pieces[rows:]):
         raise UserError(_other_size(path, len(lines), rows))
@@ -134,7 +147,7 @@ def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]
 
 
 def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:
-    """Sets `config.vocabulary` to SentencePiece's pieces."""
+    """Sets `config.vocabulary` to SentencePiece's pieces; `layout` and `cleaning` are its fields of these names."""
     config.vocabulary.update(
         builder="sentence_pieces",
         layout=layout,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -55,12 +56,15 @@ class WeightFile:
         self._read_blocks = read_blocks
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor as float32; raises `UserError` if it is damaged or not finite."""
+        """Returns the tensor `name` as float32; raises `UserError` if it is damaged or not finite."""
         with self._reading(name):
             return self._checked(name, self._read(name))
 
     def blocks(self, name: str) -> Iterator[np.ndarray]:
-        """Yields the rows of one tensor as float32, `BLOCK` bytes at a time where the file allows; raises as `read`."""
+        """Yields the rows of the tensor `name` as float32, `BLOCK` bytes at a time where the file allows.
+
+        Raises as `read`.
+        """
         rows = max(1, BLOCK // (4 * math.prod(self.shapes[name][1:])))
         with self._reading(name):
             if self._read_blocks is None:
@@ -72,7 +76,7 @@ class WeightFile:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Raises `UserError` in place of the libraries' errors while the tensor `name` is read."""
+        """Raises `UserError` in place of the libraries' errors in the `with` block, which reads the tensor `name`."""
         try:
             yield
         except UserError:
@@ -80,20 +84,35 @@ class WeightFile:
         except DAMAGED as error:
             raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
 
-    def _checked(self, name: str, value) -> np.ndarray:
-        """Returns a tensor as float32; raises `UserError` where it is not finite."""
-        value = np.asarray(value).astype(np.float32, copy=False)
-        if value.size and not np.isfinite([value.min(), value.max()]).all():  # `isfinite` of all would take memory
+    def _checked(self, name: str, tensor) -> np.ndarray:
+        """Returns a tensor, an array of any float type, as float32; raises `UserError` where it is not finite."""
+        tensor = np.asarray(tensor).astype(np.float32, copy=False)
+        if tensor.size and not np.isfinite([tensor.min(), tensor.max()]).all():  # `isfinite` of all would take memory
             raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
-        return value
+        return tensor
 
     @property
     def size(self) -> int:
         """How many numbers all tensors hold."""
         return sum(map(math.prod, self.shapes.values()))
 
+    def count(self, pattern: str) -> int:
+        """Returns how many tensors have names that a regular expression matches as a whole."""
+        return len([name for name in self.shapes if re.fullmatch(pattern, name)])
+
+    def shape_of(self, name: str, rank: int, expected: str) -> tuple[int, ...]:
+        """Returns the shape of the tensor `name`.
+
+        Raises `UserError` if it is missing, or has another number of axes than `rank`; `expected` is the model of such
+        a file, for the message.
+        """
+        shape = self.shapes.get(name, ())
+        if len(shape) != rank:
+            raise UserError(f"{self.path} has no {name} of {rank} axes: expected the names of {expected}.")
+        return shape
+
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
-        """Returns the same weights under other names."""
+        """Returns the same weights under other names; `rename` takes a name in the file and returns the new name."""
         return self._with_names({rename(name): name for name in self.shapes})
 
     def below(self, prefix: str) -> WeightFile:
@@ -122,7 +141,7 @@ class WeightFile:
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     """Opens a safetensors file, or a folder's `model.safetensors` or its shards.
 
-    Raises `UserError` if it is missing, it is damaged, or there are only pickles.
+    Raises `UserError` if it is missing or damaged, or there are only pickles.
     """
     path = pathlib.Path(path)
     if path.suffix in PICKLES:
@@ -131,58 +150,72 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
         return _open_shards(path, [path])
     if (path / SAFETENSORS).is_file():
         return _open_shards(path / SAFETENSORS, [path / SAFETENSORS])
-    if (path / SHARDS).is_file():
-        names = set(json_field(read_json(path / SHARDS), "weight_map", dict[str, str], path / SHARDS).values())
-        return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
+    index = path / SHARDS
+    if index.is_file():
+        names = set(json_field(read_json(index), "weight_map", dict[str, str], index).values())
+        return _open_shards(index, [path / pathlib.PurePath(name).name for name in sorted(names)])
+    raise UserError(_missing_safetensors(path))
+
+
+def _missing_safetensors(path: pathlib.Path) -> str:
+    """Returns the message for a file or folder without safetensors, which names the pickles that are there instead."""
     folder = path
     file_name = SAFETENSORS
     if not path.is_dir():
         folder = path.parent
         file_name = path.name
         if path.suffix != ".safetensors" or not folder.is_dir():
-            raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
+            return f"{path} does not exist; give a folder with {SAFETENSORS}."
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
-    if pickles:
-        hint = CONVERSION.format(pickle=pickles[0], wanted=file_name)
-        raise UserError(f"{folder} has no {file_name}, only {', '.join(pickles[:3])}. {hint}")
-    raise UserError(f"{folder} has neither {file_name} nor {SHARDS}.")
+    if not pickles:
+        return f"{folder} has neither {file_name} nor {SHARDS}."
+    hint = CONVERSION.format(pickle=pickles[0], wanted=file_name)
+    return f"{folder} has no {file_name}, only {', '.join(pickles[:3])}. {hint}"
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
-    """Opens safetensors files as one file of weights; raises `UserError` if a shard is missing or damaged."""
+    """Opens safetensors files as one file of weights.
+
+    Args:
+      path: the file that names them, or the only one, for messages.
+      shards: the files.
+
+    Raises:
+      UserError: a shard is missing or damaged.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise UserError(f"Reading {path} needs the package safetensors: pip install safetensors.") from None
-    files = {}
+    files = {}  # {tensor's name: its opened file}
     shapes = {}
     for shard in shards:
         try:
             file = safe_open(str(shard), framework="numpy")
-            in_tensorflow = safe_open(str(shard), framework="tf")  # NumPy has no bfloat16
+            tensorflow_file = safe_open(str(shard), framework="tf")  # NumPy has no bfloat16
             for name in file.keys():
-                piece = file.get_slice(name)
-                files[name] = in_tensorflow if piece.get_dtype() == "BF16" else file
-                shapes[name] = tuple(piece.get_shape())
+                tensor = file.get_slice(name)
+                files[name] = tensorflow_file if tensor.get_dtype() == "BF16" else file
+                shapes[name] = tuple(tensor.get_shape())
         except FileNotFoundError:
             raise UserError(f"{shard} is missing; {path.name} names it.") from None
         except (SafetensorError, *DAMAGED) as error:
             raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
 
     def blocks(name: str, rows: int) -> Iterator:
-        """Returns the tensor in blocks of `rows` rows."""
-        piece = files[name].get_slice(name)
+        """Yields the tensor `name` in blocks of up to `rows` rows."""
+        tensor = files[name].get_slice(name)
         count = shapes[name][0]
-        return (_as_numpy(piece[first : min(first + rows, count)]) for first in range(0, count, rows))
+        return (_as_numpy(tensor[first : min(first + rows, count)]) for first in range(0, count, rows))
 
     return WeightFile(path, shapes, lambda name: _as_numpy(files[name].get_tensor(name)), blocks)
 
 
-def _as_numpy(value) -> np.ndarray:
-    """Returns a tensor of NumPy or TensorFlow as an array; bfloat16, which NumPy lacks, as float32."""
-    if isinstance(value, np.ndarray):
-        return value
-    return tf.cast(value, tf.float32).numpy()
+def _as_numpy(tensor) -> np.ndarray:
+    """Returns a tensor of NumPy or TensorFlow as an array; TensorFlow's, in bfloat16, which NumPy lacks, as float32."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    return tf.cast(tensor, tf.float32).numpy()
 
 
 def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
@@ -206,9 +239,10 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
 
 
 def _check_footer(index: pathlib.Path) -> None:
-    """Raises `ValueError` for an index whose footer names blocks beyond its end; TensorFlow would allocate their size.
+    """Raises `ValueError` for an index file whose footer names blocks beyond its end: TensorFlow would allocate them.
 
-    An index is a table of LevelDB: its last 48 bytes hold offset and size of two blocks, as varints, and 8 bytes mark.
+    An index is a table of LevelDB: its last 48 bytes hold offset and size of two blocks, as varints, and 8 bytes that
+    mark the format.
     """
     if not index.is_file():  # TensorFlow reports it, or it is a TF1 checkpoint of a single file
         return
@@ -244,33 +278,34 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     import h5py
 
     def weight(group: h5py.Group, name: str) -> h5py.Dataset:
-        """Returns a weight; raises `ValueError` if it holds no numbers of this file."""
-        value = group[name]
-        if not isinstance(value, h5py.Dataset) or value.dtype.kind not in "fiu" or value.shape is None:
+        """Returns the weight `name` of a layer; raises `ValueError` if it holds no numbers of this file."""
+        dataset = group[name]
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu" or dataset.shape is None:
             raise ValueError(f"{name} holds no numbers")
         # HDF5 would take any file of this machine for a weight.
-        if value.external or value.is_virtual or value.file.filename != file.filename:
+        if dataset.external or dataset.is_virtual or dataset.file.filename != file.filename:
             raise ValueError(f"{name} lies in another file")
-        return value
+        return dataset
 
     try:
         file = h5py.File(path, "r")
         root = file["model_weights"] if "model_weights" in file else file
-        data = {}
+        datasets = {}
         for layer in root.attrs["layer_names"]:
             group = root[layer]
             for name in group.attrs["weight_names"]:
-                data[_text(name).split(":")[0]] = weight(group, name)
+                datasets[_text(name).split(":")[0]] = weight(group, name)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
     except Exception as error:  # h5py has no error of its own: a hostile file raises nearly any
         reason = first_line(error)
         raise UserError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
-    shapes = {name: tuple(value.shape) for name, value in data.items()}
-    return WeightFile(path, shapes, lambda name: data[name][()])
+    shapes = {name: tuple(dataset.shape) for name, dataset in datasets.items()}
+    return WeightFile(path, shapes, lambda name: datasets[name][()])
 
 
 def _text(name: str | bytes) -> str:
+    """Returns a name in HDF5, which h5py reads as bytes or text, as text."""
     return name.decode("utf-8") if isinstance(name, bytes) else name
 
 
@@ -304,7 +339,10 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
 
 
 def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
-    """Returns the shape in an array's header; raises `ValueError` for a pickled array, or a shape beyond its bytes."""
+    """Returns the shape of an archive's array, by its header.
+
+    Raises `ValueError` for a pickled array, or a shape that needs more bytes than the array has.
+    """
     entry = archive.zip.getinfo(f"{name}.npy")
     with archive.zip.open(entry) as file:
         shape, _, dtype = _npy_header(file)

@@ -25,7 +25,12 @@ class ClozeCaptions(Stream):
     fields = dict(cloze_weight=0.0)  # λ3 of L_c, masked tokens
 
     def cloze_caption(self, items: dict, seed: tf.Tensor) -> dict:
-        """Returns the entries of `caption` and, with a cloze task, the masked tokens "cloze"."""
+        """Returns the entries of `Stream.caption` and, with a cloze task, "cloze", as `mask_tokens` returns it.
+
+        Args:
+          items: {name: string [B]}.
+          seed: int64 [2], of the masks.
+        """
         caption = self.caption(items)
         if not self.settings.own.cloze_weight:
             return caption
@@ -34,7 +39,7 @@ class ClozeCaptions(Stream):
 
 
 class Captions(ClozeCaptions):
-    """Pictures are neither decoded nor checked."""
+    """Captions whose pictures are neither decoded nor checked."""
 
     decode = None
     with_pictures = False
@@ -52,17 +57,18 @@ RANDOM = 0.1
 
 
 def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the tokens with some pieces masked, and the original pieces.
+    """Masks some pieces of each text, and returns the tokens and the original pieces (see the module).
 
     Args:
-      tokens: int32 [B, T] each, as the tokenizer gives them.
+      tokens: {"input_word_ids", "input_mask", "input_type_ids": int32 [B, T]}, as the tokenizer gives them.
       tokenizer: `text.WordPieceTokenizer` or another with `special_ids`, `mask_id` and `vocabulary_size`.
       share: the share of the pieces to predict, above 0, at most 1.
-      seed: int [2].
+      seed: int [2]; the same seed masks the same pieces.
 
     Returns:
-      The tokens' three tensors, and [B, K] with K = ceil(share · (T - 2)), at least 1: `places` int32, where the
-      pieces are; `targets` int32, the pieces' ids; `weights` float32, 1 at places with a piece to predict.
+      `tokens` with masked "input_word_ids" and three entries [B, K], K = ceil(share · (T - 2)), at least 1: "places",
+      int32, the columns of pieces in `tokens`; "targets", int32, the pieces' ids before masking; "weights", float32, 1
+      for a piece to predict and 0 for others.
     """
     ids = tokens["input_word_ids"]
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
@@ -93,18 +99,21 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
 
 def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_seed: tf.Tensor) -> tf.Tensor:
-    """Returns ids of pieces, [B, K], of which `MASKED` are masks, `RANDOM` random pieces, and the others stay."""
+    """Replaces the share `MASKED` of pieces, ids int32 [B, K], by [MASK] and the share `RANDOM` by random pieces.
+
+    `choice_seed` draws which pieces are replaced, `piece_seed` the random pieces, int [2] both.
+    """
     shape = tf.shape(pieces)
     draw = tf.random.stateless_uniform(shape, choice_seed)
-    ordinary = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
-    index = tf.random.stateless_uniform(shape, piece_seed, 0, len(ordinary), tf.int32)
-    random_pieces = tf.gather(tf.constant(ordinary, tf.int32), index)
+    ordinary_ids = np.setdiff1d(np.arange(tokenizer.vocabulary_size), tokenizer.special_ids)
+    index = tf.random.stateless_uniform(shape, piece_seed, 0, len(ordinary_ids), tf.int32)
+    random_pieces = tf.gather(tf.constant(ordinary_ids, tf.int32), index)
     replaced = tf.where(draw < MASKED + RANDOM, random_pieces, pieces)
     return tf.where(draw < MASKED, tokenizer.mask_id, replaced)
 
 
-def _places(ids: tf.Tensor, share: float):
-    """Returns K: a Python number where T is static, else an int32 scalar."""
+def _places(ids: tf.Tensor, share: float) -> int | tf.Tensor:
+    """Returns the K of `mask_tokens` for ids, int32 [B, T]: an int where T is static, else an int32 scalar."""
     length = ids.shape[1]
     if length is not None:
         return max(1, math.ceil(share * (length - 2)))

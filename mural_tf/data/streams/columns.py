@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,10 +40,14 @@ Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros in
 
 
 class Column:
-    """A vector for each key: int64 [N], all different; float16 or float32 [N, D], in memory or mapped.
+    """A vector for each key.
 
-    A vector of zeros teaches nothing: its cosine with anything is 0, and so is the gradient of that. With `as_stored`
-    vectors keep their lengths.
+    A vector of zeros teaches nothing: its cosine with any vector is 0, and so is the cosine's gradient.
+
+    Args:
+      keys: int64 [N], all different.
+      vectors: float16 or float32 [N, D], in memory or mapped.
+      as_stored: whether vectors keep their lengths; otherwise they are scaled to length 1.
     """
 
     def __init__(self, keys: np.ndarray, vectors: np.ndarray, as_stored: bool = False):
@@ -52,20 +57,20 @@ class Column:
         self._as_stored = as_stored
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
-        """Returns bool [B]: which of `keys`, int64 [B], the column holds."""
+        """Returns which of `keys`, int64 [B], the column holds: bool [B]."""
         return _is_among(self._keys, keys)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the vectors of `keys`, int64 [B]: float32 [B, D], of length 1 or 0, or as stored.
+        """Returns the vectors of `keys`, int64 [B], as float32 [B, D], of length 1 or 0, or as stored.
 
-        Raises `UserError` for unknown keys, which in a graph is an `InvalidArgumentError` with `CHANGED`.
+        Raises `UserError` with the text `CHANGED` for unknown keys.
         """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
-        nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        if not np.array_equal(self._keys[nearest], keys):
+        if not self.holds(keys).all():
             raise UserError(CHANGED)
-        vectors = self._vectors[self._rows[nearest]].astype(np.float32)
+        rows = self._rows[np.searchsorted(self._keys, keys)]
+        vectors = self._vectors[rows].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
             release_pages(self._vectors)
         if self._as_stored:
@@ -74,13 +79,14 @@ class Column:
         return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def sample(self, keys: np.ndarray, most: int = BLOCK) -> np.ndarray:
-        """Returns float32 [N, D] of up to `most` of these keys, evenly among all, without vectors of zeros."""
-        vectors = self.find(keys[:: max(1, -(-len(keys) // most))])
+        """Returns the vectors of at most `most` of `keys`, int64 [B], every n-th, without zeros: float32 [S, D]."""
+        every = max(1, math.ceil(len(keys) / most))
+        vectors = self.find(keys[::every])
         return vectors[np.any(vectors, axis=1)]
 
     @functools.cached_property
     def without_vector(self) -> np.ndarray:
-        """The keys, int64 [K], whose vectors are zeros."""
+        """The keys whose vectors are zeros, int64 [K]."""
         is_zero = np.zeros(len(self._keys), bool)
         for begin in range(0, len(self._keys), BLOCK):
             block = slice(begin, begin + BLOCK)
@@ -88,22 +94,29 @@ class Column:
         return self._keys[is_zero[self._rows]]
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """Returns the vectors of `keys`, float32 [B, D], as `find`, in a graph, whose run fails for an unknown key."""
+        """Returns `find`'s vectors of `keys`, int64 [B], in a graph: float32 [B, D].
+
+        For an unknown key the run of the graph raises `tf.errors.InvalidArgumentError` with the text `CHANGED`.
+        """
         vectors = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
         return tf.ensure_shape(vectors, [*keys.shape, self._vectors.shape[1]])
 
 
 class ColumnFolder:
-    """The folder of a column, made if missing.
+    """The folder of a column, made if it is missing.
 
     Args:
       folder: a folder of this machine.
-      width: D.
+      width: D, how many numbers a vector holds.
       dtype: the stored vectors' type, "float16" or "float32".
       teacher: hexadecimal digits that identify the teacher or tower.
       vector_name: a vector's name in messages.
 
-    Raises `UserError` for a folder of another teacher, or a damaged one.
+    Attributes:
+      state: the content of `targets.json`.
+
+    Raises:
+      UserError: the folder is damaged, or holds the vectors of another teacher.
     """
 
     def __init__(
@@ -132,103 +145,108 @@ class ColumnFolder:
                 )
 
     def _read_state(self) -> None:
+        """Updates `state` by `targets.json`, if the folder has it."""
         if self._path.is_file():
-            state = read_json(self._path)
-            self.state |= {"zeros": state.get("missing", 0), **state}  # folders that were made before it was counted
+            stored = read_json(self._path)
+            zeros = stored.get("missing", 0)  # for folders that were made before "zeros" was counted
+            self.state |= {"zeros": zeros, **stored}
 
     def _write_state(self) -> None:
+        """Writes `state` to `targets.json`."""
         write_whole(self._path, json.dumps(self.state, indent=1) + "\n")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder against other processes, and reads again what another one may have added."""
+        """Keeps other processes from changing the folder meanwhile, and reads the state that they left in it."""
         with exclusive_lock(self.folder / "lock"):
             self._read_state()
             yield
 
     def is_made_for(self, data_digest: str) -> bool:
-        """Whether the folder has all vectors for the data whose digest `mark_complete` noted."""
+        """Whether the folder has all vectors for the data with this digest, as `mark_complete` noted it."""
         return self.state["made_for"] == data_digest
 
     def _keys(self, prefix: str = "") -> np.ndarray:
-        """Returns int64 [N]; [0] where the folder has no keys yet."""
+        """Returns the texts' keys, int64 [N], or with the prefix "group_" the groups'; [0] without such a file."""
         path = self.folder / f"{prefix}keys"
         if not path.is_file():
             return np.zeros(0, np.int64)
         return np.fromfile(path, np.int64)
 
     def _vectors(self, prefix: str, count: int) -> np.ndarray:
-        """Returns the vectors [count, D], mapped."""
+        """Returns the first `count` vectors, mapped, [count, D]; `prefix` as in `_keys`."""
         if not count:
-            return np.zeros([0, self._width], self._dtype)
+            return np.zeros([0, self._width], self._dtype)  # an empty file cannot be mapped
         return np.memmap(self.folder / f"{prefix}vectors", self._dtype, "r", shape=(count, self._width))
 
     def column(self, prefix: str = "", as_stored: bool = False) -> Column:
-        """Returns the vectors by text; with the prefix "group_" the means by group."""
+        """Returns the column of the texts' vectors, or with the prefix "group_" of the groups' mean vectors.
+
+        `as_stored` is as in `Column`.
+        """
         keys = self._keys(prefix)
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Adds the texts that have no vector yet, or a vector of zeros.
+        """Adds vectors of the texts that have no vector in the folder yet, or a vector of zeros.
 
         Args:
           texts: blocks of (the texts' keys, int64 [B], the texts); a text may come again.
-          embed: returns the vectors of texts.
-          block: how many texts are embedded and stored at a time; 0: `BLOCK`.
+          embed: a function from B texts to their vectors, float32 [B, D], zeros in place of a missing vector.
+          block: about how many texts are embedded and stored at a time; 0: `BLOCK`.
         """
         max_waiting = block or BLOCK
-        self._trim()
+        self._drop_unfinished_block()
         self._zero_rows = self._find_zero_rows()
         self._missing = 0
         if self.state["count"]:
             print(f"{self.state['count']:,} are embedded already; reading the data up to the new texts …", flush=True)
         # The keys of vectors of zeros count as new, so that their texts are tried again.
-        embedded_before = np.setdiff1d(self._keys(), np.array(list(self._zero_rows), np.int64))  # [E], sorted
-        sorted_keys = embedded_before  # and the keys that this call adds
-        is_present = np.zeros(len(embedded_before), bool)  # which of `embedded_before` the data still have
+        old_keys = np.setdiff1d(self._keys(), np.array(list(self._zero_rows), np.int64))  # [E], sorted
+        all_keys = old_keys  # and the keys that this call adds, sorted
+        is_present = np.zeros(len(old_keys), bool)  # which of `old_keys` the data still have
         waiting: dict[int, bytes] = {}  # {key: text} of the next block
-        for keys, keyed_texts in texts:
-            old_keys = keys[_is_among(embedded_before, keys)]
-            is_present[np.searchsorted(embedded_before, old_keys)] = True
-            for row in np.flatnonzero(~_is_among(sorted_keys, keys)):
-                waiting.setdefault(int(keys[row]), keyed_texts[row])
+        for keys, texts_of_keys in texts:
+            present_keys = keys[_is_among(old_keys, keys)]
+            is_present[np.searchsorted(old_keys, present_keys)] = True
+            for row in np.flatnonzero(~_is_among(all_keys, keys)):
+                waiting.setdefault(int(keys[row]), texts_of_keys[row])
             if len(waiting) >= max_waiting:
-                sorted_keys = self._add(sorted_keys, waiting, embed)
+                all_keys = self._add(all_keys, waiting, embed)
                 waiting = {}
                 print(f"{self.state['count']:,} are embedded …", flush=True)
         if waiting:
-            sorted_keys = self._add(sorted_keys, waiting, embed)
-        self._present = int(is_present.sum()) + len(sorted_keys) - len(embedded_before)
+            all_keys = self._add(all_keys, waiting, embed)
+        self._present = int(is_present.sum()) + len(all_keys) - len(old_keys)
 
     def _find_zero_rows(self) -> dict[int, int]:
-        """Returns {key: row} of the vectors of zeros."""
+        """Returns {key: row} of the vectors in the folder that are zeros."""
         if not self.state["zeros"]:
             return {}  # reading all vectors takes long, and few folders hold a vector of zeros
         keys = self._keys()
-        zero_keys = Column(keys, self._vectors("", len(keys))).without_vector
-        rows = np.flatnonzero(np.isin(keys, zero_keys))
+        rows = np.flatnonzero(np.isin(keys, self.column().without_vector))
         return dict(zip(keys[rows].tolist(), rows.tolist()))
 
-    def _trim(self) -> None:
-        """Removes the begun block of a killed run."""
+    def _drop_unfinished_block(self) -> None:
+        """Cuts off the keys and vectors that a killed run wrote and did not count."""
         bytes_per_vector = self._width * np.dtype(self._dtype).itemsize
         for name, size in (("keys", 8), ("vectors", bytes_per_vector)):
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.state["count"] * size)
 
     def _add(self, sorted_keys: np.ndarray, waiting: dict[int, bytes], embed: Embed) -> np.ndarray:
-        """Stores the vectors of {key: text} and returns `sorted_keys` with their keys.
+        """Embeds the texts of `waiting`, {key: text}, stores their vectors, and returns `sorted_keys` with their keys.
 
         A vector of zeros is replaced in its place, where another run may just read it; other vectors are appended.
         """
         texts = list(waiting.values())
         keys = np.array(list(waiting), np.int64)
-        vectors = embed_all(texts, embed)
+        vectors = embed_all(texts, embed)  # float32 [W, D]
         if vectors.shape[1] != self._width:
             raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, images' {self._width}.")
         vectors = vectors.astype(self._dtype)
         is_zero = ~vectors.any(axis=1)
-        rows = np.array([self._zero_rows.get(key, -1) for key in waiting], np.int64)
+        rows = np.array([self._zero_rows.get(key, -1) for key in waiting], np.int64)  # -1: has no row yet
         is_new = rows < 0
         self._replace(rows[~is_new], vectors[~is_new])
         self._append("vectors", vectors[is_new])
@@ -242,14 +260,14 @@ class ColumnFolder:
         return np.sort(np.concatenate([sorted_keys, keys]), kind="stable")
 
     def _append(self, name: str, values: np.ndarray) -> None:
-        """Appends values to a file of the folder; they are on the disk when this returns."""
+        """Appends an array to the file `name` of the folder; it is on the disk when this returns."""
         with open(self.folder / name, "ab") as file:
             file.write(np.ascontiguousarray(values))
             file.flush()
             os.fsync(file.fileno())
 
     def _replace(self, rows: np.ndarray, vectors: np.ndarray) -> None:
-        """Writes vectors [N, D] at these rows, int64 [N]; they are on the disk when this returns."""
+        """Replaces the vectors in `rows`, int64 [N], by `vectors` [N, D], which are on the disk when this returns."""
         if not len(rows):
             return
         with open(self.folder / "vectors", "r+b") as file:
@@ -260,31 +278,40 @@ class ColumnFolder:
             os.fsync(file.fileno())
 
     def write_means(self, groups: np.ndarray, members: np.ndarray) -> None:
-        """Writes the sum of each group's different members; member i, int64 [M], is in group i, int64 [M].
+        """Writes the mean vector of each group, to be read by `column("group_")`; a member counts once.
 
-        A sum serves as the mean, because `Column.find` scales both to length 1.
+        Args:
+          groups: int64 [M], the groups' keys.
+          members: int64 [M], keys of texts in the folder; text `members[i]` is in group `groups[i]`.
         """
         keys = self._keys()
         order = np.argsort(keys, kind="stable")
         rows = order[np.searchsorted(keys[order], members)]
         vectors = self._vectors("", len(keys))
         groups, rows = np.unique([groups, rows], axis=1)  # sorted by group, then by row
-        ids, first = np.unique(groups, return_index=True)
-        ends = np.append(first[1:], len(rows))
+        group_keys, begins = np.unique(groups, return_index=True)  # a group's members begin in `rows` there
+        bounds = np.append(begins, len(rows))
         for name in ("group_keys", "group_vectors"):
             (self.folder / name).unlink(missing_ok=True)
-        for begin in range(0, len(ids), BLOCK):
-            block = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
-            group_begins = first[begin : begin + BLOCK] - block.start  # within the block
-            sums = np.add.reduceat(vectors[rows[block]].astype(np.float32), group_begins)
+        for first in range(0, len(group_keys), BLOCK):
+            block_bounds = bounds[first : first + BLOCK + 1]
+            block_rows = rows[block_bounds[0] : block_bounds[-1]]
+            begins_in_block = block_bounds[:-1] - block_bounds[0]
+            # A sum serves as the mean, because `Column.find` scales both to length 1.
+            sums = np.add.reduceat(vectors[block_rows].astype(np.float32), begins_in_block)
             release_pages(vectors)
             self._append("group_vectors", sums.astype(self._dtype))
-        self._append("group_keys", ids)
+        self._append("group_keys", group_keys)
 
     def mark_complete(self, data_digest: str, max_missing_fraction: float) -> None:
-        """Notes that the folder has all vectors for the data with this digest, whose texts `extend` was given.
+        """Notes that the folder has all vectors for some data, after `extend` was given the data's texts.
 
-        Raises `UserError` if more than `max_missing_fraction` of these texts have no vector.
+        Args:
+          data_digest: identifies the data for `is_made_for`.
+          max_missing_fraction: the share of the texts, in [0, 1], that may lack a vector; `data.max_skipped_fraction`.
+
+        Raises:
+          UserError: more of the texts have no vector.
         """
         example = ""
         if self._missing:
@@ -303,7 +330,10 @@ class ColumnFolder:
 
 
 def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
-    """Returns float32 [N, D] of texts, by blocks of texts of similar length."""
+    """Returns the vectors of N texts, float32 [N, D], in their order.
+
+    `embed` gets `TEXTS` texts of similar length at a time, which take the least padding.
+    """
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     vectors = None
     for begin in range(0, len(order), TEXTS):
@@ -316,7 +346,7 @@ def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
 
 
 def _is_among(sorted_keys: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns bool [B], which of `keys`, int64 [B], are among sorted keys: faster than `np.isin`, which sorts."""
+    """Returns which of `keys`, int64 [B], are among `sorted_keys`: bool [B]; faster than `np.isin`, which sorts."""
     if not len(sorted_keys):
         return np.zeros(len(keys), bool)
     nearest = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)

@@ -34,7 +34,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
-from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
+from mural_lite.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE, CountsByKind
 from mural_tf.data import records
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 
@@ -70,19 +70,22 @@ class Begin(NamedTuple):
 
     @classmethod
     def of(cls, numbers: tf.Tensor) -> Begin:
-        """Returns the `Begin` that `numbers`, int64 [BEGIN], hold."""
+        """Returns the `Begin` whose `numbers()` are these, int64 [BEGIN]."""
         return cls(*tf.unstack(numbers[:3]), *tf.split(numbers[3:], 2))
 
     def in_group(self, group: tf.Tensor) -> Begin:
-        """Returns itself for its own group, and for a later one where that group begins."""
-        is_own = tf.equal(group, self.group)
-        turn = tf.where(is_own, self.turn, 0)
-        begins = tf.where(is_own, self.begins, 0)
-        counts = tf.where(is_own, self.counts, 0)
+        """Returns where reading of the group with this number, an int64 scalar, begins.
+
+        That is here for the block's own group, and the start of its files for a later group.
+        """
+        is_own_group = tf.equal(group, self.group)
+        turn = tf.where(is_own_group, self.turn, 0)
+        begins = tf.where(is_own_group, self.begins, 0)
+        counts = tf.where(is_own_group, self.counts, 0)
         return Begin(self.items, group, turn, begins, counts)
 
     def numbers(self) -> tf.Tensor:
-        """Returns int64 [BEGIN]."""
+        """Returns all fields in one tensor, int64 [BEGIN]."""
         numbers = tf.stack([self.items, self.group, self.turn])
         return tf.concat([numbers, self.begins, self.counts], axis=0)
 
@@ -121,7 +124,7 @@ def endless_items(
     share: Share = ALL,
     counts: Mapping[str, int] | None = None,
 ) -> tf.data.Dataset:
-    """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
+    """Returns the shuffled items of endless epochs, in blocks, from just after a place.
 
     Args:
       files: TFRecord files.
@@ -131,13 +134,18 @@ def endless_items(
       seed: the order's seed.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
       languages: the languages of the items to take; empty: all.
-      language_key: the name under which an item has its language; of text pairs "language_b".
+      language_key: the entry with an item's language, for text pairs "language_b".
       share: the part of the files that is read.
-      counts: the items of each language as `balanced_languages` returns them; `None`: counted here if they are needed.
+      counts: {language: items} as `balanced_languages` returns it; `None`: counted here if it is needed.
 
-    The place is one number here, epoch · 2^40 + offset, and `begin` the window's `Begin`, as a string. Items have
-    further entries, as of `read_group`, "file", "byte" and "lost", and "in_epoch", how many items this epoch has, as
-    far as bytes tell when they are read. Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
+    Returns:
+      A data set of blocks (places, (begins, items)). A place is epoch · 2^40 + offset, int64 [items]; a begin is the
+      `Begin` of the item's window, serialised, string [items]. Items, {name: [items]}, have besides `parse`'s entries
+      "file", "byte" and "lost" of `read_group`, and "in_epoch", how many items this epoch has, as far as the bytes that
+      were read tell. Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
+
+    Raises:
+      UserError: a file cannot be read, or there are fewer files than input pipelines.
     """
     _check_share(share, files)
     copies = None
@@ -145,12 +153,12 @@ def endless_items(
         if counts is None:
             counts = balanced_languages(files, parse, language_key)
         copies = _copies_per_language(counts, language_key, languages, data.language_temperature)
-    reader = RecordFiles.of(files)
-    size = data.shuffle_buffer or UNSHUFFLED
-    shuffled = data.shuffle_buffer > 0
+    record_files = RecordFiles.of(files)
+    window_size = data.shuffle_buffer or UNSHUFFLED
+    is_shuffled = data.shuffle_buffer > 0
     first_epoch = int(after[0])
     last_offset = int(after[1])  # -1 before the first item of an epoch
-    first_number = np.int64(max(last_offset, 0) // size)  # the window that holds the last item used
+    first_window_number = np.int64(max(last_offset, 0) // window_size)  # of the window with the last item used
     first_begin = tf.constant(after[3:], tf.int64)
     first_unused = first_epoch * EPOCH + last_offset + 1
 
@@ -158,26 +166,26 @@ def endless_items(
         """Returns (epoch · 2^40 + number, items of the window); the last one ends with the epoch's `END_OF_EPOCH`."""
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-        is_first = tf.equal(epoch, first_epoch)
-        begin = tf.where(is_first, first_begin, 0)
-        number = tf.where(is_first, first_number, 0)
+        is_first_epoch = tf.equal(epoch, first_epoch)
+        begin = tf.where(is_first_epoch, first_begin, 0)
+        window_number = tf.where(is_first_epoch, first_window_number, 0)
         order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
-        blocks = _blocks(reader, parse, order[share.pipeline :: share.pipelines], Begin.of(begin))
+        order = order[share.pipeline :: share.pipelines]
+        blocks = _blocks(record_files, parse, order, Begin.of(begin))
 
         def next_block(begin, block):
-            return _placed(begin, block, copies, language_key, seeds, size, number * size)
+            return _placed(begin, block, copies, language_key, seeds, window_size, window_number * window_size)
 
         blocks = blocks.scan(begin, next_block)
         end = tf.data.Dataset.from_tensors(_blank(blocks.element_spec, [1], END_OF_EPOCH))
-        return blocks.concatenate(end).rebatch(size).enumerate(epoch * EPOCH + number)
+        return blocks.concatenate(end).rebatch(window_size).enumerate(epoch * EPOCH + window_number)
+
+    def items_of_window(number, items):
+        return _items_of_window(number, items, window_size, seed, first_unused, is_shuffled)
 
     windows = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(windows_of_epoch)
-    windows = windows.prefetch(1)  # the next one, also of the next epoch, fills while one is used
-
-    def items_of_window(number, window):
-        return _items_of_window(number, window, size=size, seed=seed, used=first_unused, shuffled=shuffled)
-
-    return windows.flat_map(items_of_window)
+    # The next window, also of the next epoch, fills while one is used.
+    return windows.prefetch(1).flat_map(items_of_window)
 
 
 def _check_share(share: Share, files: Sequence[str]) -> None:
@@ -191,31 +199,37 @@ def _check_share(share: Share, files: Sequence[str]) -> None:
 
 
 def positions(places: tf.Tensor) -> tf.Tensor:
-    """Returns (epoch, offset) of places: int64 […] → int64 […, 2]."""
+    """Returns (epoch, offset) for places epoch · 2^40 + offset: int64 […] → int64 […, 2]."""
     return tf.stack([places // EPOCH, places % EPOCH], axis=-1)
 
 
 def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin) -> tf.data.Dataset:
-    """Returns blocks of the items of records, {name: [items]}, from a place on.
+    """Returns the items of up to `BLOCK` records at a time, {name: [items]}, for all records from a place on.
 
-    Files are read in `order`, int64 [files]; a record that cannot be parsed is an item. A block also has "group", the
-    group of files, and "ends", where its records end, from which `_placed` tells where the next block begins.
+    A record that cannot be parsed is an item, too. A block also has two entries for `_placed`: "group", the
+    group of files, and "ends", {name: [records]}, where its records end.
+
+    Args:
+      files: all files.
+      parse: as in `endless_items`.
+      order: the numbers of the files that are read, in their order, int64 [read].
+      begin: the place.
     """
 
     sizes = tf.gather(files.sizes, order)
 
     def blocks_of_group(group_number):
-        """Returns a group's description with each block of its records.
+        """Returns (the group, a block of its records) for each block.
 
-        Sums of bytes, because `_placed` guesses from them how many items the rest of an epoch has.
+        The group has sums of bytes, because `_placed` guesses from them how many items the rest of an epoch has.
         """
         first = group_number * CYCLE
-        in_group = order[first : first + CYCLE]
+        files_of_group = order[first : first + CYCLE]
         start = begin.in_group(group_number)
-        blocks = read_group(files, in_group, start.turn, start.begins, start.counts).batch(BLOCK)
+        blocks = read_group(files, files_of_group, start.turn, start.begins, start.counts).batch(BLOCK)
         group = {
             "number": group_number,
-            "slots": tf.size(in_group, tf.int64),
+            "slots": tf.size(files_of_group, tf.int64),
             "bytes_before": tf.reduce_sum(sizes[:first]),
             "bytes_in_all": tf.reduce_sum(sizes),
         }
@@ -231,16 +245,19 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
 
 
 def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
-    """Returns where the next block begins, int64 [BEGIN], and the items of a block with "begin" and "in_epoch".
+    """Returns where the next block begins, int64 [BEGIN], and a block's items with their "begin" and "in_epoch".
+
+    "begin" is the window's `Begin`, serialised, for the first item of a window, and "" for other items; "in_epoch" is
+    how many items the epoch has, as `_estimate_items` says.
 
     Args:
       begin: where the block begins, int64 [BEGIN].
-      block: the items of `_blocks`, {name: [items]}, with "group" and "ends".
-      copies: how many copies of an item are made, by its language; `None`: one of each.
+      block: a block of `_blocks`.
+      copies: the table from a language to the mean number of copies of its items; `None`: one of each.
       language_key: as in `endless_items`.
       seeds: (the order's seed, epoch), int64 [2].
-      window: items in a window. Its first item has the window's "begin"; other items have "".
-      first: items before this item of the epoch are left out.
+      window: items in a window.
+      first: the number in the epoch of the first item that is kept; items before it are left out.
     """
     block = dict(block)
     group = block.pop("group")
@@ -250,8 +267,8 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
         seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])  # the prime keeps (seed, epoch) pairs apart
         block = _in_copies(block, copies, language_key, seed)
     count = tf.size(block["problem"], tf.int64)
-    is_first = tf.equal((begin.items + tf.range(count)) % window, 0)  # [items]
-    block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
+    begins_window = tf.equal((begin.items + tf.range(count)) % window, 0)  # [items]
+    block["begin"] = tf.where(begins_window, tf.io.serialize_tensor(begin.numbers()), "")
     slots = ends["slot"][:, None]  # [records, 1]
     next_begin = Begin(
         items=begin.items + count,
@@ -261,12 +278,15 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
         counts=tf.tensor_scatter_nd_max(begin.counts, slots, ends["count"]),
     )
     block["in_epoch"] = tf.fill([count], _estimate_items(next_begin, group))
-    left_out = tf.maximum(first - begin.items, 0)
-    return next_begin.numbers(), {name: values[left_out:] for name, values in block.items()}
+    skipped = tf.maximum(first - begin.items, 0)
+    return next_begin.numbers(), {name: values[skipped:] for name, values in block.items()}
 
 
 def _estimate_items(begin: Begin, group: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns how many items an epoch has, int64, if the rest of its bytes has items as the bytes before `begin`."""
+    """Returns how many items an epoch has, int64, if all its bytes have as many items as the bytes before `begin`.
+
+    `group` is the "group" of a block of `_blocks`.
+    """
     bytes_read = tf.cast(group["bytes_before"] + tf.reduce_sum(begin.begins), tf.float64)
     bytes_in_all = tf.cast(group["bytes_in_all"], tf.float64)
     items = tf.cast(begin.items, tf.float64) * bytes_in_all / tf.maximum(bytes_read, 1.0)
@@ -274,52 +294,71 @@ def _estimate_items(begin: Begin, group: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _in_copies(block: dict, copies: tf.lookup.StaticHashTable, language_key: str, seed: tf.Tensor) -> dict:
-    """Returns the items of a block in copies by their language: 2.3 copies are 2 and with probability 0.3 a third."""
+    """Returns a block's items, {name: [items]}, in copies by their language.
+
+    2.3 copies of an item are two, and with probability 0.3 a third.
+
+    Args:
+      block: the items.
+      copies: the table from a language to the mean number of copies.
+      language_key: as in `endless_items`.
+      seed: int64 [2], of the draws.
+    """
     draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
-    languages = tf.strings.join([block[name] for name in _balanced(language_key).split(" ")], separator=" ")
+    languages = tf.strings.join([block[name] for name in _counted_key(language_key).split(" ")], separator=" ")
     mean_copies = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(languages))
     counts = tf.cast(tf.floor(mean_copies + draw), tf.int32)
     return _rows(block, tf.repeat(tf.range(tf.size(draw)), counts))
 
 
 def _items_of_window(
-    number: tf.Tensor, window: dict[str, tf.Tensor], size: int, seed: int, used: int, shuffled: bool
+    number: tf.Tensor, items: dict[str, tf.Tensor], size: int, seed: int, first_unused: int, is_shuffled: bool
 ) -> tf.data.Dataset:
-    """Returns the items of a window in blocks, (places, (the window's `begin`, items)).
+    """Returns the items of a window in the blocks that `endless_items` describes.
 
     Args:
-      number: the window's number, as `windows_of_epoch` numbers windows.
-      window: {name: [items]}. An `END_OF_EPOCH` stays at the end.
+      number: epoch · 2^40 + the window's number in the epoch.
+      items: the window's items, {name: [items]}; an `END_OF_EPOCH` is the last and stays there.
       size: items in a window.
       seed: the order's seed.
-      used: the first place whose item is taken; the run has used those before it.
-      shuffled: whether items are shuffled; otherwise they keep their order.
+      first_unused: the first place whose item is taken, because the run has used the items before it.
+      is_shuffled: whether items are shuffled; otherwise they keep their order.
     """
-    tf.compat.v1.set_random_seed(None)
-    window = dict(window)
-    begin = window.pop("begin")[0]
-    count = tf.size(window["problem"], tf.int64)
-    end_count = tf.cast(tf.equal(window["problem"][-1], END_OF_EPOCH), tf.int64)  # 0 or 1
+    tf.compat.v1.set_random_seed(None)  # as in `windows_of_epoch`
+    items = dict(items)
+    begin = items.pop("begin")[0]
+    count = tf.size(items["problem"], tf.int64)
+    end_count = tf.cast(tf.equal(items["problem"][-1], END_OF_EPOCH), tf.int64)  # 0 or 1
+    rows = tf.data.Dataset.range(count - end_count)
+    if is_shuffled:
+        rows = rows.shuffle(size, _order_seed(seed, number), reshuffle_each_iteration=False)
+    rows = rows.concatenate(tf.data.Dataset.range(count - end_count, count))
     number_in_epoch = number % EPOCH
-    first = number - number_in_epoch + number_in_epoch * size  # the place of the window's first item
-    order = tf.data.Dataset.range(count - end_count)
-    if shuffled:
-        seeds = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
-        fold = tf.random.experimental.stateless_fold_in
-        window_seed = tf.where(number_in_epoch > 0, fold(seeds, number_in_epoch), seeds)
-        order_seed = tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
-        order = order.shuffle(size, order_seed, reshuffle_each_iteration=False)
-    order = order.concatenate(tf.data.Dataset.range(count - end_count, count))
-    order = order.enumerate(first).skip(tf.maximum(used - first, 0)).batch(BLOCK)
+    first_place = number - number_in_epoch + number_in_epoch * size
+    placed_rows = rows.enumerate(first_place).skip(tf.maximum(first_unused - first_place, 0))
 
-    def block(numbers, rows):
-        return numbers, (tf.fill(tf.shape(rows), begin), _rows(window, rows))
+    def block(item_places, rows):
+        return item_places, (tf.fill(tf.shape(rows), begin), _rows(items, rows))
 
-    return order.map(block, num_parallel_calls=PARALLEL, deterministic=True)
+    return placed_rows.batch(BLOCK).map(block, num_parallel_calls=PARALLEL, deterministic=True)
+
+
+def _order_seed(seed: int, number: tf.Tensor) -> tf.Tensor:
+    """Returns the seed, an int64 scalar, of the order in a window; `number` as in `_items_of_window`."""
+    epoch_seed = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
+    number_in_epoch = number % EPOCH
+    further_seed = tf.random.experimental.stateless_fold_in(epoch_seed, number_in_epoch)
+    window_seed = tf.where(number_in_epoch > 0, further_seed, epoch_seed)
+    return tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
 
 
 def parser(read: Callable, takes_many: bool) -> Callable:
-    """Returns `read` as a function of the graph, traced once for all uses: see `endless_items`."""
+    """Returns `read`, traced once for all uses, as the `parse` of `endless_items`.
+
+    Args:
+      read: a function from a record, string scalar, or from records, string [N], to items.
+      takes_many: whether it takes records, and gives an item for each.
+    """
     shape = [None] if takes_many else []
     traced = tf.function(read, [tf.TensorSpec(shape, tf.string)], autograph=False)
     traced.takes_many = takes_many
@@ -327,7 +366,7 @@ def parser(read: Callable, takes_many: bool) -> Callable:
 
 
 def _takes_many(parse: Callable) -> bool:
-    """Whether `parse` takes records, string [N], and gives an item for each."""
+    """Whether `parse` takes records, string [N], and gives an item for each; otherwise it takes one record."""
     return parse is records.parse_text_pair or getattr(parse, "takes_many", False)
 
 
@@ -339,7 +378,14 @@ def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns the items of a block of records, {name: [items]}; an item with a "problem" for a record that failed."""
+    """Returns the items of a block of records, {name: [items]}, with their "file", "byte" and "lost" of `read_group`.
+
+    A record that failed, when it was read or when it is parsed here, is an item with a "problem".
+
+    Args:
+      block: elements of `read_group`, {name: [records]}.
+      parse: as in `endless_items`.
+    """
     record_count = tf.size(block["problem"])
     if _takes_many(parse):
         items = _parse_at_once(block["serialized"], parse)
@@ -360,7 +406,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns what `_parse_one_by_one` returns, by one call of `parse` if no record has a fault.
+    """Returns `_parse_one_by_one`, by one call of a `parse` that takes many records, if no record has a fault.
 
     A call for each record takes ten times as long.
     """
@@ -375,7 +421,11 @@ def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tenso
 
 
 def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns the items of the records that can be parsed, {name: [items]}, with the "number" of each one's record."""
+    """Returns the items of all records that can be parsed, {name: [items]}.
+
+    An item's "number" is its record's place in `serialized`, string [records]. A record without items has an item
+    with the problem `NO_ITEM`.
+    """
 
     def parse_numbered(number, record):
         items = _parse_one(parse, record)
@@ -388,25 +438,28 @@ def _parse_one_by_one(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Te
 
 
 def _with_failures(items: dict[str, tf.Tensor], failed: tf.Tensor, problems: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the items and one item for each record that failed, in the records' order, without `NO_ITEM`.
+    """Adds an item for each record that failed, and drops items with the problem `NO_ITEM`.
 
     Args:
-      items: {name: [items]}.
+      items: {name: [items]}, as `_parse_one_by_one` returns them.
       failed: the numbers of the records that failed, int64 [failures].
       problems: the problem with which each record was read, or "": string [records].
+
+    Returns:
+      The items in the order of their records, {name: [items]}.
     """
     problem = tf.gather(problems, failed)
     problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
-    blank = _blank(items, tf.shape(failed))
-    blank.update(problem=problem, number=tf.cast(failed, tf.int32))
-    together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
-    order = tf.argsort(together["number"], stable=True)
-    is_item = tf.gather(tf.not_equal(together["problem"], NO_ITEM), order)
-    return _rows(together, tf.boolean_mask(order, is_item))
+    failed_items = _blank(items, tf.shape(failed))
+    failed_items.update(problem=problem, number=tf.cast(failed, tf.int32))
+    all_items = {name: tf.concat([values, failed_items[name]], axis=0) for name, values in items.items()}
+    order = tf.argsort(all_items["number"], stable=True)
+    is_item = tf.gather(tf.not_equal(all_items["problem"], NO_ITEM), order)
+    return _rows(all_items, tf.boolean_mask(order, is_item))
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
-    """Returns all elements, zero or more, as one, {name: [elements, …]}."""
+    """Returns all elements of a data set, {name: […]}, as one, {name: [elements, …]}; [0, …] for an empty data set."""
     blocks = elements.batch(ENDLESS)
 
     def no_rows(spec):
@@ -416,12 +469,16 @@ def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
     return blocks.concatenate(nothing).take(1).get_single_element()
 
 
-def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {name: tf.gather(value, rows) for name, value in values.items()}
+def _rows(items: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the items in `rows`, int [R]: {name: [items, …]} → {name: [R, …]}."""
+    return {name: tf.gather(values, rows) for name, values in items.items()}
 
 
 def _blank(reference: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
-    """Returns items without content, {name: zeros or "" of `shape`}, with the names and types of `reference`."""
+    """Returns items without content, {name: zeros or "" of `shape`}, with the names and types of `reference`.
+
+    Their "problem" is `problem`.
+    """
     blank = {name: tf.zeros(shape, values.dtype) for name, values in reference.items()}
     return {**blank, "problem": tf.fill(shape, problem)}
 
@@ -432,7 +489,7 @@ def _blank(reference: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]
 def usable_items(
     items: tf.data.Dataset, decode: Callable | None, stream: str, max_skipped_fraction: float, used: int = 0
 ) -> tf.data.Dataset:
-    """Drops and counts items on which `decode` fails or that have a problem; fails once there are too many.
+    """Decodes items, drops and counts items that do not decode or have a problem, and fails once these are too many.
 
     Args:
       items: blocks of `endless_items`.
@@ -442,9 +499,9 @@ def usable_items(
       used: how many items were used before.
 
     Returns:
-      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
-      "tally" up to each item, int64 [items, 1 + kinds, 3], see `skipped_records.py`, and "begin" and "used" for
-      `place_of_last`.
+      A data set of blocks of up to `BLOCK` items, {name: [items, …]}. Besides `decode`'s entries they have "position",
+      (epoch, offset), int64 [items, 2]; "tally", up to each item, int64 [items, 1 + kinds, 3], see
+      `skipped_records.py`; and "begin" and "used" for `place_of_last`.
     """
 
     def decode_block(places, begins_and_items):
@@ -456,12 +513,8 @@ def usable_items(
         tally, used = state
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
-        is_end = tf.equal(origins["problem"], END_OF_EPOCH)
-        last_row = tf.size(is_end, tf.int64) - 1
-        checked_row = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last_row)
-        too_many = _too_many(tallies[checked_row, 0], is_end[checked_row], max_skipped_fraction)
-        checked = tf.cond(too_many, lambda: _stop(stream, tallies[checked_row]), lambda: False)
-        with tf.control_dependencies([checked]):  # otherwise the graph would leave the check out
+        check = _check_skipped(tallies, origins["problem"], stream, max_skipped_fraction)
+        with tf.control_dependencies([check]):  # otherwise the graph would leave the check out
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(decoded.pop("problem"), ""))[:, 0]
         rows = tf.gather(rows, usable)
@@ -482,13 +535,25 @@ def usable_items(
 
 
 def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the place of the last of the items that `usable_items` gives: int64 [PLACE]."""
+    """Returns the place of the last of some items of `usable_items`, {name: [items, …]}: int64 [PLACE]."""
     begin = tf.ensure_shape(tf.io.parse_tensor(items["begin"][-1], tf.int64), [BEGIN])
     return tf.concat([items["position"][-1], items["used"][-1:], begin], axis=0)
 
 
-def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
-    """Returns the items that decode, their rows, int32 [decoded], and of all items {name: [items]} that is counted."""
+def _decode_block(
+    places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None
+) -> tuple[dict[str, tf.Tensor], tf.Tensor, dict[str, tf.Tensor]]:
+    """Decodes the items of a block.
+
+    Args:
+      places: int64 [items].
+      items: {name: [items]}.
+      decode: as in `usable_items`.
+
+    Returns:
+      (The items that decode, {name: [decoded, …]}; their rows in the block, int32 [decoded]; and for all items of the
+      block "file", "byte", "lost", "in_epoch", "place" and "problem", {name: [items]}, which are counted.)
+    """
     origins = {name: items[name] for name in ("file", "byte", "lost", "in_epoch")}
     origins["place"] = places
     if decode is None:
@@ -507,7 +572,7 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
 
 
 def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3].
+    """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3], as `skipped_records.py` describes it.
 
     Args:
       before: the tally before the block, int64 [1 + kinds, 3].
@@ -515,10 +580,10 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     """
     is_kind = tf.equal(origins["problem"][:, None], tf.constant(KINDS)[None, :])  # [items, kinds]
     is_end = tf.equal(origins["problem"], END_OF_EPOCH)
-    lost = tf.where(is_end, np.int64(0), origins["lost"])
-    in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])
-    skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
-    read_and_skipped = tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1)  # [items, 2]
+    records_read = tf.where(is_end, np.int64(0), origins["lost"])  # an item counts as many as are lost with it
+    in_epoch = tf.where(is_end, origins["place"] % EPOCH, origins["in_epoch"])  # at the end the offset is exact
+    skipped = tf.where(is_kind, records_read[:, None], 0)  # [items, kinds]
+    read_and_skipped = tf.stack([records_read, tf.reduce_sum(skipped, axis=1)], axis=1)  # [items, 2]
     sums = before[0, :2] + tf.cumsum(read_and_skipped)  # [2] + [items, 2]
     sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)  # [kinds] + [items, kinds]
@@ -532,12 +597,31 @@ def _tallies(before: tf.Tensor, origins: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.concat([sums[:, None], by_kind], axis=1)  # [items, 1 + kinds, 3]
 
 
-def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
-    """Whether more than `max_fraction` of an epoch is skipped, or all of it.
+def _check_skipped(tallies: tf.Tensor, problems: tf.Tensor, stream: str, max_fraction: float) -> tf.Tensor:
+    """Fails as `_stop` if too many records are skipped up to the end of a block, or of an epoch that ends in it.
 
     Args:
-      sums: int64 [3], row 0 of a tally.
-      is_end: whether an epoch ends here: how many items it has is known then, and an estimate before.
+      tallies: the tally after each item of the block, int64 [items, 1 + kinds, 3].
+      problems: each item's problem, string [items].
+      stream, max_fraction: as in `usable_items`.
+
+    Returns:
+      False, a scalar for control dependencies.
+    """
+    is_end = tf.equal(problems, END_OF_EPOCH)
+    last_row = tf.size(is_end, tf.int64) - 1
+    row = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), last_row)
+    too_many = _too_many(tallies[row, 0], is_end[row], max_fraction)
+    return tf.cond(too_many, lambda: _stop(stream, tallies[row]), lambda: False)
+
+
+def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
+    """Returns whether more than `max_fraction` of an epoch is skipped, or all of it: a bool scalar.
+
+    Args:
+      sums: (records read, records skipped, records of the epoch), int64 [3], row 0 of a tally.
+      is_end: whether the epoch ends here: how many records it has is known then, and an estimate before.
+      max_fraction: in [0, 1].
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
     margin = tf.where(is_end, np.float64(1.0), SURELY)
@@ -548,7 +632,10 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
 
 
 def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
-    """Fails with a message from which `unusable` reads the tally: errors carry nothing else out of the graph."""
+    """Fails with a message from which `unusable` reads the stream and its tally, int64 [1 + kinds, 3].
+
+    An error carries nothing but its message out of a graph.
+    """
     numbers = tf.strings.as_string(tf.reshape(tally, [-1]))
     numbers = tf.strings.reduce_join(numbers, separator=",")
     message = tf.strings.join([f"unusable records: {stream} ", numbers])
@@ -557,7 +644,7 @@ def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
 
 
 def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
-    """Returns the stream that too many unusable records ended, and its tally, int64 [1 + kinds, 3]; else `None`."""
+    """Returns (stream, its tally, int64 [1 + kinds, 3]) of an error of `_stop`; `None` for any other error."""
     match = re.search(r"unusable records: (\S+) ([\d,-]+)", error.message)
     if match is None:
         return None
@@ -569,43 +656,41 @@ def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
 
 
 def has_first_item(files: Sequence[str], parse: Callable) -> bool:
-    """Whether a record has an item: without one no batch would ever come.
+    """Whether any record in the files has an item: without an item no batch would ever come.
 
     Args:
       files: TFRecord files.
       parse: as in `endless_items`.
 
     Raises:
-      UserError: the first records are of another kind, as then all will be, or no record can be read.
+      UserError: no record can be parsed, of the first `FIRST_RECORDS` and the first in each further file, or no record
+        can be read.
     """
     record_count = 0
-    failed_count = 0
-    first_reason = ""
-    problems = []  # (fault, place, count)
+    reasons = []  # why records could not be parsed
+    problems = CountsByKind()
     for name in files:
-        for _, serialized in records.read_serialized(name, lambda *problem: problems.append(problem)):
+        for _, serialized in records.read_serialized(name, problems.add):
             record_count += 1
             try:
                 if _has_item(parse, serialized):
                     return True
             except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
-                failed_count += 1
-                first_reason = first_reason or _reason_of(error)
-            if failed_count == record_count >= FIRST_RECORDS:
+                reasons.append(_reason_of(error))
+            if len(reasons) == record_count >= FIRST_RECORDS:
                 break  # enough failed; of each further file only the first record is looked at
-    if failed_count and failed_count == record_count:
+    if reasons and len(reasons) == record_count:
         raise UserError(
-            f"{files[0]} does not hold records of the expected kind ({first_reason}). See docs/data.md, and "
+            f"{files[0]} does not hold records of the expected kind ({reasons[0]}). See docs/data.md, and "
             "data.format for img2dataset's records."
         )
     if problems and not record_count:
-        fault, place, count = problems[0]
-        raise UserError(f"No usable record in {len(files)} files: {count} x {fault}, first at {place}.")
+        raise UserError(f"No usable record in {len(files)} files: {problems.lines()[0]}.")
     return False
 
 
 def _has_item(parse: Callable, serialized: tf.Tensor) -> bool:
-    """Whether a record, a string scalar, holds an item, usable or not."""
+    """Whether `parse` finds an item, usable or not, in a record, a string scalar."""
     items = _parse_one(parse, serialized)
     return bool(tf.reduce_any(tf.not_equal(items["problem"], NO_ITEM)))
 
@@ -621,18 +706,19 @@ PAIR = " ".join(SIDES)  # the key of both sides' languages, as a description has
 
 
 def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
-    """Returns {language: items} of files as `dataset.json` has them, `None` where it does not know these files.
+    """Returns {language: items} as the folder's `dataset.json` states it; `None` where it does not describe the files.
 
-    Conversions write there how many texts of each language a file has, and its size: one that changed is not known.
+    Conversions write there how many texts in each language a file has, and its size: a file of another size has changed
+    since, and is not described.
 
     Args:
-      files: files of one kind, in one data folder.
-      parse: makes items; other streams' items are not described.
-      key: "language" of captions; "language_a" or "language_b" of text pairs, or `PAIR`, which counts "de en".
+      files: record files of one type, in one data folder.
+      parse: a function that parses records; only `parse_image_text`'s and `parse_text_pair`'s items are described.
+      key: "language" for captions; "language_a" or "language_b" for text pairs, or `PAIR`, which counts "de en".
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
         return None
-    folder = files[0].rsplit("/", 2)[0]
+    folder = files[0].rsplit("/", 2)[0]  # "data" for "data/image_text/train-00000-of-00001.tfrecord"
     shards = records.describe_shards(folder)
     counts: collections.Counter[str] = collections.Counter()
     for name in files:
@@ -647,9 +733,12 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
-    """Returns {language: items}, counted in one pass over the files; a text pair counts for both `keys`.
+    """Returns {language: items}, counted in one pass over the files; an item counts once for each key.
 
-    The key `PAIR` counts by both sides' languages, "de en".
+    Args:
+      files: record files of one type, in one data folder.
+      parse: as in `endless_items`.
+      keys: entries with a language, for example "language", or both of `SIDES`; `PAIR` counts pairs, "de en".
     """
     folder = files[0].rsplit("/", 2)[0]
     print(
@@ -657,18 +746,18 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
         flush=True,
     )
     counts: collections.Counter[str] = collections.Counter()
-    entries = {key: key.split(" ") for key in keys}
-    names = set(itertools.chain(*entries.values()))
-    for block in one_pass(files, parse, ("problem", *names)):
-        is_lost = (block["problem"] != b"") & (block[entries[keys[0]][-1]] == b"")
-        for key in keys:
-            languages = zip(*(block[name][~is_lost] for name in entries[key]))
-            counts.update(b" ".join(sides).decode("utf-8", "replace") for sides in languages)
+    entries_of_keys = [key.split(" ") for key in keys]  # two entries of `PAIR`, one entry of any other key
+    entries = set(itertools.chain(*entries_of_keys))
+    for block in one_pass(files, parse, ("problem", *entries)):
+        is_lost = (block["problem"] != b"") & (block[entries_of_keys[0][-1]] == b"")
+        for names in entries_of_keys:
+            languages = [block[name][~is_lost] for name in names]
+            counts.update(b" ".join(sides).decode("utf-8", "replace") for sides in zip(*languages))
     return dict(counts)
 
 
-def _balanced(language_key: str) -> str:
-    """Returns the key whose counts `data.language_temperature` evens: of text pairs both sides' languages.
+def _counted_key(language_key: str) -> str:
+    """Returns the key by which languages are counted for `data.language_temperature`: `PAIR` for text pairs.
 
     English may be either side, often by the order of the alphabet: one side alone says little of a pair.
     """
@@ -676,7 +765,10 @@ def _balanced(language_key: str) -> str:
 
 
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the entries `names` of the items of all records, in file order, in blocks."""
+    """Yields blocks of the items of all records, {name: [items]}, in file order, with the entries `names`.
+
+    `parse` is as in `endless_items`.
+    """
     begin = Begin.of(tf.constant(start_of(0)[3:]))
     order = tf.range(len(files), dtype=tf.int64)
     blocks = _blocks(RecordFiles.of(files), parse, order, begin)
@@ -684,39 +776,41 @@ def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Ite
     yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
-def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
-    """Whether each item could not be read or parsed, so that its language is not known: bool [items]."""
-    return tf.not_equal(item["problem"], "") & tf.equal(item[language_key], "")
+def _is_lost(items: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
+    """Returns whether each item could not be read or parsed, so that its language is not known: bool [items]."""
+    return tf.not_equal(items["problem"], "") & tf.equal(items[language_key], "")
 
 
 def balanced_languages(
     files: Sequence[str], parse: Callable, language_key: str, described: Callable | None = None
 ) -> dict[str, int]:
-    """Returns {language: items}, of text pairs {"de en": items}: by `dataset.json`, or else by one pass over the files.
+    """Returns {language: items}, for text pairs {"de en": items}, from `dataset.json`, or else by reading the files.
 
     Args:
       files, language_key: as in `endless_items`.
-      parse: a function from records to items, for the pass.
+      parse: as in `endless_items`, for the pass.
       described: the function that `parse` traces, by which `stated_languages` knows the items; `None`: `parse` itself.
     """
-    key = _balanced(language_key)
+    key = _counted_key(language_key)
     return stated_languages(files, described or parse, key) or count_languages(files, parse, key)
 
 
 def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]:
-    """Returns {language: [language]}, of text pairs {"de en": ["de", "en"]}, of counts of `balanced_languages`."""
+    """Returns {language: [language]}, for text pairs {"de en": ["de", "en"]}, for the keys of `balanced_languages`."""
     is_pair = language_key in SIDES
     return {name: name.split(" ") if is_pair else [name] for name in counts}
 
 
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
-    """Returns which sources have no item in `languages`, of text pairs as second language; all False for no languages.
+    """Returns for each source whether it has no item in `languages`; False for all sources if no languages are given.
 
     Args:
-      counts: of each source, as of `balanced_languages`.
+      counts: `balanced_languages` of each source.
+      language_key: as in `endless_items`.
+      languages: the languages of captions, or the second languages of text pairs.
 
     Raises:
-      UserError: a language that no source has.
+      UserError: no source has an item in one of `languages`.
     """
     languages_of_sources = []
     for counts_of_source in counts:
@@ -725,28 +819,34 @@ def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, la
     unknown = sorted(set(languages) - in_data)
     if unknown:
         raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(in_data))}.")
-    return [bool(languages) and own_languages.isdisjoint(languages) for own_languages in languages_of_sources]
+    return [bool(languages) and in_source.isdisjoint(languages) for in_source in languages_of_sources]
 
 
 def _copies_per_language(
     counts: Mapping[str, int], language_key: str, languages: Sequence[str], temperature: float
 ) -> tf.lookup.StaticHashTable:
-    """Returns the table from a language to the copies of its items in an epoch, float32.
+    """Returns the table from a language to the mean number of copies of its items in an epoch, float32.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
     language keeps one copy of an item, so no item is left out. Text pairs are in two languages, "de en" in the table,
-    and pairs of the same two in either order count together; `languages` are second languages.
+    and pairs of the same two languages in either order count together.
+
+    Args:
+      counts: {language: items}, as `balanced_languages` returns it.
+      language_key: as in `endless_items`.
+      languages: the languages to take, for text pairs the second languages; empty: all. Others get 0 copies.
+      temperature: T, at least 1.
     """
     sides = _sides(counts, language_key)
     if languages:
         counts = {name: count for name, count in counts.items() if sides[name][-1] in languages}
-    in_either_order: collections.Counter[str] = collections.Counter()
+    in_either_order: collections.Counter[tuple[str, ...]] = collections.Counter()
     for name, count in counts.items():
-        in_either_order["+".join(sorted(sides[name]))] += count
-    most = max(in_either_order.values(), default=0)
+        in_either_order[tuple(sorted(sides[name]))] += count
+    most_frequent = max(in_either_order.values(), default=0)
     copies = []
     for name in counts:
-        together = in_either_order["+".join(sorted(sides[name]))]
-        copies.append((most / together) ** (1.0 - 1.0 / temperature))
+        frequency = in_either_order[tuple(sorted(sides[name]))]
+        copies.append((most_frequent / frequency) ** (1.0 - 1.0 / temperature))
     table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts), tf.string), tf.constant(copies, tf.float32))
     return tf.lookup.StaticHashTable(table, default_value=0.0)

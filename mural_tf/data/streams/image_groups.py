@@ -1,13 +1,16 @@
 """An image and several of its captions, in several languages, as one item.
 
-A batch has I = train.image_text_batch / N images, with N captions each: "image", "image_id", and for I N captions, an
-image's in succession, "caption" (tokens), "caption_id" and "caption_language_id", the tokenizer's, -1 in empty places.
+A batch has I = train.image_text_batch / N images and N slots for captions of each: "image", "image_id", and for the I N
+slots, an image's in succession, "caption" (tokens), "caption_id" and "caption_language_id", the tokenizer's, -1 for an
+empty slot.
 
 In every epoch each image draws N of its captions, no caption twice and at most `captions_per_language` in a language;
-an image with fewer leaves places empty.
+an image with fewer captions leaves slots empty.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -46,13 +49,14 @@ class ImageGroups(Stream):
         return batch // own.captions_per_image
 
     def decode(self, item, position):
+        """Returns an item with its image decoded, and N drawn captions and their languages, string [N]."""
         own = self.settings.own
         seed = self.item_seed(position)
-        texts, languages = captions_of(item)
-        texts, languages = draw_captions(texts, languages, own.captions_per_image, own.captions_per_language, seed)
-        return {**super().decode(item, position), "caption": texts, "language": languages}
+        captions, languages = draw_captions(*captions_of(item), own.captions_per_image, own.captions_per_language, seed)
+        return {**super().decode(item, position), "caption": captions, "language": languages}
 
     def make_batch(self, items, seed):
+        """Returns the entries that the module lists, for I items as `decode` returns them, {name: [I, …]}."""
         captions = tf.reshape(items["caption"], [-1])  # [I N]
         languages = tf.reshape(items["language"], [-1])
         tokens = self.texts.tokens(tag_language(captions, languages))
@@ -65,29 +69,38 @@ class ImageGroups(Stream):
         }
 
 
-def group_parser(languages: tuple[str, ...]):
-    """Returns the parser of a record into at most one item, with the captions in `languages` as one string."""
+def group_parser(languages: tuple[str, ...]) -> Callable:
+    """Returns a function that parses an image-text record, a string scalar, into one item, {name: string [1]}.
+
+    The item's "captions" are all usable captions in `languages`, as `captions_of` reads them. A record without captions
+    in these languages gives no item, {name: string [0]}.
+    """
 
     def parse(serialized):
-        item = parse_image_text(serialized)
-        usable = is_one_of(item["language"], languages)
-        is_chosen = usable & tf.equal(item["problem"], "")
-        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), is_chosen, axis=1)  # [2, captions]
+        """Returns the record's item, or no item."""
+        items = parse_image_text(serialized)  # an item for each caption
+        is_in_languages = is_one_of(items["language"], languages)
+        is_chosen = is_in_languages & tf.equal(items["problem"], "")
+        captions = tf.boolean_mask(tf.stack([items["caption"], items["language"]]), is_chosen, axis=1)  # [2, captions]
+        first_problem = tf.boolean_mask(items["problem"], is_in_languages)[:1]
         group = {
-            "image_id": item["image_id"][:1],
-            "image": item["image"][:1],
+            "image_id": items["image_id"][:1],
+            "image": items["image"][:1],
             "captions": tf.io.serialize_tensor(captions)[None],
             "language": tf.constant([""]),
-            "problem": tf.where(tf.reduce_any(is_chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
+            "problem": tf.where(tf.reduce_any(is_chosen), "", first_problem),
         }
-        count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is left out
-        return {name: value[:count] for name, value in group.items()}
+        count = tf.cast(tf.reduce_any(is_in_languages), tf.int32)
+        return {name: values[:count] for name, values in group.items()}
 
     return parse
 
 
 def captions_of(item: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the captions of an item and their languages, string [N] each; for an unusable item one empty caption."""
+    """Returns (captions, their languages), string [N] each, of an item of `group_parser`, {name: string scalar}.
+
+    An unusable item has one empty caption.
+    """
     captions = tf.cond(
         tf.equal(item["problem"], ""),
         lambda: tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None]),
@@ -99,23 +112,30 @@ def captions_of(item: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def draw_captions(
     captions: tf.Tensor, languages: tf.Tensor, slots: int, per_language: int, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws `slots` of the captions, string [N], at most `per_language` in each language, without repetition.
+    """Draws captions of an image at random, no caption twice.
 
-    Returns captions and their languages, string [slots] both, "" in places that stay empty. The same seed, int [2],
-    draws the same.
+    Args:
+      captions: string [N].
+      languages: their languages, string [N].
+      slots: how many captions are drawn, at most.
+      per_language: how many of them may be in one language.
+      seed: int [2]; the same seed draws the same captions.
+
+    Returns:
+      The drawn captions and their languages, string [slots] both, "" in slots that stay empty.
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
     captions = tf.gather(captions, order)
     languages = tf.gather(languages, order)
     rank = tf.range(tf.size(order))
-    comes_before = rank[None, :] < rank[:, None]
+    comes_before = rank[None, :] < rank[:, None]  # [N, N]
     same_language = tf.equal(languages[:, None], languages[None, :])
     count_before = tf.reduce_sum(tf.cast(comes_before & same_language, tf.int32), axis=1)
-    has_slot = count_before < per_language
+    is_allowed = count_before < per_language
     empty = tf.fill([slots], "")
 
-    def in_slots(values):
-        filled = tf.concat([tf.boolean_mask(values, has_slot), empty], axis=0)
-        return tf.ensure_shape(filled[:slots], [slots])
+    def in_slots(texts):
+        allowed_then_empty = tf.concat([tf.boolean_mask(texts, is_allowed), empty], axis=0)
+        return tf.ensure_shape(allowed_then_empty[:slots], [slots])
 
     return in_slots(captions), in_slots(languages)

@@ -33,12 +33,15 @@ class DataSource(NamedTuple):
     format: str
 
     def files(self, record_type: str) -> list[str]:
-        """Returns its training files of a kind; raises `UserError` if there are not any."""
+        """Returns the sorted names of its training files of a type of records; raises `UserError` without any."""
         return records.list_files(self.directory, record_type, "train")
 
 
 def training_sources(data: ConfigDict) -> list[DataSource]:
-    """Returns the sources that the configuration's `data` branch names; raises `UserError` for values out of range."""
+    """Returns the sources that the configuration's `data` branch names, sorted by their names.
+
+    Raises `UserError` for values of the branch that are out of range.
+    """
     check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
     if data.shuffle_buffer < 0:
         raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
@@ -46,7 +49,7 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
         raise UserError(
             f"data.language_temperature={data.language_temperature}: expected 1, as often as in the data, or more."
         )
-    sources = [_parse_source(name, value) for name, value in sorted(data.sources.items())]
+    sources = [_parse_source(name, entry) for name, entry in sorted(data.sources.items())]
     if not sources:
         sources = [DataSource("", data.directory, 1.0, data.format)]
     for source in sources:
@@ -57,28 +60,42 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
 
 
 def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns (source, its files in the order in which tallies number them) of sources with training records of a kind.
+    """Returns [(source, its files)] for the sources that have training records of a type; tallies number files so.
 
-    Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
+    Args:
+      data: the configuration's `data` branch.
+      record_type: `records.IMAGE_TEXT` or `records.TEXT_PAIRS`.
+
+    Raises:
+      UserError: no source has such files, or a source's folder is missing.
     """
     sources = training_sources(data)
     if len(sources) == 1:
-        return [(sources[0], sources[0].files(record_type))]
-    with_files = [(source, records.find_files(source.directory, record_type, "train")) for source in sources]
-    if not any(files for _, files in with_files):
+        (source,) = sources
+        return [(source, source.files(record_type))]
+    sources_with_files = []
+    for source in sources:
+        files = records.find_files(source.directory, record_type, "train")
+        if files:
+            sources_with_files.append((source, files))
+    if not sources_with_files:
         raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {record_type} records of split 'train'.")
-    return [(source, files) for source, files in with_files if files]
+    return sources_with_files
 
 
-def _parse_source(name: str, value) -> DataSource:
-    """Returns an entry of `data.sources` as a source; raises `UserError` for an entry of another form."""
-    entry = value.to_dict() if isinstance(value, ConfigDict) else value
+def _parse_source(name: str, entry) -> DataSource:
+    """Returns the source of an entry of `data.sources`, {"directory": …, "weight": 2.0, "format": "mural"}.
+
+    Raises `UserError` for an entry of another form.
+    """
+    if isinstance(entry, ConfigDict):
+        entry = entry.to_dict()
     try:
         source = DataSource(name, **{"weight": 1.0, "format": "mural", **entry})
-        fits = isinstance(source.directory, str) and isinstance(source.format, str) and 0 < source.weight < math.inf
+        is_valid = isinstance(source.directory, str) and isinstance(source.format, str) and 0 < source.weight < math.inf
     except TypeError:  # no dictionary, another field, or a weight that is not a number
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise UserError(
             f"data.sources.{name} is {entry!r}: expected its directory, a weight above 0 (1 if not given) and a "
             f"format ({' or '.join(FORMATS)})."
@@ -89,41 +106,49 @@ def _parse_source(name: str, value) -> DataSource:
 def mixed(
     usable: Sequence[tf.data.Dataset | None], weights: Sequence[float], used: int, seed: tuple[int, int], size: int
 ) -> tf.data.Dataset:
-    """Returns batches of the usable items of several sources, each with its "source", int64 [size].
+    """Returns batches of the usable items of several sources, drawn at random in proportion to the sources' weights.
 
     Args:
-      usable: each source's blocks of items, as `usable_items` gives them; `None`: other sources get its share.
-      weights: each source's weight; items are drawn in proportion to the weights.
+      usable: each source's blocks of items, as `usable_items` gives them; `None` for a source that gives no items.
+      weights: each source's weight, above 0.
       used: how many items were drawn before.
-      seed: the draws' seed.
+      seed: the draws' seed; the second number, an input pipeline's, is below 2^20.
       size: items in a batch.
+
+    Returns:
+      A data set of {name: [size, …]}; with several sources also "source", int64 [size], the numbers of the sources.
     """
     if len(usable) == 1:
         return usable[0].rebatch(size, drop_remainder=True)
     with_items = [number for number, blocks in enumerate(usable) if blocks is not None]
     shares = _shares([weights[number] for number in with_items], DRAWS)
-    slots = np.repeat(np.arange(len(with_items)), shares)
+    # A cycle of draws has each source as often as its share says; cycles differ only in their order.
+    cycle_of_draws = np.repeat(np.arange(len(with_items)), shares)
 
-    def draws(cycle):
-        seeds = tf.stack([seed[0] * 2**20 + seed[1], cycle])
-        shuffled = tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), seeds)
-        return tf.data.Dataset.from_tensor_slices(shuffled)
+    def shuffled_cycle(cycle_number):
+        seeds = tf.stack([seed[0] * 2**20 + seed[1], cycle_number])
+        draws = tf.random.experimental.stateless_shuffle(tf.constant(cycle_of_draws, tf.int64), seeds)
+        return tf.data.Dataset.from_tensor_slices(draws)
 
-    cycles = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
-    source_numbers = cycles.flat_map(draws).skip(used % DRAWS)
-    numbered = []
+    cycle_numbers = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max)
+    draws = cycle_numbers.flat_map(shuffled_cycle).skip(used % DRAWS)
+    items_by_source = []
     for number in with_items:
-        source = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
-        numbered.append(tf.data.Dataset.zip({"source": source, "item": usable[number].unbatch()}))
-    drawn = tf.data.Dataset.choose_from_datasets(numbered, source_numbers).batch(size, drop_remainder=True)
-    return drawn.map(lambda batch: {**batch["item"], "source": batch["source"]})
+        numbers = tf.data.Dataset.from_tensors(np.int64(number)).repeat()
+        items_by_source.append(tf.data.Dataset.zip({"source": numbers, "item": usable[number].unbatch()}))
+    batches = tf.data.Dataset.choose_from_datasets(items_by_source, draws).batch(size, drop_remainder=True)
+    return batches.map(lambda batch: {**batch["item"], "source": batch["source"]})
 
 
 def _shares(weights: Sequence[float], total: int) -> np.ndarray:
-    """Returns whole numbers that sum to `total` in proportion to weights, at least 1 each: largest remainders."""
+    """Returns whole numbers of at least 1, int [N], whose sum is `total`, in proportion to N weights.
+
+    The numbers are rounded by the largest remainders.
+    """
     exact = np.asarray(weights) / np.sum(weights) * total
     counts = np.maximum(np.floor(exact), 1).astype(int)
-    for index in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
+    remaining = max(total - counts.sum(), 0)
+    for index in np.argsort(counts - exact)[:remaining]:
         counts[index] += 1
     counts[np.argmax(counts)] -= counts.sum() - total  # the excess where sources got 1 in place of less
     return counts

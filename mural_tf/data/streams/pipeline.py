@@ -70,10 +70,14 @@ def training_batches(
       columns: {entry of a batch: (its column of vectors, the entry with its ids)}, in place of pixels and tokens.
 
     Returns:
-      A data set of the streams' dictionaries in one, whose entries their files name; tokens are dicts of int32 [B, T],
-      ids int64 [B], images uint8 [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is the place of the
-      batch's last item of each source, -1 if it has no item, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3],
-      counts the records read and skipped up to there (`skipped_records.py`).
+      A data set of batches, each one dictionary with the entries of all streams, which the streams' files name: tokens
+      are {name: int32 [B, T]}, ids int64 [B], images uint8 [B, S, S, 3]. Each stream adds "<stream>_place", int64
+      [1, sources, PLACE], the place of the batch's last item of each source, -1 if it has no item, and
+      "<stream>_tally", int64 [1, sources, 1 + kinds, 3], the records read and skipped up to there
+      (`skipped_records.py`). "data_wait_seconds", float32 [1], is how long the consumer waited for the batch.
+
+    Raises:
+      UserError: a stream is unknown, or has no usable data.
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
@@ -87,6 +91,7 @@ def training_batches(
         batch_makers.append(make_part)
 
     def make_batch(*stream_items):  # one function for all streams: tracing a function takes longer than calling it
+        """Returns a batch of the items of each stream, {name: [B, …]} each."""
         batch = {}
         for make_part, items in zip(batch_makers, stream_items):
             batch.update(make_part(items))
@@ -100,13 +105,17 @@ def training_batches(
 
 
 def stream_class(name: str) -> type[Stream]:
-    """Returns the `Stream` of a name, the last that its file defines; raises `UserError` if it is missing."""
+    """Returns the class of the stream `name`: the last `Stream` that its file defines.
+
+    Raises `UserError` if the file is missing.
+    """
     try:
         module = importlib.import_module(f"mural_tf.data.streams.{name}")
     except ModuleNotFoundError:
         raise UserError(f"Unknown stream {name!r}: expected a file of mural_tf/data/streams.") from None
     classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Stream)]
-    return [value for value in classes if value.__module__ == module.__name__][-1]
+    defined_here = [stream for stream in classes if stream.__module__ == module.__name__]
+    return defined_here[-1]
 
 
 def stream_of(
@@ -118,7 +127,20 @@ def stream_of(
     pipelines: int = 1,
     columns: Mapping[str, Column] | None = None,
 ) -> Stream:
-    """Returns a stream of a whole configuration, or of one of its sources and with another seed, for one pipeline."""
+    """Returns the stream `name` of a configuration.
+
+    Args:
+      name: as in `stream_class`.
+      config: the whole configuration tree.
+      texts: the tokenizer.
+      source: the source that the stream reads; `None`: as the configuration's `data` says.
+      seed: the seed of the draws for single items; `None`: the configuration's.
+      pipelines: the number of input pipelines, which divide a global batch.
+      columns: {entry of a batch: its column of vectors}.
+
+    Raises:
+      UserError: the stream is unknown, or the configuration does not fit it.
+    """
     stream = stream_class(name)
     data = ConfigDict(config.data)
     if source is not None:
@@ -133,7 +155,7 @@ def stream_of(
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
-    """Returns how many texts, or pairs of them, of a stream a global batch holds."""
+    """Returns how many texts, or text pairs, of the stream of this name a global batch holds."""
     return config.train[stream_class(stream).batch_field]
 
 
@@ -143,15 +165,23 @@ def captions_per_image(config: ConfigDict) -> int:
 
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns the sources that have items of a stream; raises as `sources_of`, which takes a kind of records."""
+    """Returns [(source, its files)] for the sources with records of the stream of this name; raises as `sources_of`.
+
+    `data` is the configuration's `data` branch.
+    """
     return sources_of(data, stream_class(stream).record_type(data))
 
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields blocks of a stream's usable items, each once, undecoded, in file order: an array [items] per name.
+    """Yields blocks of a stream's usable items, each item once, undecoded, in file order.
+
+    A block is a tuple with an array of bytes, [items], for each of `names`.
 
     Args:
-      names: the entries to read, for example "caption".
+      config: the whole configuration tree.
+      tokenizer: a `Tokenizer`.
+      stream: the stream's name.
+      names: the entries to read, for example ["caption"].
     """
     texts = Texts(tokenizer, "longest")
     for source, files in stream_sources(config.data, stream):
@@ -173,7 +203,7 @@ class _OpenSource(NamedTuple):
       stream: the stream, set for this source.
       parse: the function from a record to its items.
       has_items: whether a record has an item of the stream.
-      counts: its items by language; `None` where a stream takes them as often as they are in the data.
+      counts: {language: items}; {} where the stream takes all languages, as often as they are in the data.
     """
 
     source: DataSource
@@ -181,7 +211,7 @@ class _OpenSource(NamedTuple):
     stream: Stream
     parse: Callable
     has_items: bool
-    counts: dict[str, int] | None
+    counts: dict[str, int]
 
 
 def _read_stream(
@@ -192,32 +222,32 @@ def _read_stream(
     places: np.ndarray | None,
     columns: Mapping[str, Column],
 ) -> tuple[tf.data.Dataset, Callable[[dict], dict]]:
-    """Returns the items of a stream's batches, {name: [B, …]}, after its places, and the function to make a batch."""
+    """Returns (the items of a stream's batches, {name: [B, …]}, the function from these items to the stream's entries).
+
+    Args:
+      name: the stream's name.
+      config, share: as in `training_batches`.
+      texts: the tokenizer.
+      places: int64 [sources, PLACE], the place of each source's last used item; `None`: at the beginning.
+      columns: {entry of a batch: its column of vectors}.
+    """
     sources = []
     for number, (source, files) in enumerate(stream_sources(config.data, name)):
         # Draws for an item differ between sources and pipelines, the order of files only between sources.
         draw_seed = config.seed + (number * 2**12 + share.pipeline) * 2**20
-        stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
-        sources.append(_open_source(source, files, stream))
+        source_stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
+        sources.append(_open_source(source, files, source_stream))
     if places is None:
-        places = np.stack([start_of(0)] * len(sources))  # [sources, PLACE]
-    # Any source's stream would do here: they differ only in their folders, and in the draws for single items.
+        places = np.stack([start_of(0)] * len(sources))
+    stream = sources[-1].stream  # any would do: they differ only in their folders, and in the draws for single items
     seed = 2 * config.seed + stream.order
-    if not any(opened.has_items for opened in sources):
-        raise UserError(stream.without)
-    lacks_languages = [False] * len(sources)
-    if stream.languages:
-        all_counts = [opened.counts for opened in sources]
-        lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
     usable = []
-    for number, opened in enumerate(sources):
-        part = part_name(name, opened.source)
-        if lacks_languages[number] or not opened.has_items:
-            chosen = f" in {', '.join(stream.languages)}" if lacks_languages[number] else ""
-            _say_once(f"{part} has no item{chosen}: the other sources have its share.")
-            usable.append(None)
-        else:
-            usable.append(_usable_of_source(opened, part, seed + number * 2**32, places[number], share))
+    for number, gives_items in enumerate(_which_give_items(name, sources)):
+        blocks = None
+        if gives_items:
+            part = part_name(name, sources[number].source)
+            blocks = _usable_of_source(sources[number], part, seed + number * 2**32, places[number], share)
+        usable.append(blocks)
     weights = [opened.source.weight for opened in sources]
     items_used = int(places[:, 2].sum())
     batches = mixed(usable, weights, items_used, (seed, share.pipeline), stream.size)
@@ -230,11 +260,34 @@ def _read_stream(
     return batches, make_batch
 
 
+def _which_give_items(name: str, sources: Sequence[_OpenSource]) -> list[bool]:
+    """Returns for each source whether it has items of the stream `name` in the stream's languages; prints which do not.
+
+    Raises `UserError` if no source has items, or no source has one of the languages.
+    """
+    stream = sources[-1].stream
+    if not any(opened.has_items for opened in sources):
+        raise UserError(stream.without)
+    all_counts = [opened.counts for opened in sources]
+    lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
+    give_items = []
+    for opened, lacks in zip(sources, lacks_languages):
+        give_items.append(opened.has_items and not lacks)
+        if not give_items[-1]:
+            in_languages = f" in {', '.join(stream.languages)}" if lacks else ""
+            part = part_name(name, opened.source)
+            _say_once(f"{part} has no item{in_languages}: the other sources have its share.")
+    return give_items
+
+
 def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenSource:
-    """Returns a source after a look at its first records; raises `UserError` if they are of another kind."""
+    """Returns a source of a stream after a look at its first records.
+
+    Raises `UserError` if they are of another kind than the stream's.
+    """
     parse = parser(stream.read, stream.takes_many)
     has_items = has_first_item(files, parse)
-    counts = None
+    counts = {}
     if stream.settings.data.language_temperature != 1.0 or stream.languages:
         counts = _language_counts(stream, files, parse)
     return _OpenSource(source, files, stream, parse, has_items, counts)
@@ -243,7 +296,15 @@ def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenS
 def _usable_of_source(
     opened: _OpenSource, part: str, order_seed: int, last_place: np.ndarray, share: Share
 ) -> tf.data.Dataset:
-    """Returns a source's usable items after its last place, int64 [PLACE], in blocks; `part` is its name in errors."""
+    """Returns the blocks of `usable_items` for a source.
+
+    Args:
+      opened: the source.
+      part: its name in errors, as `part_name` returns it.
+      order_seed: the seed of the items' order.
+      last_place: the place of its last used item, int64 [PLACE].
+      share: which input pipeline this is.
+    """
     stream = opened.stream
     data = stream.settings.data
     items = endless_items(
@@ -261,11 +322,15 @@ def _usable_of_source(
     return usable_items(items, stream.decode, part, data.max_skipped_fraction, items_used)
 
 
-_counted: dict[tuple, dict[str, int]] = {}  # by all that decides: a start reads its data three times, and counts once
+# {(stream, settings, files and sizes): counts}: a start of training reads its data three times, and counts them once.
+_counted: dict[tuple, dict[str, int]] = {}
 
 
 def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> dict[str, int]:
-    """Returns a stream's items by language, as `balanced_languages`; files that did not change are counted once."""
+    """Returns `balanced_languages` of a stream's files, from `_counted` if neither they nor the settings changed.
+
+    `parse` is the stream's traced parser.
+    """
     settings = stream.settings
     sizes = tuple(records.file_sizes(files).items())
     key = (type(stream), str(settings.data), str(settings.own), sizes)
@@ -276,18 +341,22 @@ def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> d
     return _counted[key]
 
 
-@functools.lru_cache(maxsize=COUNTED)  # a start reads its data three times
+@functools.lru_cache(maxsize=COUNTED)  # a start of training reads its data three times
 def _say_once(line: str) -> None:
+    """Prints a line, unless it was printed before."""
     print(line, flush=True)
 
 
 def part_name(stream: str, source: DataSource) -> str:
-    """Returns how a source's part of a stream is called in messages and logs."""
+    """Returns the name of a source's part of a stream in messages and logs: "image_text/flickr", or "image_text"."""
     return f"{stream}/{source.name}" if source.name else stream
 
 
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
-    """Returns a batch's "<stream>_place" and "<stream>_tally" as `training_batches` describes them."""
+    """Returns a batch's "<stream>_place" and "<stream>_tally", as `training_batches` describes them.
+
+    `items` are the batch's, {name: [B, …]}, of this number of sources.
+    """
     if sources == 1:
         ends = [(place_of_last(items), items["tally"][-1])]
     else:
@@ -297,7 +366,10 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
 
 
 def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns place [PLACE] and tally [1 + kinds, 3] of a source's last item, int64; -1 as place without an item."""
+    """Returns (place, tally) of the last of the items that is of this source: int64 [PLACE] and [1 + kinds, 3].
+
+    Without an item of the source the place is -1, and the tally 0.
+    """
     rows = tf.where(tf.equal(items["source"], source))[:, 0]
     source_rows = {name: tf.gather(items[name], rows) for name in ("position", "used", "begin", "tally")}
     return tf.cond(
@@ -308,17 +380,15 @@ def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds `data_wait_seconds`: how long the consumer waited for each batch.
-
-    The parts of a zip are produced in order when the consumer asks: clock, batch, clock.
-    """
+    """Adds "data_wait_seconds" to each batch, float32 [1]: how long the consumer waited for it."""
     clock = tf.data.Dataset.range(ENDLESS).map(lambda _: tf.timestamp())
+    # The parts of a zip are produced in order when the consumer asks.
     timed = tf.data.Dataset.zip((clock, batches, clock))
 
-    def add(before, batch, after):
+    def add_wait_time(before, batch, after):
         return {**batch, "data_wait_seconds": tf.cast(after - before, tf.float32)[None]}
 
     options = tf.data.Options()
     # Rewriting the graph takes longer than it saves here, and the clocks would measure a prefetcher that it puts in.
     options.experimental_optimization.apply_default_optimizations = False
-    return records.untuned(timed.map(add).with_options(options))
+    return records.untuned(timed.map(add_wait_time).with_options(options))

@@ -26,7 +26,14 @@ REMOTE_BUFFER = 1 << 22  # the same where every read is a request
 
 
 class FileInSlot(NamedTuple):
-    """A file of a group: its name, its size in bytes, its number among all files and its slot in the group."""
+    """A file of a group, as scalars of a graph.
+
+    Attributes:
+      name: string.
+      size: in bytes, int64.
+      number: among all files, int64.
+      slot: the file's place in the group, int64.
+    """
 
     name: tf.Tensor
     size: tf.Tensor
@@ -34,7 +41,10 @@ class FileInSlot(NamedTuple):
     slot: tf.Tensor
 
     def element(self, serialized, problem, byte, lost, end, count) -> dict:
-        """Returns the dictionary that `read_group` describes, for a record or problem of this file."""
+        """Returns an element of `read_group`, {name: scalar}, for a record or a problem of this file.
+
+        The arguments are the entries that `read_group` describes under their names.
+        """
         element = {"serialized": serialized, "problem": problem, "byte": byte, "lost": lost, "end": end, "count": count}
         return {**element, "file": self.number, "slot": self.slot}
 
@@ -51,7 +61,7 @@ NONE = np.int64(-1)
 
 
 class RecordFiles(NamedTuple):
-    """Files as tensors.
+    """The record files of a stream as tensors.
 
     Attributes:
       names: string [files].
@@ -65,42 +75,47 @@ class RecordFiles(NamedTuple):
 
     @classmethod
     def of(cls, files: Sequence[str]) -> RecordFiles:
-        """Looks up the sizes of files."""
+        """Returns the `RecordFiles` of file names; raises `UserError` for a file that cannot be read."""
         sizes = list(records.file_sizes(files).values())
         return cls(tf.constant(files), tf.constant(sizes, tf.int64), "://" in files[0])
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts=None) -> tf.data.Dataset:
-    """Returns the records of up to `CYCLE` files, taken from them in turn.
+    """Returns the records of a group of up to `CYCLE` files, one record of each file in turn.
 
     Args:
-      files: all files, of which the group is read.
-      group: int64 [slots], the numbers of the files that are read; a file's slot is its place here.
-      turn: the slot whose turn is first.
-      begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
+      files: all files, among them the group's.
+      group: the numbers of the group's files in `files`, int64 [slots]; a file's slot is its place here.
+      turn: the slot of the file whose turn is first.
+      begins: int64 [CYCLE], the byte at which reading begins in each slot's file; `None`: at 0.
       counts: int64 [CYCLE], how many records precede that byte; given with `begins`.
 
     Returns:
-      Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
-      its file, "slot" its place in the group; "byte", where it begins there, "end", where the next one does, and
-      "count", how many records precede that byte; "lost", how many records are lost with the element, more than 1 only
-      for a damaged stretch.
+      A data set of {name: scalar}, an element for each record and each damaged stretch of a file:
+
+        serialized   the record, "" for a problem
+        problem      "", or one of `skipped.KINDS`
+        file, slot   the file's number in `files` and its place in `group`
+        byte, end    where the element begins in the file, and where the next one begins
+        count        how many records precede `end`
+        lost         how many records are lost with the element: 1, or more for a damaged stretch
     """
     if begins is None:
         begins = counts = tf.zeros([CYCLE], tf.int64)
 
     def read(slot):
+        """Returns the elements of the file in a slot."""
         file = tf.gather(group, slot)
         first = tf.stack([tf.gather(begins, slot), tf.gather(counts, slot)])
         return _read_file(tf.gather(files.names, file), tf.gather(files.sizes, file), file, slot, first)
 
-    numbers = tf.range(tf.size(group, tf.int64))
-    slots = tf.data.Dataset.from_tensor_slices(tf.roll(numbers, -turn, axis=0))
+    slots = tf.range(tf.size(group, tf.int64))
+    slots_in_turn = tf.data.Dataset.from_tensor_slices(tf.roll(slots, -turn, axis=0))
     cycle = min(CYCLE, files.names.shape[0])
     if files.remote:  # waits for several answers at once; the order is the same
-        return slots.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
-    return slots.interleave(read, cycle_length=cycle)
+        return slots_in_turn.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
+    return slots_in_turn.interleave(read, cycle_length=cycle)
 
 
 @functools.partial(  # traced once for all streams
@@ -111,7 +126,12 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
 def _read_file(
     name: tf.Tensor, size: tf.Tensor, number: tf.Tensor, slot: tf.Tensor, first: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns the records of a file behind `first`, a byte and the number of records before it: int64 [2]."""
+    """Returns the elements of `read_group` for one file, from a byte on.
+
+    Args:
+      name, size, number, slot: the file, as in `FileInSlot`.
+      first: (the byte, how many records precede it), int64 [2].
+    """
     file = FileInSlot(name, size, number, slot)
     first_byte, _ = tf.unstack(first)
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
@@ -129,11 +149,15 @@ def _read_file(
 
 
 def _locate_block(position_and_count: tf.Tensor, block: tf.Tensor) -> tuple[tf.Tensor, tuple]:
-    """Adds to a block of records, string [N], where it lies in its file.
+    """Finds where the records of a block lie in their file: a step of `scan`.
 
-    `position_and_count` is where the block begins: a byte, and how many records come before, int64 [2]. Returns the
-    same behind the block; and the block, the bytes where its records begin and where the last one ends, int64 [N + 1],
-    and the count before the block.
+    Args:
+      position_and_count: the byte where the block begins, and how many records precede it, int64 [2].
+      block: records, string [N], one behind the other.
+
+    Returns:
+      `position_and_count` behind the block, and (the block, the bytes where its records begin and where the last one
+      ends, int64 [N + 1], the count before the block).
     """
     position, count = tf.unstack(position_and_count)
     ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)  # [N]
@@ -145,15 +169,21 @@ def _locate_block(position_and_count: tf.Tensor, block: tf.Tensor) -> tuple[tf.T
 def _elements_of_block(
     file: FileInSlot, can_be_read: tf.Tensor, block: tf.Tensor, bounds: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns the elements of a block that `_locate_block` located.
+    """Returns the elements of `read_group` for a block of records.
 
     An empty block before the file's end means that the fast way could not go on there: the file is damaged, or cannot
     be read at all.
+
+    Args:
+      file: the block's file.
+      can_be_read: whether the file can be opened, a bool scalar.
+      block, bounds, count: as `_locate_block` returns them.
     """
     to_variant = tf.data.experimental.to_variant  # conditions in a graph give tensors, not data sets
     position = bounds[0]
 
     def records_of_block():
+        """Returns an element for each record, as a variant."""
         counts = count + 1 + tf.range(tf.size(block, tf.int64))
         lost = tf.ones_like(counts)
         content = file.element(block, tf.zeros_like(block), bounds[:-1], lost, bounds[1:], counts)
@@ -177,13 +207,13 @@ def _elements_of_block(
 
 
 def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Returns the records behind the place where the fast way ended."""
+    """Returns the elements of `read_group` from `position` on, where the fast way ended behind `count` records."""
 
     def step(position_and_count, _):
-        """Returns the position and count behind a record or a lost stretch, and the arguments of `read` for it."""
+        """Returns (position, count) behind a record or a damaged stretch, and the arguments of `read` for it."""
         position, count = tf.unstack(position_and_count)
         header, length = _next_header(file, position)
-        is_record = tf.equal(header, position)
+        is_record = tf.equal(header, position)  # otherwise the stretch up to the header is damaged
         stated = tf.cond(is_record, lambda: length, lambda: _stated(file, position))
         lost = tf.where(is_record, ONE, _lost(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
@@ -214,9 +244,14 @@ def _first(dataset: tf.data.Dataset) -> tf.Tensor:
 
 
 def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0) -> tf.data.Dataset:
-    """Returns the records of `names`, one file or no file, from a position on, up to the first damage: an error.
+    """Returns the records of a file from a byte on, string scalars; reading them ends with an error at damage.
 
     `tf.data.TFRecordDataset` knows no position, and makes a function of its own for every use.
+
+    Args:
+      names: string [1], or [0] for no records.
+      position: the byte, int64.
+      buffer: bytes that are read at a time; 0: TensorFlow's default.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=names,
@@ -228,10 +263,14 @@ def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0)
 
 
 def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where the next record begins, from `position` on, and its length; (file's size, 0) without one."""
+    """Returns (where the next record begins from `position` on, its length in bytes), int64 scalars.
+
+    (The file's size, 0) where no record follows.
+    """
     size = file.size
 
-    def look(begin, window, _):
+    def search_window(begin, window, _):
+        """Returns (the first header in a window, or the window's end; the next window's bytes; the length or -1)."""
         data = _bytes(file, begin, window + HEADER - 1)
         lengths = _lengths(tf.io.decode_raw(data, tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
@@ -242,17 +281,20 @@ def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.T
         length = tf.where(has_header, length, NONE)
         return after, tf.constant(WINDOW, tf.int64), length
 
-    # Nearly always there is a header at `position` itself.
-    start = position, ONE, NONE
-    header, _, length = tf.while_loop(lambda begin, _, length: (length < 0) & (begin < size), look, start)
+    def goes_on(begin, _, length):
+        return (length < 0) & (begin < size)
+
+    # The first window is one byte: nearly always there is a header at `position` itself.
+    header, _, length = tf.while_loop(goes_on, search_window, (position, ONE, NONE))
     return header, tf.maximum(length, 0)
 
 
 def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Returns up to `count` bytes of a file from `begin` on, a string; "" if they cannot be read."""
+    """Returns up to `count` bytes of a file from byte `begin` on, a string scalar; "" if they cannot be read."""
     count = tf.minimum(count, file.size - begin)
 
     def read(begin):
+        """Returns the bytes, as the only record of a data set whose header and footer are the rest of the file."""
         variant = tf.raw_ops.FixedLengthRecordDatasetV2(
             filenames=file.name[None],
             header_bytes=begin,
@@ -269,47 +311,60 @@ def _bytes(file: FileInSlot, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
-    """Returns the length stored at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
-    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))  # [N], those at which a whole header fits
-    headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
-    length, stored = tf.split(headers, [8, 4], axis=1)
-    rows = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte
-    parts = tf.gather(_CRC_TABLES, rows)  # [N, 8]
-    crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))  # [N]
+    """Returns the record length that a header at each byte of `data`, uint8 [M], would state: int64 [M - HEADER + 1].
+
+    -1 where no header begins, because the checksum does not agree.
+    """
+    offsets = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))  # [N], where a whole header fits
+    headers = tf.gather(data, offsets[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each byte
+    length, stored_crc = tf.split(headers, [8, 4], axis=1)
+    rows = tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256)  # [N, 8], a table for each byte of the length
+    summands = tf.gather(_CRC_TABLES, rows)  # [N, 8]
+    crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(summands, axis=1))  # [N]
+    # TFRecord stores the checksum masked: rotated by 15 bits, plus a constant modulo 2^32.
     rotated = tf.bitwise.bitwise_or(tf.bitwise.right_shift(crc, 15), tf.bitwise.left_shift(crc, 17))
-    agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored, tf.uint32))  # modulo 2^32
+    agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored_crc, tf.uint32))
     return tf.where(agrees, tf.bitcast(length, tf.int64), -1)
 
 
 def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
-    """Returns the length stored at `position`, int64, plausible or not; -1 where the file ends before."""
+    """Returns the record length stored at byte `position`, plausible or not, int64; -1 where the file ends before."""
     data = _bytes(file, position, tf.constant(8, tf.int64))
-    stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
-    return tf.where(tf.equal(tf.strings.length(data), 8), stated, NONE)
+    length = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
+    return tf.where(tf.equal(tf.strings.length(data), 8), length, NONE)
 
 
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Returns how many records a damaged stretch held, int64: `tfrecord.lost_records` in the graph."""
+    """Returns how many records a damaged stretch held, int64: `tfrecord.lost_records` in the graph.
+
+    Args:
+      stated: the length that the stretch begins with, -1 if it is not known.
+      lost: bytes of the stretch.
+      before: bytes before it.
+      count: records in the bytes before it.
+    """
+    # One record, of which up to two bits of the length changed, or else as many as in the bytes before.
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
     shifted = tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64))
-    bits = tf.bitwise.bitwise_and(shifted, 1)
-    is_one = (stated >= 0) & (tf.reduce_sum(bits) <= 2)
+    changed_bits = tf.bitwise.bitwise_and(shifted, 1)
+    is_one_record = (stated >= 0) & (tf.reduce_sum(changed_bits) <= 2)
     bytes_before = tf.cast(tf.maximum(before, 1), tf.float64)
     estimate = tf.round(tf.cast(lost * count, tf.float64) / bytes_before)
     at_least_one = tf.maximum(tf.cast(estimate, tf.int64), 1)
-    return tf.where(is_one, ONE, at_least_one)
+    return tf.where(is_one_record, ONE, at_least_one)
 
 
 def _crc_tables() -> np.ndarray:
-    """Returns the part of a header's CRC-32C that each byte of its length adds by exclusive or, uint32 [8 * 256].
+    """Returns tables by which a header's CRC-32C is the exclusive or of 8 numbers, one for each byte of its length.
 
-    The checksum (Castagnoli's) is linear in the bytes but for a constant, which the first byte's numbers contain.
+    Number 256 i + b, uint32 [8 * 256], is for value b of byte i. The checksum (Castagnoli's) is linear in the bytes but
+    for a constant, which the numbers of byte 0 contain.
     """
     step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):
         step = (step >> 1) ^ np.where(step & 1, np.uint32(0x82F63B78), np.uint32(0))
     tables = [step]
-    constant = np.uint32(0xFFFFFFFF)
+    constant = np.uint32(0xFFFFFFFF)  # how a checksum begins; the loop adds 8 bytes 0
     for _ in range(8):
         constant = step[constant & 0xFF] ^ (constant >> 8)
     while len(tables) < 8:  # a byte further in front passes through one more step

@@ -1,7 +1,11 @@
 """A stream: one kind of items, its way from records to the entries of a batch.
 
-Each is a file of this folder, found by its name, whose class has the three steps that differ: `read` parses a record
-into items, `decode` decodes an item, `make_batch` makes a batch of items. A method names the streams of its tasks.
+Each stream is a file of this folder, found by its name, whose class has the three steps that differ: `read` parses a
+record into items, `decode` decodes an item, `make_batch` makes a batch of items. A method names the streams of its
+tasks.
+
+An item is {name: string scalar}, for example {"image_id", "image", "caption", "language", "problem"}; items of a record
+or a batch are {name: string [items]}.
 """
 
 from __future__ import annotations
@@ -24,11 +28,14 @@ from mural_tf.text.tokens import tag_language
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The part of a configuration that a stream reads; `data`, `image_tower` and `augmentation` are its branches.
+    """The settings that a stream reads.
 
-    batch: texts, or pairs of them, in a batch.
-    own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
-    columns: entries of a batch that are vectors made before, and the columns that have them.
+    Attributes:
+      data, image_tower, augmentation: these branches of the configuration.
+      seed: the seed of the draws for single items.
+      batch: texts, or text pairs, in a batch.
+      own: the stream's `fields` as the method has them; the stream's defaults where the method has no such field.
+      columns: {entry of a batch: the column that has its vectors}, for entries that are vectors made before.
     """
 
     data: ConfigDict
@@ -46,8 +53,8 @@ class Stream:
     Attributes:
       fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
       batch_field: the field of `config.train` that holds the size of a batch.
-      order: a number that differs between two streams that run side by side, so that their orders differ.
-      without: the error's text where no record holds such an item.
+      order: 0 or 1; two streams that run side by side have different numbers, so that their orders differ.
+      without: the error message where no record holds such an item.
       languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
@@ -76,7 +83,7 @@ class Stream:
 
     @classmethod
     def record_type(cls, data: ConfigDict) -> str:
-        """Returns the kind of records that hold its items."""
+        """Returns the type of the records that hold the stream's items, `IMAGE_TEXT` or `TEXT_PAIRS`."""
         return IMAGE_TEXT
 
     @classmethod
@@ -86,13 +93,14 @@ class Stream:
 
     @classmethod
     def items_of(cls, batch: int, own: ConfigDict) -> int:
-        """Returns how many items hold `batch` texts."""
+        """Returns how many items a batch of `batch` texts has; `own` are the stream's settings."""
         return batch
 
     def read(self, serialized: tf.Tensor) -> dict:
-        """Returns the items of a record, {name: [items, …]}, as batches take them; without pictures that have vectors.
+        """Parses a record, a string scalar, into items, {name: string [items]}.
 
-        A picture without a vector does not decode. Pictures that no batch takes are left out, too.
+        Items lack "image" where no batch takes pictures, or a column has their vectors. With a column, items whose
+        picture has no vector get the problem `UNREADABLE_IMAGE`: only pictures that do not decode lack a vector.
         """
         items = dict(self.parse(serialized))
         if self.pictures is not None or not self.with_pictures:
@@ -105,12 +113,13 @@ class Stream:
         return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """Returns an item, {name: scalar} of `read`, with its image decoded.
+        """Returns an item with its image decoded, as `read_image` returns it.
 
-        A class where this is `None` takes items as they are.
+        A class where this is `None` takes items as `read` gives them.
 
         Args:
-          position: int64 [2].
+          item: {name: string scalar}, one of the items of `read`.
+          position: (epoch, offset in the epoch), int64 [2].
         """
         if self.pictures is not None:
             return item
@@ -118,19 +127,27 @@ class Stream:
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
 
     def make_batch(self, items: dict, seed: tf.Tensor) -> dict:
-        """Makes the entries of a batch of its items, {name: [B, …]}; `seed`, int64 [2], is the batch's."""
+        """Returns the entries of a batch, {name: [B, …]}.
+
+        Args:
+          items: the batch's items, as `decode` returns them, {name: [B, …]}.
+          seed: int64 [2], of the batch's draws.
+        """
         return {**self.picture(items, seed), **self.caption(items)}
 
     # Shared by several streams.
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
-        """Returns the seed of one item's draws, int64 [2], which differs in every epoch; `position` as in `decode`."""
+        """Returns the seed of the draws for the item at `position`, (epoch, offset), int64 [2]; both are int64 [2]."""
         epoch, offset = tf.unstack(position)
         seed = tf.cast(self.settings.seed, tf.int64)
         return tf.stack([seed * 2**20 + epoch, offset])
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
-        """Returns {"image": pixels or features, [B, …]}; {} where a column has the images' vectors."""
+        """Returns {"image": uint8 [B, S, S, 3], augmented, or features, float32 [B, F]}; {} for a column of vectors.
+
+        Arguments are as in `make_batch`.
+        """
         if self.pictures is not None:
             return {}
         images = items["image"]
@@ -141,38 +158,51 @@ class Stream:
         return {"image": images}
 
     def caption(self, items: dict) -> dict:
-        """Returns "image_id", "caption_id", int64 [B], and the tokens "caption" unless a column has their vectors."""
+        """Returns {"image_id": int64 [B], "caption_id": int64 [B], "caption": tokens, {name: int32 [B, T]}}.
+
+        Without "caption" where a column has the captions' vectors. `items` are {name: string [B]}.
+        """
         entries = {"image_id": fingerprint(items["image_id"]), "caption_id": fingerprint(items["caption"])}
         if "caption" not in self.settings.columns:
             entries["caption"] = self.texts.tokens(items["caption"])
         return entries
 
     def text_pair(self, items: dict) -> dict:
-        """Returns ids of the items' `text_a` and `text_b`, and their tokens, of one width, unless columns have vectors.
+        """Returns the entries of pairs of texts, "text_a" and "text_b".
 
-        Ids are int64 [B], such as "text_a_id"; a tokenizer that takes languages adds "text_a_language_id".
+        They are "text_a_id" and "text_b_id", int64 [B]; unless columns have the texts' vectors, the tokens "text_a" and
+        "text_b", {name: int32 [B, T]}, of one width T; and with a tokenizer that takes languages "text_a_language_id"
+        and "text_b_language_id", int32 [B].
+
+        Args:
+          items: {name: string [B]}, with "text_a", "text_b" and their languages, "language_a" and "language_b".
         """
-        sides = [items["text_a"], items["text_b"]]
-        entries = {"text_a_id": fingerprint(sides[0]), "text_b_id": fingerprint(sides[1])}
+        texts = [items["text_a"], items["text_b"]]
+        entries = {"text_a_id": fingerprint(texts[0]), "text_b_id": fingerprint(texts[1])}
         if self.settings.columns.keys() & {"text_a", "text_b"}:
             return entries
         takes_languages = self.texts.tokenizer.takes_languages
         if takes_languages:
-            sides = [tag_language(items[f"text_{side}"], items[f"language_{side}"]) for side in "ab"]
-        tokens = self.texts.tokens(tf.concat(sides, axis=0))
+            texts = [tag_language(items[f"text_{side}"], items[f"language_{side}"]) for side in "ab"]
+        tokens = self.texts.tokens(tf.concat(texts, axis=0))  # [2 B, T]: one call, so that T is the same
         if takes_languages:
             language_a, language_b = tf.split(tokens["input_type_ids"][:, 0], 2)
             entries["text_a_language_id"] = language_a
             entries["text_b_language_id"] = language_b
         entries["text_a"] = {}
         entries["text_b"] = {}
-        for name, values in tokens.items():
-            entries["text_a"][name], entries["text_b"][name] = tf.split(values, 2)
+        for name, ids in tokens.items():
+            entries["text_a"][name], entries["text_b"][name] = tf.split(ids, 2)
         return entries
 
 
 class Texts:
-    """The tokenizer as one function for all streams: tracing it takes a large part of the start."""
+    """The tokenizer as one traced function for all streams: tracing it takes a large part of the start.
+
+    Args:
+      tokenizer: a `Tokenizer`.
+      pad: "max_length" or "longest", as in `training_batches`.
+    """
 
     def __init__(self, tokenizer, pad: str):
         self.tokenizer = tokenizer
@@ -181,21 +211,28 @@ class Texts:
         )
 
     def tokens(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Tokenizes texts, string [B]: {name: int32 [B, T]}; a static B stays static."""
+        """Returns the tokens of texts, string [B]: {name: int32 [B, T]}; a static B stays static."""
         return with_static_batch_size(texts, self._tokens(texts))
 
 
 def caption_parser(format: str, default_language: str) -> Callable:
-    """Returns the parser of a record of this `data.format` into an item for each caption."""
+    """Returns the function that parses a record, a string scalar, into an item for each caption.
+
+    Args:
+      format: `data.format`, "mural" or "img2dataset".
+      default_language: the language of img2dataset's captions, whose records do not say it.
+    """
     if format == "mural":
         return parse_image_text
     return parse_img2dataset(default_language)
 
 
 def with_static_batch_size(reference: tf.Tensor, tensors):
-    """Returns a nest of tensors, [B, …] each, whose static B is the first dimension of `reference`.
+    """Returns `tensors` with the static number of rows that `reference` has, which tokenizing and resampling lose.
 
-    Tokenizing and resampling lose it.
+    Args:
+      reference: a tensor [B, …].
+      tensors: a tensor [B, …], or a dictionary, list or tuple of such tensors.
     """
 
     def with_batch_size(tensor):
@@ -205,16 +242,16 @@ def with_static_batch_size(reference: tf.Tensor, tensors):
 
 
 def fingerprint(strings: tf.Tensor) -> tf.Tensor:
-    """Returns an int64 id for each string."""
+    """Returns an id, a hash, for each of `strings`: int64 of their shape."""
     return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)
 
 
 def fingerprints(strings: Sequence[bytes] | np.ndarray) -> np.ndarray:
-    """Returns an int64 id for each string, [N], the same as `fingerprint`'s, outside of a graph."""
+    """Returns `fingerprint`'s ids of N strings, outside of a graph: int64 [N]."""
     return fingerprint(tf.constant(strings, tf.string)).numpy()
 
 
 def is_one_of(strings: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
-    """Whether each string, [N], is one of `names`: bool [N]."""
-    is_same = tf.equal(strings[:, None], tf.constant(list(names))[None, :])
+    """Returns whether each of `strings`, [N], is one of `names`: bool [N]."""
+    is_same = tf.equal(strings[:, None], tf.constant(list(names))[None, :])  # [N, names]
     return tf.reduce_any(is_same, axis=1)

@@ -63,7 +63,9 @@ class TextText(Stream):
                 f"use {FILES} or {CO_CAPTIONS}."
             )
         without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
-        self.languages = settings.data.text_text_languages
+        languages = settings.data.text_text_languages
+        self.without = f"{without}."
+        self.languages = languages
         self.takes_many = source == FILES
         self.decode = None
         if source == FILES:
@@ -71,11 +73,10 @@ class TextText(Stream):
         elif source == CO_CAPTIONS:
             self.parse = parse_co_captions
         else:
+            self.without = f"{without}, in different languages (one of data.text_text_languages, if set)."
             self.languages = ()  # the parser chooses them, because both texts of an item are drawn
-            self.parse = across_languages_parser(settings.data.text_text_languages)
+            self.parse = across_languages_parser(languages)
             self.decode = self._draw
-            without += ", in different languages (one of data.text_text_languages, if set)"
-        self.without = f"{without}."
         if pivot is not None:
             pivots = pivots_of(settings.data, pivot)
             self.parse = with_pivot(self.parse, pivots)
@@ -91,6 +92,7 @@ class TextText(Stream):
         return ("text_a",) if data.text_pairs == ACROSS_LANGUAGES else ("text_a", "text_b")
 
     def _draw(self, item, position):
+        """Draws the two texts of an item of `across_languages_parser`; as `Stream.decode`."""
         return draw_across_languages(item, self.settings.data.text_text_languages, self.item_seed(position))
 
     def make_batch(self, items, seed):
@@ -98,11 +100,15 @@ class TextText(Stream):
 
 
 def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
-    item = parse_image_text(serialized)
-    captions = tf.size(item["caption"])
-    count = tf.where(captions > 1, captions, 0)  # a single caption has no partner
-    first = {name: values[:count] for name, values in item.items()}
+    """Parses one image-text record, a string scalar, into text pairs: each caption and the next, the last and first.
+
+    Returns {name: string [captions]} with the names of `parse_text_pair`; "group_id" is the image's id. A record with
+    one caption has no pairs.
+    """
+    captions = parse_image_text(serialized)
+    caption_count = tf.size(captions["caption"])
+    count = tf.where(caption_count > 1, caption_count, 0)  # a single caption has no partner
+    first = {name: values[:count] for name, values in captions.items()}
     second = {name: tf.roll(first[name], -1, axis=0) for name in ("caption", "language", "problem")}
     return {
         "group_id": first["image_id"],
@@ -115,47 +121,61 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
-    """Returns the parser of those pairs of `parse` with a side in one of the languages `pivots`, which is `text_a`.
+    """Returns `parse` for pairs with one text in a pivot language, which becomes "text_a", and one in another language.
 
-    The two sides differ in language; where both are pivots the pair stays as it is. The other pairs have the problem
-    `NO_ITEM`: if `parse` takes many records, each must still give an item.
+    A pair of two pivot languages keeps its order. All other pairs get the problem `NO_ITEM`: if `parse` takes many
+    records, each must still give an item.
+
+    Args:
+      parse: a function from a record to pairs, {name: string [pairs]}, or from records to a pair each.
+      pivots: the pivot languages.
     """
 
     def parse_with_pivot(serialized):
+        """Returns the pairs of `parse`, with a pivot language first and `NO_ITEM` for pairs to leave out."""
         items = parse(serialized)
         a_is_pivot = is_one_of(items["language_a"], pivots)  # bool [pairs], as all below
         b_is_pivot = is_one_of(items["language_b"], pivots)
         is_item = (a_is_pivot | b_is_pivot) & tf.not_equal(items["language_a"], items["language_b"])
-        swapped = dict(items)
+        pivot_first = dict(items)
         for name in ("text", "language"):
             a = items[f"{name}_a"]
             b = items[f"{name}_b"]
-            swapped[f"{name}_a"] = tf.where(a_is_pivot, a, b)
-            swapped[f"{name}_b"] = tf.where(a_is_pivot, b, a)
-        swapped["problem"] = tf.where(is_item, swapped["problem"], NO_ITEM)
-        return swapped
+            pivot_first[f"{name}_a"] = tf.where(a_is_pivot, a, b)
+            pivot_first[f"{name}_b"] = tf.where(a_is_pivot, b, a)
+        pivot_first["problem"] = tf.where(is_item, items["problem"], NO_ITEM)
+        return pivot_first
 
     return parse_with_pivot
 
 
-def across_languages_parser(languages: Sequence[str] = ()):
-    """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
+def across_languages_parser(languages: Sequence[str] = ()) -> Callable:
+    """Returns a function that parses an image-text record, a string scalar, into pairs whose texts are drawn later.
 
-    An item holds all of the image's captions and their languages as one string. If `languages` are given, the second
-    text is in one of them; an image without such a pair is left out.
+    There are as many pairs as captions, {name: string [captions]}. "captions" of each pair holds all captions of the
+    image and their languages, from which `draw_across_languages` draws; until then the languages are "".
+
+    Args:
+      languages: if any are given, the second text is in one of them; an image without such a pair gives no items.
     """
 
     def parse(serialized):
-        item = parse_image_text(serialized)
-        is_usable = tf.equal(item["problem"], "") & tf.not_equal(item["language"], "")  # [captions]
-        captions = tf.boolean_mask(tf.stack([item["caption"], item["language"]]), is_usable, axis=1)  # [2, usable]
+        """Returns the record's pairs."""
+        items = parse_image_text(serialized)  # an item for each caption
+        is_usable = tf.equal(items["problem"], "") & tf.not_equal(items["language"], "")  # [captions]
+        captions = tf.boolean_mask(tf.stack([items["caption"], items["language"]]), is_usable, axis=1)  # [2, usable]
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
-        count = tf.where(has_pair, tf.size(item["caption"]), 0)
-        pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": item["image_id"]}
-        pair["language_a"] = tf.zeros_like(item["language"])  # neither is known yet
-        pair["language_b"] = tf.zeros_like(item["language"])
-        pair["captions"] = tf.fill(tf.shape(item["caption"]), tf.io.serialize_tensor(captions))
-        return {name: value[:count] for name, value in pair.items()}
+        count = tf.where(has_pair, tf.size(items["caption"]), 0)
+        unknown_languages = tf.zeros_like(items["language"])  # ""
+        pairs = {
+            "text_a": items["caption"],
+            "language_a": unknown_languages,
+            "language_b": unknown_languages,
+            "group_id": items["image_id"],
+            "captions": tf.fill(tf.shape(items["caption"]), tf.io.serialize_tensor(captions)),
+            "problem": items["problem"],
+        }
+        return {name: values[:count] for name, values in pairs.items()}
 
     return parse
 
@@ -163,12 +183,19 @@ def across_languages_parser(languages: Sequence[str] = ()):
 def draw_across_languages(
     item: dict[str, tf.Tensor], languages: Sequence[str], seed: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Draws the two texts of an item of `across_languages_parser`, deterministically in `seed`, int [2].
+    """Draws the two texts of an item: evenly a pair of the image's languages, then a caption in each.
 
-    The pair of languages is drawn first, evenly among the pairs of the image, then a caption of each.
+    Args:
+      item: an item of `across_languages_parser`, {name: string scalar}.
+      languages: as in `across_languages_parser`.
+      seed: int [2]; the same seed draws the same texts.
+
+    Returns:
+      A text pair with the names of `parse_text_pair`, {name: string scalar}; an unusable item has empty texts.
     """
 
     def draw():
+        """Returns two texts and their languages, string [2] both."""
         captions = tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None])
         texts, languages_of_texts = tf.unstack(captions)
         pairs = language_pairs(tf.unique(languages_of_texts).y, languages)
@@ -194,7 +221,10 @@ def draw_across_languages(
 
 
 def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tensor:
-    """Returns all ordered pairs of different languages, string [L] → string [pairs, 2], the second among `second`."""
+    """Returns all ordered pairs of different languages, string [L] → string [pairs, 2].
+
+    `second`: if any languages are given, the second language of a pair is one of them.
+    """
     is_pair = tf.not_equal(languages[:, None], languages[None, :])  # [L, L]
     if second:
         is_pair &= is_one_of(languages, second)[None, :]
@@ -205,60 +235,67 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
 
 
 def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
-    """Returns the languages that `method.pivot` means in this data; see `pivot_languages`."""
+    """Returns the languages that a method's `pivot` means for the data of a configuration's branch `data`.
 
-    def captions():
+    See `pivot_languages`, which also says what is raised.
+    """
+
+    def count_captions():
+        """Returns {language: captions} of all sources, in the languages that are trained on."""
         counts = collections.Counter()
         for source, files in sources_of(data, IMAGE_TEXT):
             counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
-        trained = data.image_text_languages or counts
-        return {name: count for name, count in counts.items() if name in trained}
+        trained_languages = data.image_text_languages or counts
+        return {language: count for language, count in counts.items() if language in trained_languages}
 
-    def pairs():  # with a side in each language; nothing where the pairs are captions
+    def count_pairs():
+        """Returns {language: text pairs with a side in it} of all sources."""
         counts = collections.Counter()
-        if data.text_pairs == FILES:
+        if data.text_pairs == FILES:  # other pairs are captions, which are counted above
             for _, files in sources_of(data, TEXT_PAIRS):
                 counts.update(_pairs_by_language(tuple(files)))
         return counts
 
-    return pivot_languages(pivot, captions, pairs)
+    return pivot_languages(pivot, count_captions, count_pairs)
 
 
 def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
-    """Returns the languages that `pivot` means: itself, "en+de", or the data's for `MOST_PAIRED` and `MEAN`.
+    """Returns the languages that a method's `pivot` means.
 
     Args:
-      pivot: a method's `pivot`.
-      captions, pairs: functions that return {language: items}; each is called only if its counts are needed.
+      pivot: languages joined by "+", as "en+de"; `MEAN` for all frequent languages, which have at least half as many
+        captions as the largest; or `MOST_PAIRED` for the frequent language with most text pairs.
+      captions: a function that returns {language: captions}; called for `MEAN` and `MOST_PAIRED`.
+      pairs: a function that returns {language: text pairs with a side in it}; called for `MOST_PAIRED` if several
+        languages are frequent.
 
-    Raises `UserError` where no caption says its language.
+    Raises:
+      UserError: no caption says its language, and `pivot` names no languages.
     """
     if pivot not in (MOST_PAIRED, MEAN):
         return tuple(dict.fromkeys(pivot.split("+")))
-    counts = {language: count for language, count in captions().items() if language}
-    if not counts:
+    caption_counts = {language: count for language, count in captions().items() if language}
+    if not caption_counts:
         raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
-    most = max(counts.values())
-    frequent = sorted(language for language, count in counts.items() if 2 * count >= most)
-    if pivot == MEAN:
-        return tuple(frequent)
-    if len(frequent) == 1:
+    most_captions = max(caption_counts.values())
+    frequent = sorted(language for language, count in caption_counts.items() if 2 * count >= most_captions)
+    if pivot == MEAN or len(frequent) == 1:
         return tuple(frequent)
     pair_counts = pairs()
-    best = min(frequent, key=lambda language: (-pair_counts.get(language, 0), -counts[language]))
-    return (best,)
+    # With equally many pairs, the language with most captions, and then the first in the alphabet.
+    return (max(frequent, key=lambda language: (pair_counts.get(language, 0), caption_counts[language])),)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again
 def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
-    """Returns {language: captions}."""
+    """Returns {language: captions} of image-text files; `format` and `default_language` as in `caption_parser`."""
     parse = caption_parser(format, default_language)
     return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
 
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
-    """Returns {language: text pairs with a side in it}."""
+    """Returns {language: text pairs with a side in it} of text-pair files."""
     counts = collections.Counter()
     for key in SIDES:
         stated = stated_languages(files, parse_text_pair, key)

@@ -8,7 +8,7 @@ image's captions once; which of the two is text A is drawn for every batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -47,45 +47,54 @@ class Triples(Stream):
         return ("text_a", "text_b")
 
 
-def parse_triples(languages: Sequence[str] = ()):
-    """Returns the function from one serialised image-text record to its triples, {name: string [triples]}.
+def parse_triples(languages: Sequence[str] = ()) -> Callable:
+    """Returns a function that parses an image-text record, a string scalar, into triples of an image and two captions.
 
-    Names: `image_id`, `image`, `text_a`, `text_b`, `language` (of both, "de+en") and `problem`. Only captions in
-    `languages` take part, if any are named. A caption without a group or language has no known translation.
+    Triples are {name: string [triples]} with "image_id", "image", "text_a", "text_b", "language" (of both texts,
+    "de+en") and "problem". A caption without a group or language has no known translation, so it is in no triple.
+
+    Args:
+      languages: if any are given, only captions in them are in triples.
     """
 
     def parse(serialized):
-        item = parse_image_text(serialized)
-        group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
+        """Returns the record's triples."""
+        items = parse_image_text(serialized)  # an item for each caption
+        groups = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
         # A record may have fewer groups than captions; the captions beyond them have no known translation.
-        count = tf.minimum(tf.size(group), tf.size(item["caption"]))
-        group = group[:count]  # [captions], as all lists below
-        text = item["caption"][:count]
-        language = item["language"][:count]
-        problem = item["problem"][:count]
-        takes_part = tf.not_equal(group, "") & tf.not_equal(language, "")
+        count = tf.minimum(tf.size(groups), tf.size(items["caption"]))
+        groups = groups[:count]  # [captions], as all lists below
+        captions = items["caption"][:count]
+        languages_of_captions = items["language"][:count]
+        problems = items["problem"][:count]
+        takes_part = tf.not_equal(groups, "") & tf.not_equal(languages_of_captions, "")
         if languages:
-            takes_part &= is_one_of(language, languages)
+            takes_part &= is_one_of(languages_of_captions, languages)
         row = tf.range(count)
         is_pair = takes_part[:, None] & takes_part[None, :]  # [captions, captions]
-        is_pair &= tf.equal(group[:, None], group[None, :])
-        is_pair &= tf.not_equal(language[:, None], language[None, :])
+        is_pair &= tf.equal(groups[:, None], groups[None, :])
+        is_pair &= tf.not_equal(languages_of_captions[:, None], languages_of_captions[None, :])
         is_pair &= row[:, None] < row[None, :]  # each unordered pair once
         first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)  # [triples] each
+        language_a = tf.gather(languages_of_captions, first)
+        language_b = tf.gather(languages_of_captions, second)
         return {
-            "image_id": tf.gather(item["image_id"], first),
-            "image": tf.gather(item["image"], first),
-            "text_a": tf.gather(text, first),
-            "text_b": tf.gather(text, second),
-            "language": tf.strings.join([tf.gather(language, first), tf.gather(language, second)], "+"),
-            "problem": either_problem(tf.gather(problem, first), tf.gather(problem, second)),
+            "image_id": tf.gather(items["image_id"], first),
+            "image": tf.gather(items["image"], first),
+            "text_a": tf.gather(captions, first),
+            "text_b": tf.gather(captions, second),
+            "language": tf.strings.join([language_a, language_b], "+"),
+            "problem": either_problem(tf.gather(problems, first), tf.gather(problems, second)),
         }
 
     return parse
 
 
 def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Exchanges `text_a` and `text_b` of half of the items, string [B], drawn from `seed`, int [2]."""
+    """Returns items, {name: [B, …]}, with "text_a" and "text_b" exchanged in about half of them.
+
+    `seed`, int [2], draws which items; "language" keeps its order.
+    """
     is_swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5  # [B]
     a = items["text_a"]
     b = items["text_b"]

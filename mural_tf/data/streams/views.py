@@ -32,6 +32,7 @@ class Views(ClozeCaptions):
     """Images come as two views."""
 
     def make_batch(self, items, seed):
+        """Returns the entries that the module lists; as `Stream.make_batch`."""
         settings = self.settings
         views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)
         first, second = with_static_batch_size(items["image"], views)
@@ -41,10 +42,16 @@ class Views(ClozeCaptions):
 def augment_views(
     images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns two views of each image: uint8 [B, R, R, 3] → two of uint8 [B, S, S, 3], deterministic in `seed`.
+    """Returns two random views of each image, uint8 [B, S, S, 3] both (see the module).
 
-    `config` is the configuration's `augmentation` branch, `seed` int [2]. Raises `UserError` for a
-    `crop_area` or `blur` out of range.
+    Args:
+      images: uint8 [B, R, R, 3].
+      image_size: S.
+      config: the configuration's `augmentation` branch.
+      seed: int [2]; the same seed gives the same views.
+
+    Raises:
+      UserError: `config.crop_area` or `config.blur` is out of range.
     """
     low, high = config.crop_area
     if not 0 < low <= high <= 1:
@@ -58,7 +65,7 @@ def augment_views(
 
 
 def _view(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
-    """Returns one view of each image, as `augment_views`."""
+    """Returns one random view of each image, uint8 [B, S, S, 3]; arguments as in `augment_views`."""
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     if tuple(config.crop_area) != (1.0, 1.0):
         images = random_crop(images, image_size, config.crop_area, seeds[0])
@@ -69,27 +76,38 @@ def _view(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tenso
 
 
 def random_crop(images: tf.Tensor, size: int, area: tuple[float, float], seed: tf.Tensor) -> tf.Tensor:
-    """Cuts one rectangle from each image and resizes it, bilinear: uint8 [B, R, R, 3] → uint8 [B, size, size, 3]."""
+    """Cuts a random rectangle from each image and resizes it, bilinear: uint8 [B, R, R, 3] → uint8 [B, size, size, 3].
+
+    Args:
+      images: the batch.
+      size: the result's side in pixels.
+      area: the smallest and the largest share of the picture that a rectangle covers, in (0, 1].
+      seed: int [2]; the same seed cuts the same rectangles.
+    """
     side = images.shape[1]
-    draws = tf.unstack(tf.random.stateless_uniform([4, tf.shape(images)[0]], seed))
-    share = area[0] + draws[0] * (area[1] - area[0])
-    aspect = tf.exp(math.log(ASPECT[0]) + draws[1] * math.log(ASPECT[1] / ASPECT[0]))  # width / height
+    draws = tf.random.stateless_uniform([4, tf.shape(images)[0]], seed)
+    area_draw, aspect_draw, left_draw, top_draw = tf.unstack(draws)  # [B] each, as all numbers below
+    share = area[0] + area_draw * (area[1] - area[0])
+    aspect = tf.exp(math.log(ASPECT[0]) + aspect_draw * math.log(ASPECT[1] / ASPECT[0]))  # width / height
     width = tf.minimum(tf.sqrt(share * aspect), 1.0) * side  # pixels
     height = tf.minimum(tf.sqrt(share * (1.0 / aspect)), 1.0) * side
-    left = draws[2] * (side - width)
-    top = draws[3] * (side - height)
+    left = left_draw * (side - width)
+    top = top_draw * (side - height)
     scale_x = width / size
     scale_y = height / size
     zero = tf.zeros_like(width)
-    # Pixel centres: x_in + 1/2 = left + scale (x_out + 1/2).
-    x = [scale_x, zero, left + 0.5 * (scale_x - 1.0)]
-    y = [zero, scale_y, top + 0.5 * (scale_y - 1.0)]
-    transforms = tf.stack([*x, *y, zero, zero], axis=1)
+    # Pixel centres: x_in + 1/2 = left + scale (x_out + 1/2); `resample` takes x_in = a x_out + b y_out + c.
+    x_row = [scale_x, zero, left + 0.5 * (scale_x - 1.0)]
+    y_row = [zero, scale_y, top + 0.5 * (scale_y - 1.0)]
+    transforms = tf.stack([*x_row, *y_row, zero, zero], axis=1)  # [B, 8]
     return tf.ensure_shape(resample(images, size, transforms), [None, size, size, 3])
 
 
 def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:
-    """Blurs each image with a Gaussian whose deviation is drawn from [0, largest] pixels: uint8 [B, S, S, 3]."""
+    """Blurs each image, uint8 [B, S, S, 3], with a Gaussian whose deviation is drawn from [0, largest] pixels.
+
+    `seed` is int [2]; the same seed gives the same images.
+    """
     reach = max(1, math.ceil(BLUR_REACH * largest))
     deviation = tf.random.stateless_uniform([tf.shape(images)[0], 1], seed, 0.0, largest) + 1e-3  # a divisor: never 0
     offsets = tf.range(-reach, reach + 1, dtype=tf.float32)
@@ -102,11 +120,18 @@ def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _convolve(pixels: tf.Tensor, kernel: tf.Tensor, reach: int, axis: int) -> tf.Tensor:
-    """Convolves each image with its own kernel along one axis, the border repeated: float32 [B, S, S, 3]."""
+    """Convolves each image, float32 [B, S, S, 3], with its own kernel along one axis, with the border repeated.
+
+    Args:
+      pixels: the images.
+      kernel: float32 [B, K], K = 2 reach + 1.
+      reach: how many pixels the kernel reaches to each side.
+      axis: 1, down the columns, or 2, along the rows.
+    """
     size = pixels.shape[axis]
-    rows = tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :]  # [S, K]
-    taps = tf.one_hot(tf.clip_by_value(rows, 0, size - 1), size)  # [S, K, S]
-    matrix = tf.einsum("bk,oki->boi", kernel, taps)  # [B, S out, S in]
+    inputs = tf.range(size)[:, None] + tf.range(-reach, reach + 1)[None, :]  # [S out, K]
+    is_input = tf.one_hot(tf.clip_by_value(inputs, 0, size - 1), size)  # [S out, K, S in]
+    matrix = tf.einsum("bk,oki->boi", kernel, is_input)  # [B, S out, S in]
     if axis == 1:
         return tf.einsum("boi,biwc->bowc", matrix, pixels)
     return tf.einsum("boi,bhic->bhoc", matrix, pixels)
