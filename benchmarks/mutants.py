@@ -9,7 +9,7 @@ buffers, and arguments such as `flush`.
 Each mistake is put alone into a copy of the tree in a temporary folder. Its nearest tests run there in one process:
 the files that import its module, say the name of its function, or are named as the module is. Each was run before
 without a mistake, which gives its processor seconds; a file that fails then is not asked. Where these files pass, the
-next ones run, within as many seconds again. A "survivor" is a mistake that all of them pass; tests farther away may
+next files run, within as many seconds again. A "survivor" is a mistake that all of them pass; tests farther away may
 notice it. The same command goes on with the rows that the .csv file lacks.
 """
 
@@ -414,7 +414,7 @@ class Trial:
         return chosen
 
     def try_mistake(self, mistake: Mistake, near: list[str]) -> tuple[str, list[str]]:
-        """Runs the nearest test files with a mistake and, if they pass, the next ones.
+        """Runs the nearest test files with a mistake and, if they pass, the next files.
 
         Returns what `outcome` says of them, and the test files that were run.
         """
