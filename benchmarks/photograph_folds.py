@@ -242,11 +242,13 @@ def _pairs(sentences: dict[str, dict[str, str]], test_numbers: set[str]) -> Iter
 
 
 def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> ConfigDict:
-    """Returns the configuration of a row's run; the rows of a tower share their towers, batches and rates.
+    """Returns the configuration of a row's run.
+
+    Rows with the same text tower share both towers; rows that start from the towers share batches and rates as well.
 
     Args:
       row: the row.
-      tower: the text tower, a name in `TOWER_NAMES`.
+      tower: the text tower, a name in `TOWER_NAMES`; a stage of translations takes the tower of the row before it.
       data: the fold's data folder.
       seed: the run's seed.
     """
@@ -303,6 +305,8 @@ def _begin_from_nothing(config: ConfigDict) -> None:
 def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: pathlib.Path, seed: int) -> dict:
     """Trains a row's run if it is not trained yet; returns its metrics, {"retrieval/de/mean_recall": percent, …}.
 
+    The model that the run starts from is trained before, if it is not there: models are removed with a cell's last row.
+
     Args:
       row: the row.
       tower: the text tower, a name in `TOWER_NAMES`.
@@ -317,7 +321,9 @@ def train(row: Row, tower: str, folder: pathlib.Path, data: pathlib.Path, runs: 
     if not (folder / "summary.json").exists():
         config = configuration(row, tower, data, seed)
         if row.after:
-            finetune(config, str(runs / row.after), folder)
+            first_row = next(other for other in ROWS if other.name == row.after)
+            train(first_row, tower, runs / first_row.name, data, runs, seed)
+            finetune(config, str(runs / first_row.name), folder)
         else:
             pretrain(config, folder)
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["metrics"]

@@ -19,6 +19,7 @@ The matrices are caches of the database: they are made again when the database i
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pathlib
 import typing
@@ -591,12 +592,14 @@ def _in_blocks(ids: np.ndarray, pairs: Iterator[tuple[int, bytes]]) -> Iterator[
       ids: int64 [N], rising.
       pairs: (id, vector) in the order of the ids; ids may lack a vector.
     """
-    no_pair = (None, b"")  # after the last pair
+    no_pair = (math.inf, b"")  # after the last pair
     vector_id, vector = next(pairs, no_pair)
     for begin in range(0, len(ids), TOGETHER):
         block_ids = ids[begin : begin + TOGETHER].tolist()
         stored = {}
         for row, item_id in enumerate(block_ids):
+            while vector_id < item_id:  # the vector of an item that another program has deleted
+                vector_id, vector = next(pairs, no_pair)
             if vector_id == item_id:
                 stored[row] = vector
                 vector_id, vector = next(pairs, no_pair)

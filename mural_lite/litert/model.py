@@ -99,8 +99,10 @@ class LiteModel:
 
         return embed_texts
 
-    def reading(self, texts: Sequence[str]) -> Reading:
-        """Returns how well the tokenizer reads texts: `Reading` with its shares of unknown pieces and of cut texts."""
+    def reading(self, texts: Sequence[str]) -> Reading | None:
+        """Returns the shares of unknown pieces and of cut texts; `None` for a tower of whole words."""
+        if self.config.text_tower.name == "words":
+            return None
         room = self._pieces.room
         ids = self._pieces.ids([text.encode("utf-8", "replace") for text in texts])  # per text
         cut_texts = sum(len(row) > room for row in ids)

@@ -91,7 +91,8 @@ def serve(
     app = create_app(load_page(index, export, settings, immich), limits, allowed_hosts)
     sys.setswitchinterval(0.0005)  # seconds for which the loop waits wherever a thread answers; 0.005 by default
     gc.freeze()  # Python looks for garbage when a quarter of all objects is new; TensorFlow's objects now do not count
-    address = f"http://{host}:{listener.getsockname()[1]}"
+    named_host = f"[{host}]" if ":" in host else host  # an IPv6 address has colons itself
+    address = f"http://{named_host}:{listener.getsockname()[1]}"
     if index:
         print(f"Serving {index} at {address}/search", flush=True)
     if immich:

@@ -555,7 +555,12 @@ def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> 
         for cells in content[:FIRST_ROWS]:
             first_rows.append([str(value_of(cell)) for cell in cells])
         start, names = find_names(first_rows)
-        content = [dict(zip(names, cells)) for cells in content[start:]]
+        for number, cells in enumerate(content[start:], start=1):
+            if len(cells) > len(names):
+                on_problem("entry with more values than names of columns", f"{path}, list {number}")
+            else:
+                yield Row(f"{path}, list {number}", flattened(dict(zip(names, cells))))
+        return
     for number, values in enumerate(content, start=1):
         yield from _row_of_object(values, f"{path}, object {number}", "entry", on_problem)
 
@@ -594,13 +599,14 @@ def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
 
     "index", a list of labels, is optional, see `_labelled`.
     """
-    has_names = all(isinstance(name, (str, int)) for name in document["columns"])
-    if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
+    names = document["columns"]
+    has_names = all(isinstance(name, (str, int)) for name in names)
+    if not has_names or not all(isinstance(cells, list) and len(cells) <= len(names) for cells in document["data"]):
         raise UserError(
             f'{path} has "columns" and "data" of another form: expected a text for each column, as pandas writes '
             "them without a MultiIndex, and a list of values for each row."
         )
-    rows = [dict(zip(document["columns"], cells)) for cells in document["data"]]
+    rows = [dict(zip(names, cells)) for cells in document["data"]]
     return _labelled(rows, document.get("index") or range(len(rows)))
 
 

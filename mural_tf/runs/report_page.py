@@ -338,14 +338,19 @@ def _described(description: Mapping) -> list[tuple[str, str]]:
     lines = [(key, str(description[key])) for key in ("name", "license") if key in description]
     for part, splits in _items(description.get("counts")):
         for split, counts in _items(splits):
-            if isinstance(counts, Mapping) and counts:
-                words = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+            if isinstance(counts, Mapping):
+                words = ", ".join(f"{_with_commas(number)} {name}" for name, number in counts.items())
             else:
-                words = f"{counts:,}"
+                words = _with_commas(counts)
             lines.append((f"{part}, {split}", words))
     if isinstance(description.get("languages"), (list, Mapping)):
         lines.append(("languages", ", ".join(sorted(description["languages"]))))
     return lines
+
+
+def _with_commas(value: object) -> str:
+    """Returns a whole number with commas between thousands, and any other value as Python writes it."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _items(value: object) -> Iterable[tuple[str, object]]:

@@ -199,3 +199,13 @@ def test_a_question_checks_encoders_by_a_few_texts():
     assert asked == [list(TEXTS[:2])] and made.step == 3 and np.array_equal(made.probes, probes)
     with pytest.raises(UserError, match="lite are not the encoders"):
         take_fingerprint(small(probes[::-1]), pictures=False)
+
+
+def test_how_a_tower_of_whole_words_reads_texts_is_not_known():
+    """As `mural_tf` answers for it: each language has its own unknown word."""
+    from mural_lite.litert.model import LiteModel
+
+    model = LiteModel.__new__(LiteModel)
+    model.config = base_config()
+    model.config.text_tower.name = "words"
+    assert model.reading(["a hat"]) is None

@@ -135,6 +135,15 @@ def test_vectors_of_another_length_are_never_ranked(index, value, monkeypatch):
     assert_refused(load_index, ["index.sqlite): delete it and make it again: the vector of row 2 ", ", not 1"], index)
 
 
+def test_vectors_of_deleted_items_are_passed_over(index):
+    """Another program may delete a row and leave its vector: the vectors after it are of the items after it."""
+    before = load_index(index).embeddings.copy()
+    with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:
+        other.execute("DELETE FROM items WHERE id = 2")
+    (index / "vectors.npy").unlink()
+    np.testing.assert_array_equal(load_index(index).embeddings, np.delete(before, 1, axis=0))
+
+
 def test_captions_without_vectors_make_no_file(index):
     (index / "captions.npy").unlink()
     with contextlib.closing(sqlite3.connect(index / "index.sqlite", isolation_level=None)) as other:

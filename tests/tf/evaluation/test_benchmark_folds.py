@@ -1,6 +1,7 @@
 """benchmarks.photograph_folds: the repositories' forms, and that nothing of a test's photograph is trained on."""
 
 import gzip
+import json
 
 import pytest
 import tensorflow as tf
@@ -90,3 +91,21 @@ def test_photographs_without_a_caption_and_damaged_lines_are_left_out_and_report
 def test_a_missing_repository_is_one_line(tmp_path):
     with pytest.raises(UserError, match="captions.txt does not exist: clone"):
         folds.read_photographs(tmp_path)
+
+
+def test_a_row_whose_first_model_was_removed_trains_it_again(tmp_path, monkeypatch):
+    """A table of an earlier call may have ALIGN's line, though its models are gone."""
+    runs = []
+
+    def write_summary(config, *places):
+        folder = places[-1]
+        runs.append((config.model, *(str(place) for place in places)))
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps({"metrics": {"loss": len(runs)}}))
+
+    monkeypatch.setattr("mural_tf.runs.finetune.finetune", write_summary)
+    monkeypatch.setattr("mural_tf.runs.pretrain.pretrain", write_summary)
+    (stage,) = [row for row in folds.ROWS if row.name == "ALIGN, then the stage"]
+    for _ in range(2):
+        assert folds.train(stage, "e5", tmp_path / stage.name, tmp_path, tmp_path, 0) == {"loss": 2}
+    assert [run[1:] for run in runs] == [(f"{tmp_path}/ALIGN",), (f"{tmp_path}/ALIGN", f"{tmp_path}/{stage.name}")]

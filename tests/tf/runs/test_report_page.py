@@ -178,3 +178,14 @@ def test_time_of_training_leaves_out_interruptions():
     of_steps = [{"step": step, "train/seconds_per_step": time} for step, time in ((10, 1.0), (25, 2))]
     assert training_seconds([of_steps[0], {"step": 10, "a/b": 3}, of_steps[1]]) == 10 * 1.0 + 15 * 2
     assert training_seconds([]) == 0.0
+
+
+def test_counts_of_another_form_are_shown_as_they_are():
+    counts = {"image_text": {"test": {}, "train": {"images": 5000, "captions": "many"}}, "text_pairs": {"train": None}}
+    assert report_page._described({"name": 5, "counts": counts, "languages": "all"}) == [
+        ("name", "5"),
+        ("image_text, test", ""),
+        ("image_text, train", "5,000 images, many captions"),
+        ("text_pairs, train", "None"),
+    ]
+    assert report_page._described({"counts": [5]}) == report_page._described({"counts": {"image_text": 5}}) == []
