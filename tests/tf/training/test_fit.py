@@ -161,7 +161,7 @@ def test_records_that_were_skipped_before_count_on(tmp_path):
         append_metrics(tmp_path, {"step": step, **row})
     skipped = fit._skipped_records(sources, tmp_path)
     assert skipped.total == 5 and list(skipped.by_part) == ["one", "one/b"]
-    assert skipped._places["one"](1, 20) == "q, byte 20" and skipped._places["one/b"](0, 3) == "r, byte 3"
+    assert skipped._locations["one"](1, 20) == "q, byte 20" and skipped._locations["one/b"](0, 3) == "r, byte 3"
 
 
 # The place in the data.

@@ -116,7 +116,7 @@ def test_a_mistake_that_is_found_while_a_step_is_traced_stays_one_line(tmp_path)
     batches = tf.data.Dataset.from_tensors(contract.batch_of(model, config))
     with pytest.raises(Exception, match="in user code") as raised:
         model.fit(batches, steps_per_epoch=1, verbose=0)
-    assert cli._one_line(raised.value) == "this loss is refused"
+    assert cli._message_for_user(raised.value) == "this loss is refused"
 
 
 def test_mistakes_are_found_before_data_are_made(tmp_path):
