@@ -265,10 +265,10 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
         config.train.steps = 300
         config.optimizer.warmup_steps = 30
         config.train.image_text_batch = config.train.text_text_batch = 256
-        if row.method == "etcl":
-            _set_etcl_stage(config)
         if tower == "bert":
             _begin_from_nothing(config)
+        if row.method == "etcl":
+            _set_etcl_stage(config)
     config.seed = seed
     config.data.source = "records"
     config.data.directory = str(data)

@@ -43,9 +43,10 @@ SMALL = 2**20  # bytes of a file that is read for a stamp
 
 def model_digest(model: str | os.PathLike) -> str:
     """Returns a hash, 16 hexadecimal digits, of the files that a model in a folder consists of, with their contents."""
+    folder = as_path(model)
     digest = hashlib.blake2b(digest_size=8)
-    for file in _files_of(as_path(model)):
-        digest.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
+    for file in _files_of(folder):
+        digest.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
         with open(file, "rb") as content:
             while chunk := content.read(2**20):  # files may be larger than the memory
                 digest.update(chunk)

@@ -27,8 +27,6 @@ def picture_files(folder: pathlib.Path, more: Sequence[str] = ()) -> tuple[list[
         names = str(path.relative_to(folder)).split("/")
         is_hidden = any(name.startswith(".") or name in _OF_PROGRAMS for name in names)
         is_wanted = path.suffix.lower()[1:] in (*ENDINGS, *more)
-        if is_wanted and isinstance(path, pathlib.Path) and path.is_dir():  # a folder "2024.png"
-            is_wanted = False
         if is_wanted and not is_hidden:
             files.append(path)
             continue
