@@ -92,6 +92,7 @@ class Ours:
         self._images = tf.function(lambda images: vit(images, training=False))
         self._naflex = tf.function(lambda images: naflex(images, training=False))
         self._texts = tf.function(lambda tokens: siglip(tokens, training=False), reduce_retracing=True)
+        # In 4 groups of lengths, as an `Embedder` encodes; not in training.
         self._captions = tf.function(lambda tokens: encode_by_length(roberta, tokens, 4, False), reduce_retracing=True)
         self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
 

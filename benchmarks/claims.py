@@ -187,7 +187,7 @@ def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]
     advantages = (as_source - as_target) / (len(languages) - 1)
     advantage_of = dict(zip(languages, advantages))
     ordered = sorted(languages, key=advantage_of.get, reverse=True)
-    worst_first = ordered[::-1]
+    worst_first = ordered[::-1]  # the first three of both orders are shown
     return {
         "R@1": f"{matrix[is_other_language].mean():.1f}",
         "within families": f"{matrix[is_same_family & is_other_language].mean():.1f}",

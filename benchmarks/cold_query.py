@@ -203,6 +203,7 @@ def main(_) -> None:
     """Makes an index of each size, and prints what questions cost in it by each runtime."""
     export = FLAG["export"].value
     with tempfile.TemporaryDirectory(dir=FLAG["folder"].value or None) as folder:
+        # Only the first run compiles modules: every Python that this process starts keeps them in this folder.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}

@@ -102,7 +102,7 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
-    prompt = model.prompts.get(model.default_prompt_name) or ""
+    prompt = model.prompts.get(model.default_prompt_name) or ""  # `None`: the folder has no default prompt
     sentences = [prompt + sentence for sentence in SENTENCES]
     tokens = getattr(model, "preprocess", model.tokenize)(sentences)  # its name since version 6
     ids = _ids(tokens["input_ids"], tokens["attention_mask"])

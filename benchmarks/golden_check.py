@@ -135,7 +135,7 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     if ids.shape[1] > length:
         raise _other(f"has rows of {ids.shape[1]} ids, and the model takes {length}")
     texts = [config.vocabulary.prompt + sentence for sentence in sentences]
-    tokenizer = tokenizer_of(config, pieces).with_prompt("")
+    tokenizer = tokenizer_of(config, pieces).with_prompt("")  # the texts have it
     tokens = tokenizer(texts, pad="longest")
     golden_rows = _rows(_tokens(ids, golden["mask"]))
     our_rows = _rows(_as_hugging_face(tokenizer, texts))

@@ -81,7 +81,7 @@ def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]
 
 
 def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
-    """Returns the table's lines, {column: cell} each: a line for each language and for each group's mean.
+    """Returns the table's lines, {column: cell} of each language and each group's mean, and prints the map's strength.
 
     Args:
       data_dir: the emoji benchmark's folder.

@@ -112,7 +112,7 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
 def resident(pid: int) -> float:
     """Returns a process's resident memory in bytes."""
     _, pages, *_ = pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
-    return 4096.0 * int(pages)
+    return 4096.0 * int(pages)  # bytes of a page
 
 
 @contextlib.contextmanager

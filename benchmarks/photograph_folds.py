@@ -150,6 +150,7 @@ def _existing(path: pathlib.Path) -> pathlib.Path:
 
 
 def _report(problem: str, where: str) -> None:
+    """Prints a problem for which a photograph or a caption is left out, and the place where it is."""
     print(f"Left out: {problem}, {where}", flush=True)
 
 
@@ -173,7 +174,7 @@ def fold_of(number: str) -> int:
 
 
 def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, fold: int, share: float) -> None:
-    """Writes a fold's data folder; `dataset.json` comes last and tells that the folder is complete.
+    """Makes and writes a fold's data folder; `dataset.json` comes last and tells that the folder is complete.
 
     Args:
       photographs: all photographs, see `read_photographs`.
@@ -272,7 +273,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
     config.seed = seed
     config.data.source = "records"
     config.data.directory = str(data)
-    config.data.shuffle_buffer = 100_000
+    config.data.shuffle_buffer = 100_000  # more than all text pairs, 3 x 29,000
     config.train.export = False
     config.train.log_every = 100
     config.evaluation.groups = ConfigDict({"others": OTHERS})
@@ -375,7 +376,7 @@ def main() -> None:
 def _run_rows(
     output: pathlib.Path, folder: pathlib.Path, tower: str, share: str, fold: int, seed: int, commit: str
 ) -> None:
-    """Runs the rows that the table lacks for a cell, adds their lines, and removes the models.
+    """Runs the rows that the table lacks for a cell, adds and prints their lines, and removes the models.
 
     Args:
       output: the folder of the table and of the runs.

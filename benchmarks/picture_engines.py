@@ -26,10 +26,10 @@ BATCH = 32
 
 
 def work(options) -> None:
-    """Serves an engine in this process: it embeds all pictures for each request and answers with processor seconds.
+    """Serves an engine in this process: saves the vectors of all pictures, then embeds them for each request.
 
     A request is a line of JSON on standard input, {"batch": pictures at once}, and the answer, on standard output, is
-    {"pictures": their number, "processor": seconds}. The vectors are saved before, as `compare` reads them.
+    {"pictures": their number, "processor": processor seconds}. `options`: the command line's.
     """
     embedder = load_engine(options.worker, pathlib.Path(options.export))
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))

@@ -47,7 +47,7 @@ def table(path: pathlib.Path, rows: str | None = None, columns: str | None = Non
         shown = list(zip(head, *lines))
     rule = ["---"]
     for _, *cells in shown[1:]:
-        is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)
+        is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)  # "–" and "": a number is missing
         rule.append("---:" if is_number else "---")
     titles, *cell_lines = zip(*shown)
     return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *cell_lines))

@@ -82,7 +82,7 @@ def _short(seconds: float) -> str:
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines for making the index or, if it exists, for finding that nothing is new.
+    """Makes the index or, if it exists, finds that nothing is new, and returns the line of the step.
 
     Args:
       folder: the folder with the vectors, rows.npy, and with the index.
@@ -123,7 +123,7 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the line for opening the index after its matrix was removed; `captions` is unused."""
+    """Removes the index's matrix, and returns the line for opening the index without it; `captions` is unused."""
     steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
     with steps.step("opened, the matrix made again"):
@@ -132,7 +132,7 @@ def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines of NumPy, which multiplies a question with all vectors in memory; `captions` is unused."""
+    """Returns the lines for reading all vectors and multiplying a question with them; `captions` is unused."""
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
         vectors = np.load(folder / "rows.npy").astype(np.float32)
@@ -145,9 +145,10 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines of SQLite, which keeps names and vectors in one table and reads all of it for a question.
+    """Keeps names and vectors in one table of SQLite, and returns the lines for building it and for a question.
 
-    With `captions` come the lines of its FTS5, which finds captions by their trigrams. `folder`: see `build`.
+    A question reads all of the table. With `captions` come the lines of FTS5, which finds captions by their trigrams.
+    `folder`: see `build`.
     """
     steps = Steps()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")

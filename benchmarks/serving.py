@@ -36,7 +36,7 @@ SINGLES = 200  # requests
 
 
 def write_inputs(folder: pathlib.Path) -> None:
-    """Writes the inputs of both sides into a folder: texts.txt, vocabulary.txt and images/*.jpg."""
+    """Writes texts.txt, vocabulary.txt and images/*.jpg, the inputs of both sides, and prints a line on the texts."""
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 

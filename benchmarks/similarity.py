@@ -106,9 +106,9 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns how many languages have a most similar language of their family: (percent, percent by chance).
+    """Returns (percent of languages whose most similar language is a relative, the same percent by chance).
 
-    Languages without a relative do not count; without any relatives it returns (nan, nan).
+    Relatives are languages of a family. Languages without a relative do not count; (nan, nan) if no language counts.
 
     Args:
       similarity: the languages' similarities, [L, L].
@@ -138,7 +138,10 @@ def rank(similarity: np.ndarray, language: int, partner: int) -> int:
 
 
 def measure(path: str) -> dict[str, str]:
-    """Returns the table's cells for a similarity.csv, {column: text}; raises `UserError` for too few languages."""
+    """Returns the table's cells for a similarity.csv, {column: text}, and prints how many languages are compared.
+
+    Raises `UserError` for fewer than four languages.
+    """
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     all_tags = head[1:]
@@ -208,7 +211,7 @@ def _ranks_of_named(tags: list[str], matrix: np.ndarray) -> dict[str, str]:
 
 
 def main() -> None:
-    """Writes the table of the similarities that the command line names."""
+    """Writes the table of the similarities that the command line names; raises `UserError` for too few languages."""
     output, *models = sys.argv[1:]
     rows = []
     for model in models:

@@ -193,7 +193,7 @@ def build_word_by_word(
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
     """Writes the text pairs of `build_word_by_word` into a folder, and returns the entries of `dataset.json`.
 
-    `settings`: {name of an argument of `build_word_by_word`: value}.
+    `settings`: {name of an argument of `build_word_by_word`: value}. Raises `UserError` as `build_word_by_word`.
     """
     from mural_lite.progress import tqdm
     from mural_tf.data import records
@@ -211,10 +211,10 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     def translated_pairs() -> Iterator[records.TextPair]:
         """Yields the pairs, and notes each dictionary and counts the pairs meanwhile."""
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
-            sides = pairs[language].items()
-            dictionary = learn_dictionary(sides)
+            sampled_pairs = pairs[language].items()
+            dictionary = learn_dictionary(sampled_pairs)
             available = pairs[language].distinct_count()
-            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": available}
+            dictionaries[language] = {"words": len(dictionary), "pairs": len(sampled_pairs), "found": available}
             for text, group in sampled_texts:
                 seed = f"{settings['seed']} {language} {text}"
                 for translation in translate_words(text, dictionary, settings["copies"], seed):

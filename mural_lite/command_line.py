@@ -113,7 +113,7 @@ def _describe_command(command: Command, program: str) -> str:
 
 
 def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program: str) -> None:
-    """Runs `run_command` with `words`, such as ["search"], and then the arguments of this process; never returns."""
+    """Runs `run_command` with `words`, such as ["search"], before the arguments of this process; never returns."""
     try:
         run_command(commands, [*words, *sys.argv[1:]], program)
     except SystemExit as end:
@@ -121,7 +121,7 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
             remove_copies()
             sys.stdout.flush()
             sys.stderr.flush()
-            status = end.code if isinstance(end.code, int) else 0
+            status = end.code if isinstance(end.code, int) else 0  # `None` is success
             os._exit(status)
         raise
 
@@ -345,7 +345,7 @@ def _mistakes_in_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
-    """Prints the message of an error that the user can correct, and exits with 1; raises other errors again."""
+    """Prints a mistake of the user's in one line and exits with 1, `INTERRUPTED` for Ctrl-C; raises other errors."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know only ASCII
     try:

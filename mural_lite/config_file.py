@@ -63,7 +63,7 @@ def parse_config(values: dict, where: object) -> ConfigDict:
 
 
 def _without_former(values: dict, where: object) -> dict:
-    """Returns the values without the fields in `FORMER`; raises `UserError` for a field that is not at its constant."""
+    """Returns a copy of the values with only today's fields; raises `UserError` for a former field of another value."""
     values = _join_fields(values)
     former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(values.get("model")), {})}
     for branch, former in former_fields.items():

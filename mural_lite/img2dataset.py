@@ -89,7 +89,8 @@ def _may_hold_images(path: pathlib.Path) -> bool:
 def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
     """Yields a shard's samples in their order, and reports each part that cannot be used by `on_problem`.
 
-    Without `images` each sample's `image` is `None`, and is not read where that is possible.
+    Without `images` each sample's `image` is `None`, and is not read where that is possible. Raises `UserError` if the
+    disk or the store fails.
     """
     if shard.is_dir():
         return _from_files(shard, on_problem, images)
@@ -173,7 +174,8 @@ class _BoundedReads:
 def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
     """Yields (name, content, (offset, size)) of a tar file's members; content only of images, texts and metadata.
 
-    A damaged header costs only its member, because `tarfile` looks for the next header; the loss is reported.
+    Other members have `None` and (0, 0). A damaged header costs only its member, because `tarfile` looks for the next
+    header; the loss is reported.
     """
     end = 0  # of the member before, where the next header is expected
     member = None
@@ -285,7 +287,7 @@ def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Ite
     for number, row in read_rows(shard, None, on_problem):
         location = f"{shard}, row {number}"
         image = row.pop(_image_name(row))
-        caption = row.get("caption") or row.get("txt") or ""
+        caption = row.get("caption") or row.get("txt") or ""  # the column that is there, and not empty
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
             on_problem("image that was not downloaded", f"{location} ({row.get('status')})")
@@ -383,7 +385,8 @@ class DownloadedImages:
 
         Raises:
           BadImage: the file may not be read.
-          OSError: reading failed.
+          UserError: the disk or the store failed.
+          OSError: the content is damaged.
         """
         location = decisions.location(name)
         if location is None:

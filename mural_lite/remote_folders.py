@@ -101,7 +101,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
 
 
 def _download_copy(original: RemotePath, files: Collection[RemotePath]) -> pathlib.Path:
-    """Returns a new copy of a folder with these files, or of a single file; it does not exist if there are no files."""
+    """Downloads a folder with these files, or a single file; returns the copy's path, at which there may be no file."""
     temporary = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
     _copies.append(temporary)
     local = pathlib.Path(temporary.name, original.name)
@@ -139,7 +139,7 @@ def remove_copies() -> None:
 
 @contextlib.contextmanager
 def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
-    """Gives a local folder to work in: the folder itself, or one that is mirrored to a folder in a store.
+    """Gives a local folder to work in: the folder itself, or a new folder that is mirrored to a folder in a store.
 
     Args:
       folder: a path on this machine or in a store.
