@@ -100,7 +100,7 @@ def _fail(problem: str, location: str, count: int) -> None:
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
-def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
+def read_in_training(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
     """Reads an epoch of training's input from TFRecords, and asserts that no whole record is lost in silence.
 
     For the arguments and the result see `Kind.read`.
@@ -329,7 +329,7 @@ def write_parquet(path: pathlib.Path, sentences: Sequence[str], captions: Sequen
 
 
 KINDS = {
-    "tfrecord": Kind(make_records, ["image_text/train-*", "text_pairs/train-*"], BINARY, train),
+    "tfrecord": Kind(make_records, ["image_text/train-*", "text_pairs/train-*"], BINARY, read_in_training),
     "records": Kind(make_records, ["image_text/dev-*"], BINARY, read_in_python),
     "tar": Kind(make_sources, ["tars/*"], BINARY, convert),
     "shard": Kind(make_sources, ["shards/*"], BINARY, convert),

@@ -177,10 +177,10 @@ def lower_step(size: str, pairs: int) -> bytes:
 
     def step(weights, statistics, slots, batch):
         """Returns (the loss, new weights, new statistics, new slots of the optimiser)."""
-        (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, statistics, batch)
+        (loss, new_statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, statistics, batch)
         with jax.named_scope("optimizer"):
-            weights, slots = optimizer.stateless_apply(slots, gradients, weights)
-        return loss, weights, statistics, slots
+            new_weights, new_slots = optimizer.stateless_apply(slots, gradients, weights)
+        return loss, new_weights, new_statistics, new_slots
 
     weights = shapes_of(model.trainable_variables)
     statistics = shapes_of(model.non_trainable_variables)

@@ -537,7 +537,7 @@ def rows_by_key(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries a room's mistakes, writes their rows, prints the survivors and the like, and returns all outcomes.
+    """Tries a room's mistakes, writes their rows, prints unnoticed mistakes, and returns all outcomes.
 
     Args:
       trial: the copy of the tree.

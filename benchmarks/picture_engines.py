@@ -25,7 +25,7 @@ ENGINES = ("tensorflow", "litert")
 BATCH = 32
 
 
-def work(options) -> None:
+def serve_engine(options) -> None:
     """Serves an engine in this process: saves the vectors of all pictures, then embeds them for each request.
 
     A request is a line of JSON on standard input, {"batch": pictures at once}, and the answer, on standard output, is
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options)
+        return serve_engine(options)
     with tempfile.TemporaryDirectory() as folder:
         compare(options, folder)
 

@@ -33,6 +33,7 @@ from mural_lite.fingerprint import TEXTS, Fingerprint
 from mural_search.index import load_index, sync
 from mural_search.items import Item, parse_filters
 
+# Captions and questions take these 8 and 10 words by turns, by `% 8` and `% 10`.
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "violet")
 THINGS = ("balloon", "shoe", "heart", "lamp", "guitar", "umbrella", "mug", "candle", "cushion", "hat")
 QUESTION = "red umbrella"
@@ -122,7 +123,7 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
+def open_without_matrix(folder: pathlib.Path, captions: bool) -> Steps:
     """Removes the index's matrix, and returns the line for opening the index without it; `captions` is unused."""
     steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
@@ -131,7 +132,7 @@ def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
+def measure_numpy(folder: pathlib.Path, captions: bool) -> Steps:
     """Returns the lines for reading all vectors and multiplying a question with them; `captions` is unused."""
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
@@ -144,7 +145,7 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
+def measure_sqlite(folder: pathlib.Path, captions: bool) -> Steps:
     """Keeps names and vectors in one table of SQLite, and returns the lines for building it and for a question.
 
     A question reads all of the table. With `captions` come the lines of FTS5, which finds captions by their trigrams.
@@ -191,7 +192,7 @@ def main() -> None:
         np.save(folder / "rows.npy", make_vectors(flags.count, flags.size))
         title = f"{flags.count:,} vectors of {flags.size} numbers, float16"
         lines = [(title, "seconds", "processor seconds", "memory")]
-        for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone, build):
+        for work in (build, ask, open_without_matrix, measure_numpy, measure_sqlite, build):
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 lines += pool.submit(work, folder, flags.captions).result()
             if flags.output:

@@ -61,7 +61,7 @@ def english_sentences() -> list[str]:
     return [sentence for sentence in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", sentence)]
 
 
-def build(folder: pathlib.Path) -> pathlib.Path:
+def export_random_model(folder: pathlib.Path) -> pathlib.Path:
     """Exports EfficientNet-B0 and BERT-base with random weights, and returns the export's folder.
 
     `folder` has the vocabulary.txt of `write_inputs`, and gets the export.
@@ -250,7 +250,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write_inputs(folder)
-        compare_encoders(folder, build(folder), arguments)
+        compare_encoders(folder, export_random_model(folder), arguments)
 
 
 if __name__ == "__main__":

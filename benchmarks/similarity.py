@@ -145,14 +145,14 @@ def measure(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     all_tags = head[1:]
-    positions = places(all_tags)
-    rows, without_place = _compared(all_tags, positions)
+    all_positions = places(all_tags)
+    rows, without_place = _compared(all_tags, all_positions)
     if len(rows) < 4:
         raise UserError(f"{path}: {len(rows)} languages have a family and a place; at least four are needed.")
     print(f"{path}: {len(rows)} of {len(all_tags)} languages; without a place: {', '.join(without_place) or 'none'}")
     tags = [all_tags[row] for row in rows]
     matrix = np.array([line[1:] for line in lines], float)[np.ix_(rows, rows)]  # [L, L]
-    positions = positions[rows]  # [L, 3]
+    positions = all_positions[rows]  # [L, 3]
     families = list(map(family_of, tags))
     same_family = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
     nearness = -np.arccos(np.clip(positions @ positions.T, -1, 1))  # [L, L], negated great-circle distances

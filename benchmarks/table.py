@@ -211,14 +211,14 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
     print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
 
-def translate(run: Run, data: str) -> None:
+def measure_translation(run: Run, data: str) -> None:
     """Runs `benchmarks.translation` on a run's model if its results are missing; raises `UserError` if it fails."""
     file = translation_file(run.workdir)
     if not file.exists():
         call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
-def ask_in_english(run: Run, data: str) -> None:
+def evaluate_in_english(run: Run, data: str) -> None:
     """Evaluates a run's model on texts in English word by word, unless it has a report; raises `UserError`."""
     report = english_report(run.workdir)
     if not report.exists():
@@ -690,9 +690,9 @@ def main(_) -> None:
         """Trains a run, and measures the last run of a method in translation and in English, as far as asked for."""
         train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in plan.last_workdirs and TRANSLATION.value:
-            translate(run, data)
+            measure_translation(run, data)
         if run.workdir in plan.asked_in_english:
-            ask_in_english(run, data)
+            evaluate_in_english(run, data)
 
     def write_tables() -> None:
         """Writes the lines of all methods of the table that are measured now or were measured before."""

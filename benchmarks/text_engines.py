@@ -279,11 +279,13 @@ def embed_by_onnx(file: pathlib.Path):
     return lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
 
 
-def work(options) -> None:
+def serve_engine(options) -> None:
     """Serves an engine in this process: it embeds texts for each request and answers with the processor seconds.
 
     A request is a line of JSON on standard input: {"count": number of the first texts, "batch": texts at once}, and
     perhaps "vectors": a file to write. The answer, on standard output, is {"processor": seconds}.
+
+    `options`: the command line's.
     """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
@@ -321,7 +323,7 @@ def main() -> None:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options)
+        return serve_engine(options)
     if options.make:
         texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
         return make_modernbert(options.make, options.folder, texts)

@@ -187,10 +187,10 @@ def build_word_by_word(
     settings = dict(languages=languages, pivot=pivot, copies=copies, max_pairs=max_pairs, max_texts=max_texts,
                     seed=seed)  # fmt: skip
     identity = {"name": "word by word", "data_dir": str(data_dir), "settings": settings}
-    return build_folder(output, identity, lambda folder: _write(folder, data_dir, settings))
+    return build_folder(output, identity, lambda folder: _write_pairs(folder, data_dir, settings))
 
 
-def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
+def _write_pairs(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
     """Writes the text pairs of `build_word_by_word` into a folder, and returns the entries of `dataset.json`.
 
     `settings`: {name of an argument of `build_word_by_word`: value}. Raises `UserError` as `build_word_by_word`.
@@ -199,7 +199,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     from mural_tf.data import records
 
     pivot = settings["pivot"]
-    texts, pairs = _sample(data_dir, settings)
+    texts, pairs = _sample_texts_and_pairs(data_dir, settings)
     languages = settings["languages"] or sorted(pairs)
     missing = [language for language in languages if language not in pairs]
     if missing:
@@ -236,12 +236,11 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     }
 
 
-def _sample(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
+def _sample_texts_and_pairs(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
     """Returns (sample of texts, {language: sample of pairs}) of a data folder.
 
     An item of the texts is (text in the pivot language, its caption group), an item of the pairs (text in the pivot
-    language, its translation). `settings`: see `_write`. Raises `UserError` if no text pair has a side in the pivot
-    language.
+    language, its translation). `settings`: see `_write_pairs`. Raises `UserError` if no pair has a side in the pivot language.
     """
     from mural_tf.data import records
 

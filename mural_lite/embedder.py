@@ -350,7 +350,7 @@ class Embedder:
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
         """Returns (encoder, prefix): the encoder, given prefix + text, embeds the text with the prompt of this name.
 
-        "" means no prompt at all. Raises `UserError` for an unknown name, or if the model takes only its default prompt.
+        "": without a prompt. Raises `UserError` for an unknown name, or if the model takes only its default prompt.
         """
         prompts = self.prompts
         default_prompt = self.config.vocabulary.prompt
