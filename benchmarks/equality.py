@@ -272,7 +272,10 @@ def differences(before: dict, after: dict) -> Iterator[str]:
 
 
 def main() -> None:
-    """Writes or compares what the code computes; the exit code is 1 for a difference, and if nothing was computed."""
+    """Writes the values that the code computes, or compares them and prints differences, for which it exits with 1.
+
+    It exits with 1, too, if nothing was computed.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("write", "compare"))
     parser.add_argument("folder", type=pathlib.Path)

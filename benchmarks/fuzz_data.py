@@ -136,8 +136,8 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
     used = 0
     tally = None
     for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
-        tally = batch[f"{stream}_tally"].numpy()[0, 0]
-        epoch = int(batch[f"{stream}_place"][0, 0, 0])
+        tally = batch[f"{stream}_tally"].numpy()[0, 0]  # [1 + kinds, 3], of the only pipeline and source
+        epoch = int(batch[f"{stream}_place"][0, 0, 0])  # the first number of the place of the batch's last item
         if epoch:  # the first item of the second epoch, which the tally counts, too
             break
         used += 1

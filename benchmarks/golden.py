@@ -216,7 +216,7 @@ def _normalised(output) -> np.ndarray:
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the golden vectors of the folder that the arguments name into the file that they name.
+    """Writes the golden vectors of a folder into a file, both named by the arguments, and prints their names.
 
     A mistake ends the process with one line and exit code 1.
     """

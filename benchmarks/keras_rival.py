@@ -167,6 +167,7 @@ def lower_step(size: str, pairs: int) -> bytes:
     model = Mural(size)
     # Both towers are built; a batch of two builds the heads without compiling anything.
     jax.eval_shape(lambda batch: model(batch, training=False), example(model.pixels, 2))
+    # As `mural_lite/config.py` has it.
     optimizer = keras.optimizers.Lamb(1e-3, epsilon=1e-6, weight_decay=1e-5)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "temperature"])
     optimizer.build(model.trainable_variables)

@@ -449,7 +449,7 @@ class Trial:
         return "survived" if exit_code == 0 else "noticed"
 
     def _run(self, tests: list[str], limit: float) -> int | None:
-        """Runs test files by pytest; returns its exit code, or `None` if it takes longer than `limit` seconds.
+        """Runs test files by pytest in an empty folder; returns its exit code, `None` after `limit` seconds.
 
         Processes that the tests have started end with it.
         """

@@ -263,7 +263,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
         config = emoji_pretrained.get_config(row.method)
         config.image_tower.class_names = ""
         config.image_tower.projection = config.embedding_size = 256
-        config.train.steps = 300
+        config.train.steps = 300  # enough for the heads; the frozen towers learn nothing
         config.optimizer.warmup_steps = 30
         config.train.image_text_batch = config.train.text_text_batch = 256
         if row.method == "etcl":
@@ -286,7 +286,7 @@ def _set_etcl_stage(config: ConfigDict) -> None:
     config.train.steps = 60
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
     config.optimizer.warmup_steps = 0
-    config.loss.text_text_weight = 1 / 3
+    config.loss.text_text_weight = 1 / 3  # both: Eq. 4
     config.loss.image_text_weight = 1 / 3
 
 
@@ -299,7 +299,7 @@ def _begin_from_nothing(config: ConfigDict) -> None:
     config.text_tower.max_length = 40
     config.vocabulary = small.vocabulary
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
-    config.train.steps = 900
+    config.train.steps = 900  # three times as many, because the tower learns, too
     config.optimizer.warmup_steps = 90
 
 

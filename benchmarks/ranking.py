@@ -212,7 +212,7 @@ def build(name: str, embedder) -> tuple[Index, Questions]:
 
 
 def main(_) -> None:
-    """Measures all collections, and writes the table after each of them."""
+    """Measures all collections; after each it writes the table and prints the collection's mean."""
     from mural_lite.models import open_model
 
     embedder = open_model(FLAG["model"].value)

@@ -92,6 +92,7 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
     steps = Steps()
     is_new = not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
+    # A probe for each text and each of the two pictures.
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
     def items():
@@ -179,7 +180,7 @@ def measure_sqlite(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def main() -> None:
-    """Measures each step in a process of its own, and writes the table after each of them."""
+    """Measures each step in a process of its own, writes the table after each of them, and prints the files' sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=256)

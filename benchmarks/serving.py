@@ -237,7 +237,7 @@ def quickest_setting(case: str, pytorch: Side) -> str:
 
 
 def main() -> None:
-    """Compares the sides, or serves as one side's process."""
+    """Makes the inputs and the export, and compares the sides, or serves as one side's process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)

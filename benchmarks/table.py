@@ -471,6 +471,7 @@ def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
         metrics = read_json(workdir / "summary.json")["metrics"]
 
     def recall(language: str, metric: str = "mean_recall") -> float | None:
+        """Returns a metric of a language in percent; `None` if it was not measured, or the method lacks the language."""
         if not method.images or language not in method.languages:
             return None
         return metrics.get(f"{benchmark}/{language}/{metric}")

@@ -135,7 +135,7 @@ def torch_encoder(folder: str):
             super().__init__()
             self.tower = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
 
-        def forward(self, input_ids, attention_mask):
+        def forward(self, input_ids, attention_mask):  # names of the ONNX file's inputs
             states = self.tower(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             mask = attention_mask.unsqueeze(-1).float()
             return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)

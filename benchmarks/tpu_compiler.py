@@ -187,7 +187,7 @@ def _measure_step(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measures the rows that the file lacks, and writes the file after each of them."""
+    """Measures the rows that the file lacks; after each it prints the row and writes the file."""
     del arguments
     path = pathlib.Path(OUTPUT.value)
     rows = read_rows(path)

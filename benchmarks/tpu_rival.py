@@ -220,7 +220,7 @@ def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
 
     `texts`: the folder that keeps optimised programs. Raises `UserError` for a wrong argument or a failure.
     """
-    slice_ = dataclasses.replace(find_slice(arguments.tpu), replicas=1)
+    slice_ = dataclasses.replace(find_slice(arguments.tpu), replicas=1)  # each step is of one replica
     sides = [side for side in SIDES if side in arguments.sides.split(",")]
     if not sides or arguments.pairs < 2:
         raise UserError("--sides takes ours, rival or both with a comma, and --pairs is 2 or more.")

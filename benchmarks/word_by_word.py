@@ -240,7 +240,7 @@ def _sample_texts_and_pairs(data_dir: pathlib.Path, settings: dict) -> tuple[Sam
     """Returns (sample of texts, {language: sample of pairs}) of a data folder.
 
     An item of the texts is (text in the pivot language, its caption group), an item of the pairs (text in the pivot
-    language, its translation). `settings`: see `_write_pairs`. Raises `UserError` if no pair has a side in the pivot language.
+    language, its translation). `settings`: see `_write_pairs`. Raises `UserError` if there are no pairs of the pivot.
     """
     from mural_tf.data import records
 

@@ -71,7 +71,7 @@ def command(positional: bool = False, **entries) -> Callable[[Callable[..., int 
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
-    """Runs the command at the start of the arguments, and exits as `run` does; never returns.
+    """Runs the command at the start of the arguments, or prints help, and exits as `run` does; never returns.
 
     Only this command's flags are defined, so two commands may have a flag of the same name. `--help` after a command
     describes it; without a command, or after the first word of several commands, it lists them.

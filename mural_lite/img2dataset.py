@@ -381,7 +381,7 @@ class DownloadedImages:
 
         Args:
           name: the image's address.
-          decisions: of decide.py; `decisions.location(name)` is (number of the first shard with it, offset, size).
+          decisions: a `Decided` of decide.py, which says in which shard, and where in it, the image is.
 
         Raises:
           BadImage: the file may not be read.

@@ -141,6 +141,8 @@ def remove_copies() -> None:
 def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
     """Gives a local folder to work in: the folder itself, or a new folder that is mirrored to a folder in a store.
 
+    The store's files are downloaded before the block, and changes are uploaded in it and after it; a line is printed.
+
     Args:
       folder: a path on this machine or in a store.
       writes: whether this process writes it; only the first of several workers does, and the others `fetch` its files.
@@ -208,7 +210,7 @@ class Mirror:
         self._thread.start()
 
     def _wait_for_lock(self) -> None:
-        """Waits `LEASE` seconds if a run has left its lock; raises `UserError` if the run still writes it."""
+        """Waits `LEASE` seconds, and prints so, if a run has left its lock; raises `UserError` if it still writes it."""
         lock = self._read_lock()
         if not lock:
             return
@@ -375,7 +377,7 @@ def _download(source: RemotePath, target: pathlib.Path) -> None:
 
 
 def _upload(source: pathlib.Path, target: RemotePath) -> None:
-    """Uploads a file; for a database a copy of its last committed state, with the changes in its log."""
+    """Uploads a file, or a database's last committed state with the changes in its log; raises `OSError`."""
     if source.name != _DATABASE:
         copy_file(source, target)
         return

@@ -95,10 +95,10 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
 def work_in(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, noun: str
 ) -> Iterator[bool]:
-    """Gives whether `output` is still to be made, in `folder`; the block runs in one process per machine at a time.
+    """Opens `folder` for the work that makes `output`, and gives `True`; gives `False` if `output` is built already.
 
-    Stores have no locks. Two processes that do the same work there write the same bytes, and the slower one ends with a
-    message.
+    The block works in one process per machine at a time. Stores have no locks: two processes that do the same work there
+    write the same bytes, and the slower process prints a message.
 
     Args:
       folder: hidden, next to `output`; it keeps the shards that a killed run finished, unless `restart`.
