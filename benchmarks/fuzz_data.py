@@ -148,8 +148,9 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
 
 
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads "dev" as an index does, which lists what it leaves out, and as evaluation does, which takes all or nothing.
+    """Reads "dev" as an index and as evaluation does, and asserts that no whole record is lost in silence.
 
+    An index lists the records that it leaves out; evaluation raises `UserError` for a single bad record.
     For the arguments and the result see `Kind.read`.
     """
     whole, total = intact_records(good / name, folder / name)

@@ -210,7 +210,7 @@ def _ids(ids, mask) -> dict[str, np.ndarray]:
 
 
 def _normalised(output) -> np.ndarray:
-    """Returns a tower's vectors, L2-normalised, float32 [B, D], from its output, which is a tensor or holds it."""
+    """Returns the L2-normalised vectors, float32 [B, D], of a tower's output: a tensor, or an object that has it."""
     vectors = getattr(output, "pooler_output", output).numpy().astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 

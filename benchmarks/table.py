@@ -471,7 +471,7 @@ def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
         metrics = read_json(workdir / "summary.json")["metrics"]
 
     def recall(language: str, metric: str = "mean_recall") -> float | None:
-        """Returns a metric of a language in percent; `None` if it was not measured, or the method lacks the language."""
+        """Returns a language's metric in percent; `None` if the method lacks it, or it was not measured."""
         if not method.images or language not in method.languages:
             return None
         return metrics.get(f"{benchmark}/{language}/{metric}")
@@ -491,7 +491,7 @@ def _mean(languages: Iterable[str], value_of: Callable[[str], float | None]) -> 
 
 
 def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
-    """Returns the columns of `measure` that `benchmarks.translation` measures; a column that it did not is `None`.
+    """Returns the columns of `measure` that `benchmarks.translation` measures, `None` for a number that is missing.
 
     Columns of the text-text head are `None`, too, if the method's last stage does not train that head.
     """

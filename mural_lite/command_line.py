@@ -277,7 +277,7 @@ def _values_of(value: str | list[str] | None) -> list[str]:
 
 
 def check_path(flag: str, value: str | list[str] | None) -> None:
-    """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
+    """Raises `UserError` for a path in a store that no client here reads; whether it exists is not checked."""
     for name in _values_of(value):
         check_readable(name)
 
@@ -291,7 +291,7 @@ def check_exists(flag: str, value: str | list[str] | None) -> None:
 
 
 def check_local_path(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a file or folder that is not on this machine."""
+    """Raises `UserError` for a path in a store; a path on this machine need not exist."""
     check_path(flag, value)
     if value and not isinstance(as_path(value), pathlib.Path):
         raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")

@@ -272,7 +272,10 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
-    """Returns ({"txt", "json", "image": bytes}, as far as they are there, key) of an Example; raises `DecodeError`."""
+    """Returns (members, key) of a `tf.train.Example` of img2dataset; raises `DecodeError` for other bytes.
+
+    The members are {"txt", "json", "image": bytes}, as far as they are there.
+    """
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
     members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}

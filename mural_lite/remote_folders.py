@@ -210,7 +210,7 @@ class Mirror:
         self._thread.start()
 
     def _wait_for_lock(self) -> None:
-        """Waits `LEASE` seconds, and prints so, if a run has left its lock; raises `UserError` if it still writes it."""
+        """Prints a line and waits `LEASE` seconds if a lock is left; raises `UserError` if a run still writes it."""
         lock = self._read_lock()
         if not lock:
             return

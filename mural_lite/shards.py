@@ -97,8 +97,8 @@ def work_in(
 ) -> Iterator[bool]:
     """Opens `folder` for the work that makes `output`, and gives `True`; gives `False` if `output` is built already.
 
-    The block works in one process per machine at a time. Stores have no locks: two processes that do the same work there
-    write the same bytes, and the slower process prints a message.
+    The block works in one process per machine at a time. Stores have no locks: two processes with the same work write
+    the same bytes there, and the slower process prints a message.
 
     Args:
       folder: hidden, next to `output`; it keeps the shards that a killed run finished, unless `restart`.
