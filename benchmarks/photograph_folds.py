@@ -291,7 +291,7 @@ def _set_etcl_stage(config: ConfigDict) -> None:
 
 
 def _begin_from_nothing(config: ConfigDict) -> None:
-    """Puts `configs/emoji.py`'s BERT of two layers, which is trained, in place of a configuration's text tower."""
+    """Puts `configs/emoji.py`'s BERT of two layers in place of a text tower, with the rate and steps to train it."""
     from mural_tf.configs import emoji
 
     small = emoji.get_config("mural")

@@ -113,7 +113,7 @@ def _mean_and_deviation(cells: tuple[str, ...]) -> str:
 
 
 def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
-    """Writes a .csv file from {column: cell} of each line.
+    """Writes a .csv file from {column: cell} of each line, of which there must be some.
 
     The line with the most cells names the columns; a cell that another line lacks is empty.
     """
