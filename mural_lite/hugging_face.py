@@ -63,7 +63,7 @@ def parse(text: str) -> Name:
     part = r"[\w-](?:[\w.-]*[\w-])?"  # of "ORG/NAME": no dot at its beginning or end
     revision = r"refs/[a-z]+/[^/@]+|[^/@]+"  # "refs/pr/3", or a branch, tag or commit
     match = re.fullmatch(rf"hf://({part}/{part})(?:@({revision}))?(?:/([^@]+))?", text, re.ASCII)
-    if not match or ".." in text or "--" in match[1]:  # the Hub has no repositories with either
+    if not match or ".." in text or "--" in match[1]:  # the Hub allows neither in a repository's name
         raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
     name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
     if name.file.endswith(PICKLES):

@@ -229,7 +229,7 @@ def thumbnail(data: bytes, side: int) -> bytes:
     """Returns an encoded image as a JPEG of at most `side` x `side` pixels; raises as `read_picture`."""
     image = read_picture(data, side)
     image.thumbnail((side, side), Image.LANCZOS)
-    return encode_jpeg(image, quality=82)  # pages have many, and nobody looks at them closely
+    return encode_jpeg(image, quality=82)  # small files, because a page has many
 
 
 def thumbnail_url(data: bytes, side: int) -> str:
