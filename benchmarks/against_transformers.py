@@ -84,7 +84,7 @@ def useful_operations(lengths: list[int], pixels: int) -> float:
     return 3 * 2 * (dense + attention + image)  # 3: forward and backward pass; 2: multiply and add
 
 
-def drawn(lengths: list[int], width: int, pixels: int):
+def draw_batch(lengths: list[int], width: int, pixels: int):
     """Returns N random images and texts: (images, ids, mask).
 
     Images are uint8 [N, pixels, pixels, 3], ids and mask int32 [N, width].
@@ -132,7 +132,7 @@ class Ours:
 
         def example_of(lengths: list[int]) -> dict:
             """Returns a random batch as `train_step` takes it."""
-            images, ids, mask = drawn(lengths, max(lengths), self._pixels)
+            images, ids, mask = draw_batch(lengths, max(lengths), self._pixels)
             ordinals = np.arange(len(lengths))
             tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
             example = {"image": images, "image_id": ordinals, "caption": tokens, "caption_id": ordinals}
@@ -176,7 +176,7 @@ class PyTorch:
         def example_of(lengths: list[int]) -> dict:
             """Returns a random batch as `AlignModel` takes it."""
             width = 64 if case.endswith("_64") else max(lengths)
-            images, ids, mask = drawn(lengths, width, self._pixels)
+            images, ids, mask = draw_batch(lengths, width, self._pixels)
             pixels = torch.from_numpy(images / np.float32(255)).permute(0, 3, 1, 2).contiguous(memory_format=layout)
             tokens = {"input_ids": torch.from_numpy(ids).long(), "attention_mask": torch.from_numpy(mask).long()}
             return {"pixel_values": pixels, **tokens}

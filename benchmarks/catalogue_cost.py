@@ -34,7 +34,7 @@ def main(model: str, folder: str) -> None:
         "nothing new": products,
         "three other prices": cheaper,
         "three rows gone": cheaper[:7],
-        "ten more rows": cheaper[:7] + [_mirrored(shop, product) for product in products],
+        "ten more rows": cheaper[:7] + [_add_mirrored(shop, product) for product in products],
     }
     for situation, table in situations.items():
         with (shop / "products.csv").open("w", encoding="utf-8", newline="") as file:
@@ -42,11 +42,11 @@ def main(model: str, folder: str) -> None:
             writer.writeheader()
             writer.writerows(table)
         arguments = [str(shop / "products.csv"), f"--output={shop}/out", f"--from={model}", "--train=no"]
-        print(f"{situation:20}  {_measured([sys.executable, '-m', 'mural_tf', 'catalogue', *arguments])}", flush=True)
+        print(f"{situation:20}  {_measure([sys.executable, '-m', 'mural_tf', 'catalogue', *arguments])}", flush=True)
 
 
-def _mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
-    """Returns another product, a row of the table, whose picture is a mirrored copy, written next to the product's."""
+def _add_mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
+    """Writes a product's picture mirrored, next to it; returns a row of the table for another product with it."""
     path = shop / product["image"]
     image = f"photos/mirrored_{path.name}"
     with Image.open(path) as picture:
@@ -55,7 +55,7 @@ def _mirrored(shop: pathlib.Path, product: dict[str, str]) -> dict[str, str]:
     return {**product, **title, "id": f"{product['id']}-2", "image": image}
 
 
-def _measured(command: list[str]) -> str:
+def _measure(command: list[str]) -> str:
     """Runs a command; returns its processor seconds, elapsed seconds and peak memory as a text.
 
     This process ends with the command's messages if it fails.

@@ -35,7 +35,7 @@ MMBERT = dict(layers=22, heads=12, feed_forward_size=1152)  # of base; hidden_si
 SETTINGS = ("float32", "bfloat16")
 BATCH = 32
 ROWS = 32_000  # of the tables of pieces
-SIDE = 272  # pixels of NaFlex's prepared pictures
+SIDE = 272  # pixels of NaFlex's prepared pictures: 17 cells of 16, for 256 patches and the cell with their numbers
 
 
 def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -92,6 +92,7 @@ class Ours:
         self._images = tf.function(lambda images: vit(images, training=False))
         self._naflex = tf.function(lambda images: naflex(images, training=False))
         self._texts = tf.function(lambda tokens: siglip(tokens, training=False), reduce_retracing=True)
+        # In 4 groups of lengths, as an `Embedder` encodes; not in training.
         self._captions = tf.function(lambda tokens: encode_by_length(roberta, tokens, 4, False), reduce_retracing=True)
         self._modern = tf.function(lambda tokens: encode_by_length(modern, tokens, 4, False), reduce_retracing=True)
 
@@ -159,6 +160,7 @@ class PyTorch:
         roberta = XLMRobertaConfig(vocab_size=ROWS, max_position_embeddings=514, type_vocab_size=1)
         self._siglip = SiglipModel(siglip).to(self._dtype).eval()
         self._roberta = XLMRobertaModel(roberta, add_pooling_layer=False).to(self._dtype).eval()
+        # As `MMBERT`, whose names are ours.
         sizes = dict(num_hidden_layers=22, num_attention_heads=12, intermediate_size=1152, hidden_size=768)
         modern = ModernBertConfig(vocab_size=ROWS, pad_token_id=0, bos_token_id=2, eos_token_id=1, **sizes)
         self._modern = ModernBertModel(modern).to(self._dtype).eval()

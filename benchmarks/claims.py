@@ -122,7 +122,7 @@ def classification(
     right_classes = np.array([classes[key] for key in pictures])
     accuracy = {}  # {(language, k): percent}
     for language, names in class_names.items():
-        prototypes = class_embeddings(encode_captions(embedder, names, language), 1)
+        prototypes = class_embeddings(encode_captions(embedder, names, language), 1)  # one template: the name itself
         ranks = ranking.ranks(image_vectors, prototypes, right_classes)
         for k in (1, 5):
             accuracy[language, k] = ranking.recall_at(ranks, k)
@@ -187,7 +187,7 @@ def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]
     advantages = (as_source - as_target) / (len(languages) - 1)
     advantage_of = dict(zip(languages, advantages))
     ordered = sorted(languages, key=advantage_of.get, reverse=True)
-    worst_first = ordered[::-1]
+    worst_first = ordered[::-1]  # the first three of both orders are shown
     return {
         "R@1": f"{matrix[is_other_language].mean():.1f}",
         "within families": f"{matrix[is_same_family & is_other_language].mean():.1f}",
@@ -199,7 +199,7 @@ def _cells_of_matrix(matrix: np.ndarray, languages: list[str]) -> dict[str, str]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures the models that the arguments name, and writes the table and the matrices.
+    """Measures the models that the arguments name, prints their rows, and writes the table and the matrices.
 
     `argv`: the program's name, then OUTPUT.csv DATA_DIR PACKAGES NAME=WORKDIR …; raises `UserError` for others.
     """

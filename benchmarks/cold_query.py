@@ -203,10 +203,11 @@ def main(_) -> None:
     """Makes an index of each size, and prints what questions cost in it by each runtime."""
     export = FLAG["export"].value
     with tempfile.TemporaryDirectory(dir=FLAG["folder"].value or None) as folder:
+        # Only the first run compiles modules: every Python that this process starts keeps them in this folder.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
-        exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
-        exports = {name: path for name, path in exports.items() if name in FLAG["runtimes"].value}
+        all_exports = {"LiteRT": f"{export}/lite", "TensorFlow": f"{folder}/export"}
+        exports = {name: path for name, path in all_exports.items() if name in FLAG["runtimes"].value}
         link_without_lite(pathlib.Path(export), pathlib.Path(folder) / "export")
         for count in map(int, FLAG["counts"].value):
             index = pathlib.Path(folder) / f"index_{count}"

@@ -15,19 +15,19 @@ VALUES = (None, True, -1, 0, 7, 0.5, 2**40, 10**30, 1e308, float("nan"), "", "x"
 # Kinds of damage, which change `data` in place.
 
 
-def flipped_bits(draw: random.Random, data: bytearray) -> None:
+def flip_bits(draw: random.Random, data: bytearray) -> None:
     """Flips one to three bits of `data`."""
     for _ in range(draw.randint(1, 3)):
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
-def cut_off(draw: random.Random, data: bytearray) -> None:
+def cut_end(draw: random.Random, data: bytearray) -> None:
     """Removes the end of `data`, sometimes everything."""
     begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data)), len(data) - 1])
     del data[begin:]
 
 
-def changed_stretch(draw: random.Random, data: bytearray) -> None:
+def change_stretch(draw: random.Random, data: bytearray) -> None:
     """Removes, repeats, empties or replaces a stretch of `data`, sometimes its beginning, or puts bytes before it."""
     begin = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
     stretch = bytes(data[begin : begin + draw.choice([1, 2, 12, 64, 512, 5000])])
@@ -36,7 +36,7 @@ def changed_stretch(draw: random.Random, data: bytearray) -> None:
     data[begin : begin + len(stretch)] = draw.choice([b"", 2 * stretch, zeros, noise, noise + stretch])
 
 
-def swapped_lines(draw: random.Random, data: bytearray) -> None:
+def swap_lines(draw: random.Random, data: bytearray) -> None:
     """Exchanges two lines of `data`, or a line with itself."""
     lines = bytes(data).split(b"\n")
     a = draw.randrange(len(lines))
@@ -45,7 +45,7 @@ def swapped_lines(draw: random.Random, data: bytearray) -> None:
     data[:] = b"\n".join(lines)
 
 
-def huge_number(draw: random.Random, data: bytearray) -> None:
+def replace_number(draw: random.Random, data: bytearray) -> None:
     """Replaces a decimal number in `data`, if there is any, by an impossible number."""
     numbers = list(re.finditer(rb"-?\d+(\.\d+)?", data))
     if numbers:
@@ -53,13 +53,13 @@ def huge_number(draw: random.Random, data: bytearray) -> None:
         data[chosen.start() : chosen.end()] = draw.choice(NUMBERS)
 
 
-def not_text(draw: random.Random, data: bytearray) -> None:
+def insert_invalid_text(draw: random.Random, data: bytearray) -> None:
     """Puts bytes into `data` that are not UTF-8, or separators and control characters as editors write them."""
     begin = draw.randrange(len(data) + 1)
     data[begin:begin] = draw.choice([b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b'"'])
 
 
-def other_value(draw: random.Random, data: bytearray) -> None:
+def change_json_value(draw: random.Random, data: bytearray) -> None:
     """Removes or replaces a value of the JSON in `data`, or in one line of JSON Lines, which stays valid.
 
     Data that are not JSON stay as they are.
@@ -102,9 +102,9 @@ def places(container: dict | list):
             yield from places(container[key])
 
 
-BINARY = (flipped_bits, cut_off, changed_stretch, changed_stretch, changed_stretch)
-LINES = (*BINARY, swapped_lines, huge_number, not_text)
-JSON = (*LINES, *[other_value] * len(LINES))
+BINARY = (flip_bits, cut_end, change_stretch, change_stretch, change_stretch)
+LINES = (*BINARY, swap_lines, replace_number, insert_invalid_text)
+JSON = (*LINES, *[change_json_value] * len(LINES))
 
 
 def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
@@ -114,12 +114,12 @@ def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, st
       draw: draws the kinds of damage and their places.
       good: the file's bytes.
       ways: functions (draw, data) that damage a `bytearray` in place, such as `BINARY`; a repeated one is likelier.
-        `other_value` comes only first, because it needs valid JSON. Empty data are damaged no further.
+        `change_json_value` comes only first, because it needs valid JSON. Empty data are damaged no further.
     """
     data = bytearray(good)
     names = []
     for _ in range(draw.choice([1, 1, 1, 2])):
-        possible = [way for way in ways if way is not other_value or not names]
+        possible = [way for way in ways if way is not change_json_value or not names]
         if data:
             (way,) = draw.sample(possible, 1)
             way(draw, data)

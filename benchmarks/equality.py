@@ -165,7 +165,7 @@ def checkpoint_keys(model) -> dict[str, np.ndarray]:
     return {f"key/{key}": np.array(f"{types[key].name} {shape}") for key, shape in shapes.items()}
 
 
-def exported(config, model, batch: dict) -> dict[str, np.ndarray]:
+def export_values(config, model, batch: dict) -> dict[str, np.ndarray]:
     """Exports a model; returns {name: array} of its signatures, types and shapes as texts, and of their results.
 
     For the arguments see `export_inputs`.
@@ -241,7 +241,7 @@ def contents(chosen: list[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         values = checkpoint_keys(model) | computed_values(model, batch)
         set_fusion(earlier_fusion)
         if name in EXPORTED:
-            values.update(exported(config, model, batch))
+            values.update(export_values(config, model, batch))
         yield name, values
 
 
@@ -262,17 +262,20 @@ def differences(before: dict, after: dict) -> Iterator[str]:
         elif (old.dtype, old.shape) != (new.dtype, new.shape):
             yield f"{name}: {old.dtype} {list(old.shape)} became {new.dtype} {list(new.shape)}"
         else:
-            old = old.astype(np.float64)
-            new = new.astype(np.float64)
-            is_other = ~((old == new) | (np.isnan(old) & np.isnan(new)))
+            earlier = old.astype(np.float64)
+            later = new.astype(np.float64)
+            is_other = ~((earlier == later) | (np.isnan(earlier) & np.isnan(later)))
             if is_other.any():
-                largest = np.abs(old - new)[is_other].max()
+                largest = np.abs(earlier - later)[is_other].max()
                 count = f"{np.count_nonzero(is_other)} of {is_other.size}"
-                yield f"{name}: {count} differ, by up to {largest:.3g} (largest {np.nanmax(np.abs(old)):.3g})"
+                yield f"{name}: {count} differ, by up to {largest:.3g} (largest {np.nanmax(np.abs(earlier)):.3g})"
 
 
 def main() -> None:
-    """Writes or compares what the code computes; the exit code is 1 for a difference, and if nothing was computed."""
+    """Writes the values that the code computes, or compares them and prints differences, for which it exits with 1.
+
+    It exits with 1, too, if nothing was computed.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("write", "compare"))
     parser.add_argument("folder", type=pathlib.Path)

@@ -100,7 +100,7 @@ def _fail(problem: str, location: str, count: int) -> None:
     raise AssertionError(f"{location}: {problem}, {count}")
 
 
-def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
+def read_in_training(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
     """Reads an epoch of training's input from TFRecords, and asserts that no whole record is lost in silence.
 
     For the arguments and the result see `Kind.read`.
@@ -136,8 +136,8 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
     used = 0
     tally = None
     for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
-        tally = batch[f"{stream}_tally"].numpy()[0, 0]
-        epoch = int(batch[f"{stream}_place"][0, 0, 0])
+        tally = batch[f"{stream}_tally"].numpy()[0, 0]  # [1 + kinds, 3], of the only pipeline and source
+        epoch = int(batch[f"{stream}_place"][0, 0, 0])  # the first number of the place of the batch's last item
         if epoch:  # the first item of the second epoch, which the tally counts, too
             break
         used += 1
@@ -148,8 +148,9 @@ def first_epoch(config, stream: str) -> tuple[int, int]:
 
 
 def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """Reads "dev" as an index does, which lists what it leaves out, and as evaluation does, which takes all or nothing.
+    """Reads "dev" as an index and as evaluation does, and asserts that no whole record is lost in silence.
 
+    An index lists the records that it leaves out; evaluation raises `UserError` for a single bad record.
     For the arguments and the result see `Kind.read`.
     """
     whole, total = intact_records(good / name, folder / name)
@@ -329,7 +330,7 @@ def write_parquet(path: pathlib.Path, sentences: Sequence[str], captions: Sequen
 
 
 KINDS = {
-    "tfrecord": Kind(make_records, ["image_text/train-*", "text_pairs/train-*"], BINARY, train),
+    "tfrecord": Kind(make_records, ["image_text/train-*", "text_pairs/train-*"], BINARY, read_in_training),
     "records": Kind(make_records, ["image_text/dev-*"], BINARY, read_in_python),
     "tar": Kind(make_sources, ["tars/*"], BINARY, convert),
     "shard": Kind(make_sources, ["shards/*"], BINARY, convert),

@@ -102,7 +102,7 @@ def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
-    prompt = model.prompts.get(model.default_prompt_name) or ""
+    prompt = model.prompts.get(model.default_prompt_name) or ""  # `None`: the folder has no default prompt
     sentences = [prompt + sentence for sentence in SENTENCES]
     tokens = getattr(model, "preprocess", model.tokenize)(sentences)  # its name since version 6
     ids = _ids(tokens["input_ids"], tokens["attention_mask"])
@@ -210,13 +210,13 @@ def _ids(ids, mask) -> dict[str, np.ndarray]:
 
 
 def _normalised(output) -> np.ndarray:
-    """Returns a tower's vectors, L2-normalised, float32 [B, D], from its output, which is a tensor or holds it."""
+    """Returns the L2-normalised vectors, float32 [B, D], of a tower's output: a tensor, or an object that has it."""
     vectors = getattr(output, "pooler_output", output).numpy().astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the golden vectors of the folder that the arguments name into the file that they name.
+    """Writes the golden vectors of a folder into a file, both named by the arguments, and prints their names.
 
     A mistake ends the process with one line and exit code 1.
     """

@@ -100,7 +100,10 @@ def compare(
 
 
 def _compare_vectors(ours: tf.Tensor, theirs: np.ndarray) -> tuple[bool, str]:
-    """Returns a tower's result, (whether its vectors are close to the golden vectors, its line); both are [N, D]."""
+    """Compares a tower's vectors with golden vectors, [N, D] both; returns (whether they are close, the stage's line).
+
+    Raises `UserError` for vectors of another width.
+    """
     if ours.shape != theirs.shape:
         raise _other(f"has vectors of {theirs.shape[1]} numbers, and the model gives {ours.shape[1]}")
     apart = np.abs(ours.numpy() - theirs).max()
@@ -125,7 +128,8 @@ def _tokens(ids: np.ndarray, mask: np.ndarray) -> dict[str, tf.Tensor]:
 def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bool, str]]:
     """Returns (our tokens of the golden sentences, the result of the stage "ids").
 
-    The result is (whether the ids are equal, its line). For the arguments see `compare`.
+    The result is (whether the ids are equal, its line). For the arguments see `compare`. Raises `UserError` if the file
+    is of another checkpoint.
     """
     sentences = golden["sentences"].tolist()
     ids = golden["ids"]
@@ -135,7 +139,7 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     if ids.shape[1] > length:
         raise _other(f"has rows of {ids.shape[1]} ids, and the model takes {length}")
     texts = [config.vocabulary.prompt + sentence for sentence in sentences]
-    tokenizer = tokenizer_of(config, pieces).with_prompt("")
+    tokenizer = tokenizer_of(config, pieces).with_prompt("")  # the texts have it
     tokens = tokenizer(texts, pad="longest")
     golden_rows = _rows(_tokens(ids, golden["mask"]))
     our_rows = _rows(_as_hugging_face(tokenizer, texts))
@@ -197,7 +201,8 @@ def _rows(tokens: dict[str, tf.Tensor]) -> list[list[int]]:
 def _compare_pixels(golden, tower: ConfigDict) -> tuple[tf.Tensor, tuple[bool, str]]:
     """Returns (our pixels of the golden pictures, uint8 [M, S, S, 3], the result of the stage "pixels").
 
-    The result is (whether they are close, its line). `tower`: the configuration of the image tower.
+    The result is (whether they are close, its line). `tower`: the configuration of the image tower. Raises `UserError`
+    if the file is of another checkpoint.
     """
     if "pixels" not in golden:
         raise _other("has texts alone, and the weights an image tower")

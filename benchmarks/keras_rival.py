@@ -167,6 +167,7 @@ def lower_step(size: str, pairs: int) -> bytes:
     model = Mural(size)
     # Both towers are built; a batch of two builds the heads without compiling anything.
     jax.eval_shape(lambda batch: model(batch, training=False), example(model.pixels, 2))
+    # As `mural_lite/config.py` has it.
     optimizer = keras.optimizers.Lamb(1e-3, epsilon=1e-6, weight_decay=1e-5)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta", "temperature"])
     optimizer.build(model.trainable_variables)
@@ -177,10 +178,10 @@ def lower_step(size: str, pairs: int) -> bytes:
 
     def step(weights, statistics, slots, batch):
         """Returns (the loss, new weights, new statistics, new slots of the optimiser)."""
-        (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, statistics, batch)
+        (loss, new_statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(weights, statistics, batch)
         with jax.named_scope("optimizer"):
-            weights, slots = optimizer.stateless_apply(slots, gradients, weights)
-        return loss, weights, statistics, slots
+            new_weights, new_slots = optimizer.stateless_apply(slots, gradients, weights)
+        return loss, new_weights, new_statistics, new_slots
 
     weights = shapes_of(model.trainable_variables)
     statistics = shapes_of(model.non_trainable_variables)

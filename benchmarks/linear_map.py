@@ -81,7 +81,7 @@ def texts_of(data_dir: str) -> tuple[list[str], list[str], list[dict[str, str]]]
 
 
 def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
-    """Returns the table's lines, {column: cell} each: a line for each language and for each group's mean.
+    """Returns the table's lines, {column: cell} of each language and each group's mean, and prints the map's strength.
 
     Args:
       data_dir: the emoji benchmark's folder.
@@ -92,10 +92,10 @@ def measure(data_dir: str, student: Encode, teacher: Encode) -> list[dict]:
     states = student(texts)
     vectors = teacher(texts)
     mean = vectors.mean(axis=0)
-    vectors = vectors - mean
-    on_dev = recalls_on_dev(states, vectors, np.isin(texts, dev))
+    centred_vectors = vectors - mean
+    on_dev = recalls_on_dev(states, centred_vectors, np.isin(texts, dev))
     strength = max(on_dev, key=on_dev.get)
-    carry = learned_map(states, vectors, strength)
+    carry = learned_map(states, centred_vectors, strength)
     print(f"{len(texts):,} English texts, {len(test_names):,} names; on dev by ridge: {on_dev}. Taken: {strength:g}.")
 
     english = teacher([names["en"] for names in test_names]) - mean

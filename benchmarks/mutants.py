@@ -352,7 +352,9 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
     """
     module = module_of(mistake.file)
     folder, _, stem = module.rpartition(".")
-    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
+    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {
+        "tf"
+    }  # tests/tf/ is of all rooms of mural_tf
     users = {module_of(file.path) for file in package if module in file.modules}  # which import the mistake's module
     their_users = {module_of(file.path) for file in package if users & file.modules} - users
     points = collections.Counter()  # {path: points}, which weigh the signs of nearness by judgement
@@ -370,7 +372,7 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
             points[test.path] += 2
         if their_users & test.modules:
             points[test.path] += 1
-    return [path for path, count in points.most_common() if count >= 3]
+    return [path for path, count in points.most_common() if count >= 3]  # a strong sign, or two weak signs
 
 
 class Trial:
@@ -393,9 +395,9 @@ class Trial:
         copy_tree(root, self.tree)
 
     def tests_for(self, near: list[str]) -> list[str]:
-        """Returns the files of `near` that pass without a mistake and fit into the limit, the quickest first.
+        """Runs new files of `near` without a mistake, and returns the files that pass and fit into the limit.
 
-        A file that was not run before is run, and its seconds are kept. The first files of `near` fit in first.
+        The seconds of new files are written. The first files of `near` fit in first; the quickest is returned first.
         """
         for path in near:
             if path not in self._seconds:
@@ -447,7 +449,7 @@ class Trial:
         return "survived" if exit_code == 0 else "noticed"
 
     def _run(self, tests: list[str], limit: float) -> int | None:
-        """Runs test files by pytest; returns its exit code, or `None` if it takes longer than `limit` seconds.
+        """Runs test files by pytest in an empty folder; returns its exit code, `None` after `limit` seconds.
 
         Processes that the tests have started end with it.
         """
@@ -478,13 +480,13 @@ def _seconds_of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def copy_tree(root: pathlib.Path, copy: pathlib.Path) -> None:
-    """Copies the files of a git working tree that git does not ignore, with changes that are not committed."""
+def copy_tree(root: pathlib.Path, tree: pathlib.Path) -> None:
+    """Copies the files of a git working tree that git does not ignore, as they are now, into the folder `tree`."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
         if (root / name).is_file():  # not a file that was removed and is still in the index
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, copy / name)
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, tree / name)
 
 
 def _limit_process() -> None:
@@ -535,14 +537,14 @@ def rows_by_key(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries a room's mistakes, prints the mistakes that were not noticed, and returns all outcomes.
+    """Tries a room's mistakes, writes their rows, prints unnoticed mistakes, and returns all outcomes.
 
     Args:
       trial: the copy of the tree.
       chosen: the mistakes.
-      near: a function of a mistake that returns the paths of its nearest test files.
+      near: a function (mistake) -> paths of its nearest test files, the nearest first.
       seed: the seed that the mistakes were drawn with.
-      output: the .csv file; mistakes that it has are not tried again, and the others are added.
+      output: the .csv file, to which new rows are added; mistakes that it has are not tried again.
     """
     earlier_rows = rows_by_key(output, seed)
     outcomes = []
@@ -563,7 +565,7 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
 
 
 def main(arguments: list[str] | None = None, root: pathlib.Path = ROOT) -> None:
-    """Draws and tries mistakes in each room, and prints the shares that tests noticed.
+    """Draws and tries mistakes in each room, writes the .csv file, and prints the shares that tests noticed.
 
     Args:
       arguments: the command line's arguments; `None`: of this process.

@@ -112,11 +112,11 @@ def attack(port: int, items: int, count: int, memory: Callable[[], float], seed:
 def resident(pid: int) -> float:
     """Returns a process's resident memory in bytes."""
     _, pages, *_ = pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
-    return 4096.0 * int(pages)
+    return 4096.0 * int(pages)  # bytes of a page
 
 
 @contextlib.contextmanager
-def served(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
+def serving(*flags: str) -> Iterator[tuple[int, subprocess.Popen]]:
     """Starts `serve` with flags, yields (port, process), and ends it by SIGTERM.
 
     This process ends with a message if the server's exit code is not 0 or its log has a traceback.
@@ -147,7 +147,7 @@ def main() -> None:
     from mural_search.index import load_index
 
     items = len(load_index(arguments.index))
-    with served(f"--index={arguments.index}") as (port, process):
+    with serving(f"--index={arguments.index}") as (port, process):
         counts, wrong, sizes = attack(port, items, arguments.count, lambda: resident(process.pid), arguments.seed)
     print(f"{counts}; {len(wrong)} wrong answers; memory in MB after each tenth: {sizes}")
     print(*wrong[:10], sep="\n")

@@ -150,6 +150,7 @@ def _existing(path: pathlib.Path) -> pathlib.Path:
 
 
 def _report(problem: str, where: str) -> None:
+    """Prints a problem for which a photograph or a caption is left out, and the place where it is."""
     print(f"Left out: {problem}, {where}", flush=True)
 
 
@@ -173,7 +174,7 @@ def fold_of(number: str) -> int:
 
 
 def write_fold(photographs: list[Photograph], sentences, folder: pathlib.Path, fold: int, share: float) -> None:
-    """Writes a fold's data folder; `dataset.json` comes last and tells that the folder is complete.
+    """Makes and writes a fold's data folder; `dataset.json` comes last and tells that the folder is complete.
 
     Args:
       photographs: all photographs, see `read_photographs`.
@@ -262,7 +263,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
         config = emoji_pretrained.get_config(row.method)
         config.image_tower.class_names = ""
         config.image_tower.projection = config.embedding_size = 256
-        config.train.steps = 300
+        config.train.steps = 300  # enough for the heads; the frozen towers learn nothing
         config.optimizer.warmup_steps = 30
         config.train.image_text_batch = config.train.text_text_batch = 256
         if tower == "bert":
@@ -272,7 +273,7 @@ def configuration(row: Row, tower: str, data: pathlib.Path, seed: int) -> Config
     config.seed = seed
     config.data.source = "records"
     config.data.directory = str(data)
-    config.data.shuffle_buffer = 100_000
+    config.data.shuffle_buffer = 100_000  # more than all text pairs, 3 x 29,000
     config.train.export = False
     config.train.log_every = 100
     config.evaluation.groups = ConfigDict({"others": OTHERS})
@@ -285,12 +286,12 @@ def _set_etcl_stage(config: ConfigDict) -> None:
     config.train.steps = 60
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 1e-3
     config.optimizer.warmup_steps = 0
-    config.loss.text_text_weight = 1 / 3
+    config.loss.text_text_weight = 1 / 3  # both: Eq. 4
     config.loss.image_text_weight = 1 / 3
 
 
 def _begin_from_nothing(config: ConfigDict) -> None:
-    """Puts `configs/emoji.py`'s BERT of two layers, which is trained, in place of a configuration's text tower."""
+    """Puts `configs/emoji.py`'s BERT of two layers in place of a text tower, with the rate and steps to train it."""
     from mural_tf.configs import emoji
 
     small = emoji.get_config("mural")
@@ -298,7 +299,7 @@ def _begin_from_nothing(config: ConfigDict) -> None:
     config.text_tower.max_length = 40
     config.vocabulary = small.vocabulary
     config.optimizer.learning_rate = config.optimizer.text_text_learning_rate = 2e-3
-    config.train.steps = 900
+    config.train.steps = 900  # three times as many, because the tower learns, too
     config.optimizer.warmup_steps = 90
 
 
@@ -375,7 +376,7 @@ def main() -> None:
 def _run_rows(
     output: pathlib.Path, folder: pathlib.Path, tower: str, share: str, fold: int, seed: int, commit: str
 ) -> None:
-    """Runs the rows that the table lacks for a cell, adds their lines, and removes the models.
+    """Runs the rows that the table lacks for a cell, adds and prints their lines, and removes the models.
 
     Args:
       output: the folder of the table and of the runs.

@@ -121,13 +121,16 @@ def _named_models(entries: list[str]) -> list[tuple[str, str]]:
 
 
 def measure_models(models: list[str], data: pathlib.Path, output: pathlib.Path, only: list[str]) -> None:
-    """Measures models on data sets, and adds the lines that the tables lack.
+    """Measures models on data sets, and adds the lines that the tables lack, which it also prints.
 
     Args:
       models: "NAME=MODEL" of each model.
       data: the folder of the data sets' clones.
       output: the folder of the tables.
       only: the names of the data sets.
+
+    Raises:
+      UserError: a text of `models` has another form, or a model or a data set cannot be used.
     """
     named_models = _named_models(models)
     revision = commit()

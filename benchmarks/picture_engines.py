@@ -25,11 +25,11 @@ ENGINES = ("tensorflow", "litert")
 BATCH = 32
 
 
-def work(options) -> None:
-    """Serves an engine in this process: it embeds all pictures for each request and answers with processor seconds.
+def serve_engine(options) -> None:
+    """Serves an engine in this process: saves the vectors of all pictures, then embeds them for each request.
 
     A request is a line of JSON on standard input, {"batch": pictures at once}, and the answer, on standard output, is
-    {"pictures": their number, "processor": seconds}. The vectors are saved before, as `compare` reads them.
+    {"pictures": their number, "processor": processor seconds}. `options`: the command line's.
     """
     embedder = load_engine(options.worker, pathlib.Path(options.export))
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options)
+        return serve_engine(options)
     with tempfile.TemporaryDirectory() as folder:
         compare(options, folder)
 

@@ -74,7 +74,7 @@ class Plain:
         return rows
 
 
-def emoji(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
+def emoji_collection(embedder, data_dir: str, packages: str) -> tuple[Index, Questions]:
     """Returns (the index of the test's drawings, the questions of `emoji_questions`).
 
     Args:
@@ -104,7 +104,7 @@ def emoji_questions(index: Index, names: dict[str, dict]) -> Questions:
     return questions
 
 
-def shop(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
+def shop_collection(embedder, folder: pathlib.Path) -> tuple[Index, Questions]:
     """Returns (the index of Tux Paint's stamps with one title each, the questions of `shop_questions`).
 
     `embedder`: the model; `folder`: the folder of the stamps.
@@ -201,10 +201,10 @@ def _cell(shares: Sequence[float]) -> str:
 def build(name: str, embedder) -> tuple[Index, Questions]:
     """Returns (the index of a collection, its questions); the flags name the folders of its files."""
     if name == EMOJI:
-        return emoji(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
+        return emoji_collection(embedder, FLAG["data_dir"].value, FLAG["packages"].value)
     photos = pathlib.Path(FLAG["photos"].value)
     if name == STAMPS:
-        return shop(embedder, photos / "stamps/usr/share/tuxpaint/stamps")
+        return shop_collection(embedder, photos / "stamps/usr/share/tuxpaint/stamps")
     entries, questions = COLLECTIONS[name](photos)
     index = index_in_memory(embedder, entries)
     assert len(index) == len(entries), "a question's right answers are rows of the entries"
@@ -212,7 +212,7 @@ def build(name: str, embedder) -> tuple[Index, Questions]:
 
 
 def main(_) -> None:
-    """Measures all collections, and writes the table after each of them."""
+    """Measures all collections; after each it writes the table and prints the collection's mean."""
     from mural_lite.models import open_model
 
     embedder = open_model(FLAG["model"].value)

@@ -82,6 +82,7 @@ def titles(data: pathlib.Path) -> tuple[Entries, Questions]:
         title = pattern.format(word[0].upper() + word[1:])
         rows[name] = [row]
         title_languages.append(language)
+        # From 3000 on: a number, as articles of a shop have.
         entries.append((Item(str(3000 + row), captions=((language, title),)), path.read_bytes()))
     questions: Questions = {}
     for language, word_questions in _questions(words, rows).items():

@@ -47,7 +47,7 @@ def table(path: pathlib.Path, rows: str | None = None, columns: str | None = Non
         shown = list(zip(head, *lines))
     rule = ["---"]
     for _, *cells in shown[1:]:
-        is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)
+        is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)  # "–" and "": a number is missing
         rule.append("---:" if is_number else "---")
     titles, *cell_lines = zip(*shown)
     return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *cell_lines))
@@ -113,7 +113,7 @@ def _mean_and_deviation(cells: tuple[str, ...]) -> str:
 
 
 def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
-    """Writes a .csv file from {column: cell} of each line.
+    """Writes a .csv file from {column: cell} of each line, of which there must be some.
 
     The line with the most cells names the columns; a cell that another line lacks is empty.
     """

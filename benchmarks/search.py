@@ -33,6 +33,7 @@ from mural_lite.fingerprint import TEXTS, Fingerprint
 from mural_search.index import load_index, sync
 from mural_search.items import Item, parse_filters
 
+# Captions and questions take these 8 and 10 words by turns, by `% 8` and `% 10`.
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "violet")
 THINGS = ("balloon", "shoe", "heart", "lamp", "guitar", "umbrella", "mug", "candle", "cushion", "hat")
 QUESTION = "red umbrella"
@@ -82,7 +83,7 @@ def _short(seconds: float) -> str:
 
 
 def build(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines for making the index or, if it exists, for finding that nothing is new.
+    """Makes the index or, if it exists, finds that nothing is new, and returns the line of the step.
 
     Args:
       folder: the folder with the vectors, rows.npy, and with the index.
@@ -91,6 +92,7 @@ def build(folder: pathlib.Path, captions: bool) -> Steps:
     steps = Steps()
     is_new = not (folder / "index").exists()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
+    # A probe for each text and each of the two pictures.
     model = Fingerprint(np.eye(len(TEXTS) + 2, vectors.shape[1], dtype=np.float32), "synthetic")
 
     def items():
@@ -122,8 +124,8 @@ def ask(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the line for opening the index after its matrix was removed; `captions` is unused."""
+def open_without_matrix(folder: pathlib.Path, captions: bool) -> Steps:
+    """Removes the index's matrix, and returns the line for opening the index without it; `captions` is unused."""
     steps = Steps()
     (folder / "index" / "vectors.npy").unlink()
     with steps.step("opened, the matrix made again"):
@@ -131,8 +133,8 @@ def forget_matrix(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines of NumPy, which multiplies a question with all vectors in memory; `captions` is unused."""
+def measure_numpy(folder: pathlib.Path, captions: bool) -> Steps:
+    """Returns the lines for reading all vectors and multiplying a question with them; `captions` is unused."""
     steps = Steps()
     with steps.step("NumPy: opened, as float32"):
         vectors = np.load(folder / "rows.npy").astype(np.float32)
@@ -144,10 +146,11 @@ def numpy_alone(folder: pathlib.Path, captions: bool) -> Steps:
     return steps
 
 
-def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
-    """Returns the lines of SQLite, which keeps names and vectors in one table and reads all of it for a question.
+def measure_sqlite(folder: pathlib.Path, captions: bool) -> Steps:
+    """Keeps names and vectors in one table of SQLite, and returns the lines for building it and for a question.
 
-    With `captions` come the lines of its FTS5, which finds captions by their trigrams. `folder`: see `build`.
+    A question reads all of the table. With `captions` come the lines of FTS5, which finds captions by their trigrams.
+    `folder`: see `build`.
     """
     steps = Steps()
     vectors = np.load(folder / "rows.npy", mmap_mode="r")
@@ -177,7 +180,7 @@ def sqlite_alone(folder: pathlib.Path, captions: bool) -> Steps:
 
 
 def main() -> None:
-    """Measures each step in a process of its own, and writes the table after each of them."""
+    """Measures each step in a process of its own, writes the table after each of them, and prints the files' sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=256)
@@ -190,7 +193,7 @@ def main() -> None:
         np.save(folder / "rows.npy", make_vectors(flags.count, flags.size))
         title = f"{flags.count:,} vectors of {flags.size} numbers, float16"
         lines = [(title, "seconds", "processor seconds", "memory")]
-        for work in (build, ask, forget_matrix, numpy_alone, sqlite_alone, build):
+        for work in (build, ask, open_without_matrix, measure_numpy, measure_sqlite, build):
             with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 lines += pool.submit(work, folder, flags.captions).result()
             if flags.output:

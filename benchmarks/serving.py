@@ -36,7 +36,7 @@ SINGLES = 200  # requests
 
 
 def write_inputs(folder: pathlib.Path) -> None:
-    """Writes the inputs of both sides into a folder: texts.txt, vocabulary.txt and images/*.jpg."""
+    """Writes texts.txt, vocabulary.txt and images/*.jpg, the inputs of both sides, and prints a line on the texts."""
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
@@ -61,7 +61,7 @@ def english_sentences() -> list[str]:
     return [sentence for sentence in sentences if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", sentence)]
 
 
-def build(folder: pathlib.Path) -> pathlib.Path:
+def export_random_model(folder: pathlib.Path) -> pathlib.Path:
     """Exports EfficientNet-B0 and BERT-base with random weights, and returns the export's folder.
 
     `folder` has the vocabulary.txt of `write_inputs`, and gets the export.
@@ -237,7 +237,7 @@ def quickest_setting(case: str, pytorch: Side) -> str:
 
 
 def main() -> None:
-    """Compares the sides, or serves as one side's process."""
+    """Makes the inputs and the export, and compares the sides, or serves as one side's process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)
@@ -250,7 +250,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write_inputs(folder)
-        compare_encoders(folder, build(folder), arguments)
+        compare_encoders(folder, export_random_model(folder), arguments)
 
 
 if __name__ == "__main__":

@@ -106,9 +106,9 @@ def mantel(left: np.ndarray, right: np.ndarray, fixed: np.ndarray | None = None,
 
 
 def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
-    """Returns how many languages have a most similar language of their family: (percent, percent by chance).
+    """Returns (percent of languages whose most similar language is a relative, the same percent by chance).
 
-    Languages without a relative do not count; without any relatives it returns (nan, nan).
+    Relatives are languages of a family. Languages without a relative do not count; (nan, nan) if no language counts.
 
     Args:
       similarity: the languages' similarities, [L, L].
@@ -138,18 +138,21 @@ def rank(similarity: np.ndarray, language: int, partner: int) -> int:
 
 
 def measure(path: str) -> dict[str, str]:
-    """Returns the table's cells for a similarity.csv, {column: text}; raises `UserError` for too few languages."""
+    """Returns the table's cells for a similarity.csv, {column: text}, and prints how many languages are compared.
+
+    Raises `UserError` for fewer than four languages.
+    """
     with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
     all_tags = head[1:]
-    positions = places(all_tags)
-    rows, without_place = _compared(all_tags, positions)
+    all_positions = places(all_tags)
+    rows, without_place = _compared(all_tags, all_positions)
     if len(rows) < 4:
         raise UserError(f"{path}: {len(rows)} languages have a family and a place; at least four are needed.")
     print(f"{path}: {len(rows)} of {len(all_tags)} languages; without a place: {', '.join(without_place) or 'none'}")
     tags = [all_tags[row] for row in rows]
     matrix = np.array([line[1:] for line in lines], float)[np.ix_(rows, rows)]  # [L, L]
-    positions = positions[rows]  # [L, 3]
+    positions = all_positions[rows]  # [L, 3]
     families = list(map(family_of, tags))
     same_family = (np.array(families)[:, None] == np.array(families)).astype(float)  # [L, L], from [L, 1] and [L]
     nearness = -np.arccos(np.clip(positions @ positions.T, -1, 1))  # [L, L], negated great-circle distances
@@ -208,7 +211,7 @@ def _ranks_of_named(tags: list[str], matrix: np.ndarray) -> dict[str, str]:
 
 
 def main() -> None:
-    """Writes the table of the similarities that the command line names."""
+    """Writes the table of the similarities that the command line names; raises `UserError` for too few languages."""
     output, *models = sys.argv[1:]
     rows = []
     for model in models:

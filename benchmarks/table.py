@@ -188,13 +188,13 @@ def execute(runs: Iterable[Run], jobs: int, perform: Callable[[Run], None], afte
 
 
 def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> None:
-    """Trains and evaluates a run if it is not trained yet, and keeps the processor seconds that it took.
+    """Trains and evaluates a run if it is not trained yet, and writes and prints how long it took.
 
     Args:
       run: the run.
       scale: the share of the full budget.
       data: the benchmark's folder.
-      held_out_names: whether the benchmark was built with held-out names.
+      held_out_names: whether `data` was built with held-out names.
 
     Raises:
       UserError: the run's command failed or was stopped.
@@ -211,15 +211,15 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
     print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
 
-def translate(run: Run, data: str) -> None:
-    """Measures by `benchmarks.translation` how a run's model translates, if that is not measured yet."""
+def measure_translation(run: Run, data: str) -> None:
+    """Runs `benchmarks.translation` on a run's model if its results are missing; raises `UserError` if it fails."""
     file = translation_file(run.workdir)
     if not file.exists():
         call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(file)], log_of(run))
 
 
-def ask_in_english(run: Run, data: str) -> None:
-    """Evaluates a run's model on texts that were translated into English word by word, if that is not done yet."""
+def evaluate_in_english(run: Run, data: str) -> None:
+    """Evaluates a run's model on texts in English word by word, unless it has a report; raises `UserError`."""
     report = english_report(run.workdir)
     if not report.exists():
         output = report.parents[1]  # the command adds "evaluation/" and the report's name
@@ -275,14 +275,14 @@ def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> di
     fields = {
         "seed": run.seed,
         "data.directory": data,
-        "data.image_text_languages": SEEN if stage.config != "emoji:embn" else ("en",),
+        "data.image_text_languages": SEEN if stage.config != "emoji:embn" else ("en",),  # EmbN is a model of English
         "train.steps": steps,
         "train.log_every": max(1, min(25, steps // 4)),
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
     }
     if held_out_names:
-        fields["data.source"] = "records"  # as they are: built by `main`
+        fields["data.source"] = "records"  # read as `build_data` wrote them
     if stage.data:
         fields["data.source"] = "records"
         fields["data.directory"] = str(folder_of(run, stage.data))
@@ -294,17 +294,17 @@ def config_fields(run: Run, scale: float, data: str, held_out_names: bool) -> di
     if stage.student:
         fields["method.student"] = str(folder_of(run, stage.student))
     if table_rows.load(stage).optimizer.warmup_steps:
-        fields["optimizer.warmup_steps"] = max(1, steps // 10)
+        fields["optimizer.warmup_steps"] = max(1, steps // 10)  # a tenth, also of few steps
     return fields
 
 
 def folder_of(run: Run, name: str) -> pathlib.Path:
-    """Returns the folder of a variant of the benchmark's data: `name` in the folder of the table's runs."""
-    return run.workdir.parents[1] / name
+    """Returns the path of data or of a model that runs share: `name` in the folder of all runs."""
+    return run.workdir.parents[1] / name  # a workdir is in the folder of its seed
 
 
 def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> None:
-    """Writes a variant of the benchmark's data.
+    """Writes a variant of the benchmark's data; for "features" it trains an image tower first.
 
     Args:
       name: the variant, as `Stage.data` names it.
@@ -324,7 +324,7 @@ def build_variant(name: str, data: str, output: pathlib.Path, scale: float) -> N
         build_unseen_style(data, output)
     elif name == "quarter":
         build_quarter(data, output)
-    else:
+    else:  # "one_language"
         build_emoji(output, DOWNLOADS, Variant(one_language=True))
 
 
@@ -370,13 +370,13 @@ def _build_part(data: str, output: pathlib.Path, name: str, parts: Sequence[tupl
 
 
 def build_features(data: str, output: pathlib.Path, scale: float) -> None:
-    """Writes the benchmark with the features of an ALIGN's image tower in place of its pictures.
+    """Trains and exports ALIGN, if it is not there yet, and writes the benchmark with its features for pictures.
 
-    ALIGN is trained on the benchmark and exported first, if it is not there yet. For the arguments see `build_variant`.
+    Raises `UserError` if one of these commands fails. For the arguments see `build_variant`.
     """
     from mural_tf.ingest.features import cache_features
 
-    align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]
+    align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]  # of the seed 0
     train(align, scale, data)
     exported = output.with_name("align")
     if not exported.exists():
@@ -471,6 +471,7 @@ def _image_columns(method: Method, workdir: pathlib.Path) -> dict:
         metrics = read_json(workdir / "summary.json")["metrics"]
 
     def recall(language: str, metric: str = "mean_recall") -> float | None:
+        """Returns a language's metric in percent; `None` if the method lacks it, or it was not measured."""
         if not method.images or language not in method.languages:
             return None
         return metrics.get(f"{benchmark}/{language}/{metric}")
@@ -490,7 +491,7 @@ def _mean(languages: Iterable[str], value_of: Callable[[str], float | None]) -> 
 
 
 def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
-    """Returns the columns of `measure` that `benchmarks.translation` measures; a column that it did not is `None`.
+    """Returns the columns of `measure` that `benchmarks.translation` measures, `None` for a number that is missing.
 
     Columns of the text-text head are `None`, too, if the method's last stage does not train that head.
     """
@@ -646,7 +647,7 @@ def build_data(plan: Plan, data: str, scale: float) -> None:
     """Builds the data and models that several runs share, before two runs build them at once.
 
     These are the benchmark in the folder `data`, its variants, word-by-word texts, students of bridges, and texts
-    translated into English. `scale` is the share of the full budget.
+    translated into English. `scale` is the share of the full budget. Raises `UserError` if a command fails.
     """
     from benchmarks.translation import write_in_english
     from benchmarks.word_by_word import build_word_by_word
@@ -655,7 +656,7 @@ def build_data(plan: Plan, data: str, scale: float) -> None:
     from mural_tf.runs.import_pretrained import import_into_workdir
     from mural_tf.training.checkpoints import has_checkpoint
 
-    has_locale_names = GROUP.value != "joint_or_staged"
+    has_locale_names = GROUP.value != "joint_or_staged"  # whose rows are of names of emoji only, see `NAMES_ALONE`
     build_emoji(data, DOWNLOADS, Variant(held_out_names=HELD_OUT_BUILD.value, locale_names=has_locale_names))
     runs = plan.runs.values()
     for words in {folder_of(run, "words") for run in runs if run.stage.words}:
@@ -672,7 +673,10 @@ def build_data(plan: Plan, data: str, scale: float) -> None:
 
 
 def main(_) -> None:
-    """Builds the data, trains and measures the chosen methods, and writes and prints their table."""
+    """Builds the data, trains and measures the chosen methods, and writes and prints their table.
+
+    Raises `UserError` for an unknown method, and, after the other runs, if a run has failed.
+    """
     chosen = chosen_methods()
     scale = BUDGET.value
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
@@ -684,16 +688,17 @@ def main(_) -> None:
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def train_and_measure(run: Run) -> None:
-        """Trains a run, and measures translation for the last run of a method."""
+        """Trains a run, and measures the last run of a method in translation and in English, as far as asked for."""
         train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in plan.last_workdirs and TRANSLATION.value:
-            translate(run, data)
+            measure_translation(run, data)
         if run.workdir in plan.asked_in_english:
-            ask_in_english(run, data)
+            evaluate_in_english(run, data)
 
     def write_tables() -> None:
         """Writes the lines of all methods of the table that are measured now or were measured before."""
         methods = ROWS[GROUP.value]
+        # Runs before this one may have had other seeds: three by default.
         most_seeds = {method.name: max(3, *seeds.values()) for method in methods}
         results = collect(methods, most_seeds, scale, folder / "runs", TRANSLATION.value)
         if results:

@@ -88,7 +88,7 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
     if not lp:
         return Method(name, (Stage("emoji:mule", overrides=fields),))
     pretraining = Stage("emoji:mule_lp", steps=0.25, captions=0)
-    text_pairs = TEXT_TEXT * 3 // 4
+    text_pairs = TEXT_TEXT * 3 // 4  # the budget without the quarter that LP has seen
     return Method(
         name,
         (pretraining, Stage("emoji:mule", text_pairs=text_pairs,
@@ -285,7 +285,7 @@ def bridges(**stage) -> tuple[Method, ...]:
     `stage`: further fields of the bridge's `Stage`.
     """
     methods = []
-    for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000)):
+    for depth, steps in (("linear", 0), ("neighbours", 0), ("head", 1_000), ("all", 1_000)):  # 0: solved, not trained
         methods.append(Method(f"{depth}, English texts", (PICTURES, bridge(depth, steps, ALONE, **stage))))
         methods.append(Method(f"{depth}, pairs", (PICTURES, bridge(depth, steps, **stage))))
     return tuple(methods)

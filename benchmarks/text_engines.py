@@ -135,7 +135,7 @@ def torch_encoder(folder: str):
             super().__init__()
             self.tower = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
 
-        def forward(self, input_ids, attention_mask):
+        def forward(self, input_ids, attention_mask):  # names of the ONNX file's inputs
             states = self.tower(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             mask = attention_mask.unsqueeze(-1).float()
             return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
@@ -159,16 +159,18 @@ def make_files(folder: str, output: pathlib.Path, tokenizer, texts: list[str]) -
         import torch
 
         encoder = torch_encoder(folder)
-        tokens = tokenizer(texts[:2], padding=True, return_tensors="pt")
+        tokens = tokenizer(texts[:2], padding=True, return_tensors="pt")  # to trace; any batch and length may follow
         names = ["input_ids", "attention_mask"]
         axes = {"vectors": {0: "batch"}}
         for name in names:
             axes[name] = {0: "batch", 1: "tokens"}
+        # Opset 17 is the first with an operation for layer normalisation.
         options = dict(input_names=names, output_names=["vectors"], dynamic_axes=axes, opset_version=17, dynamo=False)
         torch.onnx.export(encoder, tuple(tokens[name] for name in names), str(onnx), **options)
     if not onnx_int8.is_file():
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
+        # `reduce_range`: weights of 7 bits, because sums with 8 bits overflow on processors without VNNI.
         quantize_dynamic(onnx, onnx_int8, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
     if not openvino_int8.is_file():
         import nncf
@@ -277,11 +279,13 @@ def embed_by_onnx(file: pathlib.Path):
     return lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
 
 
-def work(options) -> None:
+def serve_engine(options) -> None:
     """Serves an engine in this process: it embeds texts for each request and answers with the processor seconds.
 
     A request is a line of JSON on standard input: {"count": number of the first texts, "batch": texts at once}, and
     perhaps "vectors": a file to write. The answer, on standard output, is {"processor": seconds}.
+
+    `options`: the command line's.
     """
     texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
     answers = os.fdopen(os.dup(1), "w")
@@ -319,7 +323,7 @@ def main() -> None:
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options)
+        return serve_engine(options)
     if options.make:
         texts = pathlib.Path(options.texts).read_text(encoding="utf-8").splitlines()
         return make_modernbert(options.make, options.folder, texts)
@@ -329,7 +333,7 @@ def main() -> None:
 
 
 def compare(options) -> None:
-    """Runs the engines in turns, and prints a table in Markdown: a row for each, with times, ratios and cosines."""
+    """Runs the engines in turns, writes their vectors, and prints a table in Markdown of times, ratios and cosines."""
     output = pathlib.Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     engines = {name: start_engine(name, options) for name in options.engines.split(",")}
@@ -349,7 +353,10 @@ def compare(options) -> None:
 
 
 def start_engine(name: str, options):
-    """Returns the process of an engine, a `Side` that has loaded; ends this process if the engine does not start."""
+    """Starts the process of an engine, and returns it as a `Side` when it has loaded; ends this process if it fails.
+
+    `options`: the command line's. The environment variables that give engines one thread stay set in this process.
+    """
     from benchmarks.against_transformers import Side  # which the workers in the other environment do not find
 
     if name in OURS:
@@ -357,7 +364,7 @@ def start_engine(name: str, options):
     else:
         command = [options.pytorch, __file__]
     arguments = [f"--{key}={getattr(options, key)}" for key in ("folder", "lite", "texts", "output")]
-    os.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")  # which the engine inherits
+    os.environ.update(OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
     engine = Side([*command, f"--worker={name}", *arguments])
     engine.ask(count=1, batch=1)  # so that engines load one after the other
     return engine

@@ -151,17 +151,17 @@ def measure(name: str, tpu: str) -> dict[str, str]:
     row = ROWS[name]
     config = configuration(row, tpu)
     if row.write_module is None:
-        return _measured(name, config, tpu)
+        return _measure_step(name, config, tpu)
     with tempfile.TemporaryDirectory() as folder:
         announce("Writing the module of the text tower …")
         # In a process of its own: its weights then leave the compiler memory.
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             pool.submit(row.write_module, folder).result()
         config.text_tower.handle = folder
-        return _measured(name, config, tpu)
+        return _measure_step(name, config, tpu)
 
 
-def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
+def _measure_step(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
     """Compiles the step of a configuration for a slice, and returns its cells, see `measure`."""
     slice_ = find_slice(tpu)
     cells = {"configuration": name, "slice": tpu, "chunks": str(config.train.micro_batches)}
@@ -187,7 +187,7 @@ def _measured(name: str, config: ConfigDict, tpu: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measures the rows that the file lacks, and writes the file after each of them."""
+    """Measures the rows that the file lacks; after each it prints the row and writes the file."""
     del arguments
     path = pathlib.Path(OUTPUT.value)
     rows = read_rows(path)

@@ -108,7 +108,7 @@ def compile_side(
     Args:
       module: the serialized HLO module of a side's step.
       slice_: the slice to compile for.
-      texts: the folder that keeps optimised programs; a program that is there is read, and not compiled again.
+      texts: the folder that keeps optimised programs; a program that is there is read, and not written again.
       side: one of SIDES, for the file's name.
       needs_text: whether the optimised program is returned, too.
     """
@@ -147,7 +147,7 @@ def kind(instruction: Instruction, program: Program) -> str:
     A fusion has the kind of the most telling operation within it.
     """
     opcodes = opcodes_within(instruction, program)
-    is_drawn = "xor" in opcodes
+    is_drawn = "xor" in opcodes  # by which Philox and Threefry draw random bits
     if opcodes & PRODUCTS:
         return "products with random numbers" if is_drawn else "products"
     # In both programs only random bits are unsigned, so a copy of such an array is a part of drawing.
@@ -220,7 +220,7 @@ def compare(arguments: argparse.Namespace, texts: pathlib.Path) -> None:
 
     `texts`: the folder that keeps optimised programs. Raises `UserError` for a wrong argument or a failure.
     """
-    slice_ = dataclasses.replace(find_slice(arguments.tpu), replicas=1)
+    slice_ = dataclasses.replace(find_slice(arguments.tpu), replicas=1)  # each step is of one replica
     sides = [side for side in SIDES if side in arguments.sides.split(",")]
     if not sides or arguments.pairs < 2:
         raise UserError("--sides takes ours, rival or both with a comma, and --pairs is 2 or more.")

@@ -76,9 +76,9 @@ def first_captions(data_dir: str, split: str) -> dict[str, dict[str, str]]:
 
 
 def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
-    """Returns {"english_share": percent, "precision": percent} of the five names, of all languages, nearest an image.
+    """Returns {"english_share": percent, "precision": percent} of the five names nearest to an image.
 
-    These are the English names among the five, and the image's own names among the five.
+    The names are in all languages. The percentages are the English names and the image's own names among the five.
     """
     from mural_tf.evaluation.protocol import default_protocol
     from mural_tf.evaluation.request import Request

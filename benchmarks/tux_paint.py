@@ -89,7 +89,7 @@ def question_rows(embedder, stamps: list, images: np.ndarray) -> tuple[list[tupl
         }
         for way, names in answers.items():
             ranks = [rank for rank, name in enumerate(names, 1) if name.startswith(beginnings)]
-            first_rank = min(ranks, default=0)
+            first_rank = min(ranks, default=0)  # 0: no right file is among the answers
             if first_rank == 1:
                 right_at_once[way] += 1
             rows.append((f"{question}, {way}", language, len(stamps), first_rank, names[0]))

@@ -187,19 +187,19 @@ def build_word_by_word(
     settings = dict(languages=languages, pivot=pivot, copies=copies, max_pairs=max_pairs, max_texts=max_texts,
                     seed=seed)  # fmt: skip
     identity = {"name": "word by word", "data_dir": str(data_dir), "settings": settings}
-    return build_folder(output, identity, lambda folder: _write(folder, data_dir, settings))
+    return build_folder(output, identity, lambda folder: _write_pairs(folder, data_dir, settings))
 
 
-def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
+def _write_pairs(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
     """Writes the text pairs of `build_word_by_word` into a folder, and returns the entries of `dataset.json`.
 
-    `settings`: {name of an argument of `build_word_by_word`: value}.
+    `settings`: {name of an argument of `build_word_by_word`: value}. Raises `UserError` as `build_word_by_word`.
     """
     from mural_lite.progress import tqdm
     from mural_tf.data import records
 
     pivot = settings["pivot"]
-    texts, pairs = _sample(data_dir, settings)
+    texts, pairs = _sample_texts_and_pairs(data_dir, settings)
     languages = settings["languages"] or sorted(pairs)
     missing = [language for language in languages if language not in pairs]
     if missing:
@@ -211,10 +211,10 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     def translated_pairs() -> Iterator[records.TextPair]:
         """Yields the pairs, and notes each dictionary and counts the pairs meanwhile."""
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
-            sides = pairs[language].items()
-            dictionary = learn_dictionary(sides)
+            sampled_pairs = pairs[language].items()
+            dictionary = learn_dictionary(sampled_pairs)
             available = pairs[language].distinct_count()
-            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": available}
+            dictionaries[language] = {"words": len(dictionary), "pairs": len(sampled_pairs), "found": available}
             for text, group in sampled_texts:
                 seed = f"{settings['seed']} {language} {text}"
                 for translation in translate_words(text, dictionary, settings["copies"], seed):
@@ -236,12 +236,11 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     }
 
 
-def _sample(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
+def _sample_texts_and_pairs(data_dir: pathlib.Path, settings: dict) -> tuple[Sample, dict[str, Sample]]:
     """Returns (sample of texts, {language: sample of pairs}) of a data folder.
 
     An item of the texts is (text in the pivot language, its caption group), an item of the pairs (text in the pivot
-    language, its translation). `settings`: see `_write`. Raises `UserError` if no text pair has a side in the pivot
-    language.
+    language, its translation). `settings`: see `_write_pairs`. Raises `UserError` if there are no pairs of the pivot.
     """
     from mural_tf.data import records
 

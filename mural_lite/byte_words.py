@@ -91,7 +91,7 @@ def _with_ranges(characters: str) -> str:
 
 @functools.cache
 def _ranges() -> dict[str, str]:
-    r"""Returns {category, "Lu", or its first letter, "L": the ranges of its characters, "\U00000041-\U0000005a"}."""
+    r"""Returns {"Lu": "\U00000041-\U0000005a…", …}, the ranges of each category; "L" has the ranges of "Lu", "Ll", …"""
     ranges: dict[str, str] = collections.defaultdict(str)
     all_codes = itertools.chain(*_WITH_CATEGORIES)
     for category, group in itertools.groupby(all_codes, key=lambda code: unicodedata.category(chr(code))):

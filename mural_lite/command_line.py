@@ -71,7 +71,7 @@ def command(positional: bool = False, **entries) -> Callable[[Callable[..., int 
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
-    """Runs the command at the start of the arguments, and exits as `run` does; never returns.
+    """Runs the command at the start of the arguments, or prints help, and exits as `run` does; never returns.
 
     Only this command's flags are defined, so two commands may have a flag of the same name. `--help` after a command
     describes it; without a command, or after the first word of several commands, it lists them.
@@ -113,7 +113,7 @@ def _describe_command(command: Command, program: str) -> str:
 
 
 def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program: str) -> None:
-    """Runs `run_command` with `words`, such as ["search"], and then the arguments of this process; never returns."""
+    """Runs `run_command` with `words`, such as ["search"], before the arguments of this process; never returns."""
     try:
         run_command(commands, [*words, *sys.argv[1:]], program)
     except SystemExit as end:
@@ -121,7 +121,7 @@ def run_and_exit(commands: Mapping[str, Command], words: Sequence[str], program:
             remove_copies()
             sys.stdout.flush()
             sys.stderr.flush()
-            status = end.code if isinstance(end.code, int) else 0
+            status = end.code if isinstance(end.code, int) else 0  # `None` is success
             os._exit(status)
         raise
 
@@ -277,7 +277,7 @@ def _values_of(value: str | list[str] | None) -> list[str]:
 
 
 def check_path(flag: str, value: str | list[str] | None) -> None:
-    """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
+    """Raises `UserError` for a path in a store that no client here reads; whether it exists is not checked."""
     for name in _values_of(value):
         check_readable(name)
 
@@ -291,7 +291,7 @@ def check_exists(flag: str, value: str | list[str] | None) -> None:
 
 
 def check_local_path(flag: str, value: str | None) -> None:
-    """Raises `UserError` for a file or folder that is not on this machine."""
+    """Raises `UserError` for a path in a store; a path on this machine need not exist."""
     check_path(flag, value)
     if value and not isinstance(as_path(value), pathlib.Path):
         raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")
@@ -345,7 +345,7 @@ def _mistakes_in_flags() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
-    """Prints the message of an error that the user can correct, and exits with 1; raises other errors again."""
+    """Prints a mistake of the user's in one line and exits with 1, `INTERRUPTED` for Ctrl-C; raises other errors."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know only ASCII
     try:

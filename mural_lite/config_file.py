@@ -63,20 +63,20 @@ def parse_config(values: dict, where: object) -> ConfigDict:
 
 
 def _without_former(values: dict, where: object) -> dict:
-    """Returns the values without the fields in `FORMER`; raises `UserError` for a field that is not at its constant."""
-    values = _join_fields(values)
-    former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(values.get("model")), {})}
+    """Returns a copy of the values with only today's fields; raises `UserError` for a former field of another value."""
+    joined = _join_fields(values)
+    former_fields = {**FORMER, "method": FORMER_OF_METHODS.get(str(joined.get("model")), {})}
     for branch, former in former_fields.items():
-        if not isinstance(values.get(branch), dict):
+        if not isinstance(joined.get(branch), dict):
             continue
         for name, constant in former.items():
-            value = values[branch].pop(name, constant)
+            value = joined[branch].pop(name, constant)
             if constant is not ANY and value != constant:
                 raise UserError(
                     f"{branch}.{name}={value!r} in {where}: the field is gone and always {constant!r}; use the commit "
                     "that wrote the file."
                 )
-    return values
+    return joined
 
 
 def _join_fields(values: dict) -> dict:

@@ -77,7 +77,7 @@ def check_records(folder: str | os.PathLike, split: str, languages: Collection[s
 
 
 def describe(folder: pathlib.Path) -> str:
-    """Returns lines for the user on a data set's records, and on a conversion's omissions, from its `dataset.json`."""
+    """Returns lines on a data set's records and omissions; raises `UserError` for a damaged or older `dataset.json`."""
     path = folder / DESCRIPTION
     description = read_json(path)
     lines = []

@@ -222,6 +222,7 @@ class Embedder:
           UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model without
             an image tower.
           TypeError: something that is not an image.
+          ValueError: `batch_size` below 1, another `on_error`, or "skip" for a single image.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> images = embedder.encode_image([red, blue])
@@ -310,6 +311,7 @@ class Embedder:
         Raises:
           UserError: embeddings that are not finite, or a prompt that the model does not have.
           TypeError: something that is not a string.
+          ValueError: `batch_size` below 1.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
         >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
@@ -346,7 +348,10 @@ class Embedder:
         return embeddings[[rows[text] for text in encoded]]
 
     def _with_prompt(self, name: str) -> tuple[Encoder, str]:
-        """Returns (encoder, prefix): the encoder, given prefix + text, embeds the text with the prompt of this name."""
+        """Returns (encoder, prefix): the encoder, given prefix + text, embeds the text with the prompt of this name.
+
+        "": without a prompt. Raises `UserError` for an unknown name, or if the model takes only its default prompt.
+        """
         prompts = self.prompts
         default_prompt = self.config.vocabulary.prompt
         if name and name not in prompts:
@@ -440,7 +445,7 @@ class Embedder:
         Returns:
           float32 [C, D], L2-normalised.
 
-        Raises `ValueError` for no labels, no templates, or a template without a place for the label.
+        Raises the errors of `fill_templates` and of `encode_text`.
 
         >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
         ...     2, embedder.embedding_size)
@@ -595,7 +600,7 @@ def _as_pixels(image: Any) -> Any:
 
 
 def _encoded(image: Any, name: str) -> bytes:
-    """Returns the bytes of an encoded image, an open file or a path; raises `TypeError` for any other type."""
+    """Returns the bytes of an encoded image, an open file or a path; raises `TypeError` for other types and text."""
     from mural_lite import pictures
 
     if isinstance(image, bytes):

@@ -327,7 +327,7 @@ def check_json(value, expected_type: type, name: str, path: str | pathlib.Path):
 
 
 def _has_type(value, expected: type) -> bool:
-    """Whether a JSON value, with its items, is of a type as `json_field` takes it, such as `dict[str, float]`."""
+    """Whether a JSON value and its items have a type that `json_field` takes, such as `dict[str, float]`."""
     outer = typing.get_origin(expected) or expected
     if isinstance(value, bool):  # an int in Python
         return outer is bool

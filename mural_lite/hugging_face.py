@@ -63,7 +63,7 @@ def parse(text: str) -> Name:
     part = r"[\w-](?:[\w.-]*[\w-])?"  # of "ORG/NAME": no dot at its beginning or end
     revision = r"refs/[a-z]+/[^/@]+|[^/@]+"  # "refs/pr/3", or a branch, tag or commit
     match = re.fullmatch(rf"hf://({part}/{part})(?:@({revision}))?(?:/([^@]+))?", text, re.ASCII)
-    if not match or ".." in text or "--" in match[1]:
+    if not match or ".." in text or "--" in match[1]:  # the Hub allows neither in a repository's name
         raise UserError(f"{text}: expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE at its end.")
     name = Name(match[1], match[2] or "", (match[3] or "").strip("/"))
     if name.file.endswith(PICKLES):
@@ -104,7 +104,7 @@ def fetch(text: str) -> pathlib.Path:
 
 
 def _fetch_model(text: str, name: Name) -> pathlib.Path:
-    """Returns the path of a model's folder in the Hub's cache, after its missing files were fetched."""
+    """Fetches a model's missing files, and returns its folder in the cache; raises `UserError` without weights."""
     # The small descriptions first, because they name the weights: otherwise every copy of the weights in a repository,
     # one for each runtime, would be fetched.
     folder = _snapshot(text, name, DESCRIPTIONS)
@@ -118,7 +118,7 @@ def _fetch_model(text: str, name: Name) -> pathlib.Path:
 
 
 def _fetch_file(text: str, name: Name) -> pathlib.Path:
-    """Returns the path of a single file in the Hub's cache, after it was fetched if it was missing."""
+    """Fetches a single file if it is missing, and returns its path in the Hub's cache; raises `UserError`."""
     import huggingface_hub
 
     with _failures_as_user_errors(text, name):
@@ -165,7 +165,7 @@ def _file_names(path: pathlib.Path, key: str) -> list[str]:
 
 
 def _snapshot(text: str, name: Name, patterns: Sequence[str]) -> pathlib.Path:
-    """Returns the folder of a repository's revision in the cache, after files that fit `patterns` were fetched."""
+    """Fetches the files of a revision that fit `patterns`, and returns its folder in the cache; raises `UserError`."""
     import huggingface_hub
 
     with _failures_as_user_errors(text, name):
@@ -251,7 +251,7 @@ def _reason(error: Exception) -> str:
 
 
 def _no_weights(text: str, name: Name, revision: str) -> str:
-    """Returns the message for a repository without weights that this package reads; it names the pickles."""
+    """Returns the message for a repository without weights that are read here; it asks the Hub for pickles' names."""
     import huggingface_hub
 
     try:

@@ -89,7 +89,8 @@ def _may_hold_images(path: pathlib.Path) -> bool:
 def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
     """Yields a shard's samples in their order, and reports each part that cannot be used by `on_problem`.
 
-    Without `images` each sample's `image` is `None`, and is not read where that is possible.
+    Without `images` each sample's `image` is `None`, and is not read where that is possible. Raises `UserError` if the
+    disk or the store fails.
     """
     if shard.is_dir():
         return _from_files(shard, on_problem, images)
@@ -173,7 +174,8 @@ class _BoundedReads:
 def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, bytes | None, tuple]]:
     """Yields (name, content, (offset, size)) of a tar file's members; content only of images, texts and metadata.
 
-    A damaged header costs only its member, because `tarfile` looks for the next header; the loss is reported.
+    Other members have `None` and (0, 0). A damaged header costs only its member, because `tarfile` looks for the next
+    header; the loss is reported.
     """
     end = 0  # of the member before, where the next header is expected
     member = None
@@ -270,7 +272,10 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
 
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
-    """Returns ({"txt", "json", "image": bytes}, as far as they are there, key) of an Example; raises `DecodeError`."""
+    """Returns (members, key) of a `tf.train.Example` of img2dataset; raises `DecodeError` for other bytes.
+
+    The members are {"txt", "json", "image": bytes}, as far as they are there.
+    """
     features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
     members: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
@@ -285,7 +290,7 @@ def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Ite
     for number, row in read_rows(shard, None, on_problem):
         location = f"{shard}, row {number}"
         image = row.pop(_image_name(row))
-        caption = row.get("caption") or row.get("txt") or ""
+        caption = row.get("caption") or row.get("txt") or ""  # the column that is there, and not empty
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
             on_problem("image that was not downloaded", f"{location} ({row.get('status')})")
@@ -379,11 +384,12 @@ class DownloadedImages:
 
         Args:
           name: the image's address.
-          decisions: of decide.py; `decisions.location(name)` is (number of the first shard with it, offset, size).
+          decisions: a `Decided` of decide.py, which says in which shard, and where in it, the image is.
 
         Raises:
           BadImage: the file may not be read.
-          OSError: reading failed.
+          UserError: the disk or the store failed.
+          OSError: the content is damaged.
         """
         location = decisions.location(name)
         if location is None:

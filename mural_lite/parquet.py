@@ -43,6 +43,8 @@ def read_rows(
     `columns`, `groups`: names and numbers of the columns and the row groups to read, `None` for all. Values may be of
     any type. Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be
     read. Rows lost to damage are one call, `on_problem(problem, place, number of rows)`.
+
+    Raises `UserError` if pyarrow is not installed, or the disk or the store fails.
     """
     try:
         file = open_parquet(path)

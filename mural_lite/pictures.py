@@ -141,7 +141,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     white = min([end for end in ends if levels.max() <= end], default=levels.max())
     factor = 255  # of fractions, 0..1
     if white > 1:
-        factor = 256 / (white + 1)
+        factor = 256 / (white + 1)  # each of the 256 levels holds equally many
     in_range = np.clip(levels * factor, 0, 255)
     return Image.fromarray(in_range.astype(np.uint8))
 
@@ -229,7 +229,7 @@ def thumbnail(data: bytes, side: int) -> bytes:
     """Returns an encoded image as a JPEG of at most `side` x `side` pixels; raises as `read_picture`."""
     image = read_picture(data, side)
     image.thumbnail((side, side), Image.LANCZOS)
-    return encode_jpeg(image, quality=82)
+    return encode_jpeg(image, quality=82)  # small files, because a page has many
 
 
 def thumbnail_url(data: bytes, side: int) -> str:

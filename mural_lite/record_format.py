@@ -166,6 +166,6 @@ def first(values: Sequence[str] | None) -> str:
 
 
 def _of_length(values: list[str], length: int) -> list[str]:
-    """Returns values cut, or filled up with "", to a length, so that each caption has a value, as in training."""
+    """Returns values cut to a length, or filled up with "" to it: each caption has a value, as in training."""
     missing = max(0, length - len(values))
     return values[:length] + [""] * missing

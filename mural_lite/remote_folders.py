@@ -101,7 +101,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
 
 
 def _download_copy(original: RemotePath, files: Collection[RemotePath]) -> pathlib.Path:
-    """Returns a new copy of a folder with these files, or of a single file; it does not exist if there are no files."""
+    """Downloads a folder with these files, or a single file; returns the copy's path, at which there may be no file."""
     temporary = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
     _copies.append(temporary)
     local = pathlib.Path(temporary.name, original.name)
@@ -139,7 +139,9 @@ def remove_copies() -> None:
 
 @contextlib.contextmanager
 def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
-    """Gives a local folder to work in: the folder itself, or one that is mirrored to a folder in a store.
+    """Gives a local folder to work in: the folder itself, or a new folder that is mirrored to a folder in a store.
+
+    The store's files are downloaded before the block, and changes are uploaded in it and after it; a line is printed.
 
     Args:
       folder: a path on this machine or in a store.
@@ -208,7 +210,7 @@ class Mirror:
         self._thread.start()
 
     def _wait_for_lock(self) -> None:
-        """Waits `LEASE` seconds if a run has left its lock; raises `UserError` if the run still writes it."""
+        """Prints a line and waits `LEASE` seconds if a lock is left; raises `UserError` if a run still writes it."""
         lock = self._read_lock()
         if not lock:
             return
@@ -375,7 +377,7 @@ def _download(source: RemotePath, target: pathlib.Path) -> None:
 
 
 def _upload(source: pathlib.Path, target: RemotePath) -> None:
-    """Uploads a file; for a database a copy of its last committed state, with the changes in its log."""
+    """Uploads a file, or a database's last committed state with the changes in its log; raises `OSError`."""
     if source.name != _DATABASE:
         copy_file(source, target)
         return

@@ -95,10 +95,10 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
 def work_in(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, noun: str
 ) -> Iterator[bool]:
-    """Gives whether `output` is still to be made, in `folder`; the block runs in one process per machine at a time.
+    """Opens `folder` for the work that makes `output`, and gives `True`; gives `False` if `output` is built already.
 
-    Stores have no locks. Two processes that do the same work there write the same bytes, and the slower one ends with a
-    message.
+    The block works in one process per machine at a time. Stores have no locks: two processes with the same work write
+    the same bytes there, and the slower process prints a message.
 
     Args:
       folder: hidden, next to `output`; it keeps the shards that a killed run finished, unless `restart`.
@@ -197,7 +197,7 @@ class Watch:
 
 
 def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
-    """Returns the manifests of all shards, and adds them to `tally`; raises `UserError` if too much is skipped."""
+    """Returns the manifests of all shards, and adds their counts to `tally`; raises `UserError` as `Tally.check`."""
     manifests = [read_manifest(folder, number) for number in range(count)]
     for manifest in manifests:  # in order, so that "first" means first in the plan
         tally.add(manifest.tally)
@@ -206,14 +206,14 @@ def read_manifests(folder: pathlib.Path, count: int, tally: Tally, max_fraction:
 
 
 def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
-    """Returns the folder in which files get their final names: in `folder`, or `output` itself in a store."""
+    """Returns the folder in which files get their final names: `folder`/complete, or `output` itself in a store."""
     if isinstance(folder, pathlib.Path):
         return folder / "complete"
     return output
 
 
 def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
-    """Renames the complete folder to `output`, and removes the work's folder."""
+    """Renames the complete folder to `output`, where it is not in a store already, and removes the work's folder."""
     complete = complete_folder(folder, output)
     if complete != output:
         if output.exists():
@@ -233,6 +233,7 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
     if current.is_file():
         size = current.stat().st_size
     if size != part.bytes:
+        # Names of parts begin with the six digits of their shard's number.
         manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
         raise UserError(
             f"{current} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "

@@ -108,6 +108,7 @@ def _size_of(file: IO[bytes]) -> int:
 
 
 def _read(file: IO[bytes], position: int, size: int) -> bytes:
+    """Returns `size` bytes from `position` on, or fewer at the file's end."""
     file.seek(position)
     return file.read(size)
 

@@ -109,7 +109,10 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 def _merge(
     best_scores: np.ndarray, best_rows: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best scores and rows, [Q, k] each, of the best before and of candidates (query, score, row), [C]."""
+    """Returns the best scores and rows, [Q, k] each, among the best so far and C candidates.
+
+    `queries`, `scores`, `rows`: the query, the score and the row of each candidate, [C].
+    """
     query_count, k = best_scores.shape
     queries = np.concatenate([np.repeat(np.arange(query_count), k), queries])
     scores = np.concatenate([best_scores.ravel(), scores])

@@ -110,9 +110,10 @@ class Worker:
 
 @contextlib.contextmanager
 def _workers(count: int, worker: Worker) -> Iterator[Callable[[Iterable], Iterator[None]]]:
-    """Gives a generator function that calls a worker with elements, in `count` processes, which end with the block.
+    """Gives a function that calls a worker with elements in `count` processes; the processes end with the block.
 
-    With 0 it works in this process. It yields now and then, so that its caller can look at finished work.
+    With 0 it works in this process. The function yields now and then, so that its caller can look at finished work.
+    Raises `UserError` if a process is killed.
     """
     if not count:
         yield functools.partial(map, worker)

@@ -266,7 +266,7 @@ class Words(Pieces):
         else:
             language = self._likeliest(words)
         name = self._languages[language]
-        unknown = 1 + language
+        unknown = 1 + language  # after padding, 0, each language has an id for unknown words
         ids = [self._ids.get(f"{name}\t{word}", unknown) for word in words]
         return ids[: self.max_length] or [unknown], language
 

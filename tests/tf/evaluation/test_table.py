@@ -129,13 +129,13 @@ def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp
     (run,) = table.runs_of(table_rows.METHODS[0].stages, 0, 1.0, tmp_path)
     with pytest.raises(UserError, match="emoji_align-1400 was stopped; the same command goes on"):
         table.train(run, 1.0, "data")
-    table.translate(run, "data")
+    table.measure_translation(run, "data")
     assert called == [("run_pretrain.py", "emoji_align-1400.log"), ("-m", "emoji_align-1400.log")]
     table.translation_file(run.workdir).parent.mkdir(parents=True)
     for file in (run.workdir / "summary.json", table.translation_file(run.workdir)):
         file.write_text("{}", encoding="utf-8")
     table.train(run, 1.0, "data")
-    table.translate(run, "data")
+    table.measure_translation(run, "data")
     assert len(called) == 2
     monkeypatch.undo()
     script = "import sys; print('begun', flush=True); sys.exit('Error: the disk is full')"
