@@ -152,8 +152,8 @@ class Index:
           progress: whether to show a bar.
 
         Raises:
-          UserError: as `sync`; sources that hold nothing, a folder that is something else, an index of other sources,
-            nothing that can be read.
+          UserError: as `sync`; an unknown kind or dtype, sources that hold nothing, a folder that is something else, an
+            index of other sources, nothing that can be read.
         """
         from mural_search import changes, collect  # only now: a search does not need them
 
@@ -185,7 +185,7 @@ class Index:
         if self._file is None:
             return True
         path, state = self._file
-        return _state(path) in (state, None) and self.table.is_current()
+        return _state(path) in (state, None) and self.table.is_current()  # None: no newer file can be read
 
     def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
         """Returns the rows of the items that pass filters, int64 [K] rising; None for all N.
@@ -200,7 +200,7 @@ class Index:
         return rows
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
-        """Returns {field: its contents}, see `ItemTable.facets`, in the items that pass filters.
+        """Returns {field: a description of its values}, see `ItemTable.facets`, in the items that pass filters.
 
         For a field with a filter the items count that pass the filters on other fields; so its other values are seen.
         """
@@ -331,8 +331,8 @@ class Index:
         image encoder is not asked.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            # An index of pictures without texts may be asked by another text tower than the model's: only pictures
-            # must agree.
+            # An index of pictures without texts may be asked by another text tower than the model's: only the probes
+            # that are pictures, which come after `TEXTS`, must agree.
             has_texts = self.kind != IMAGES or self.captions is not None or self.noise is not None
             first_probe = 0 if has_texts else len(TEXTS)
             self.model.check(take_fingerprint(embedder), "The index", first_probe)
@@ -354,7 +354,7 @@ def _without_picture(table: ItemTable, embeddings: np.ndarray) -> np.ndarray:
     return np.concatenate(blocks)
 
 
-DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
+DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}  # of a new index, see `Index.build`
 
 
 def exact(
@@ -404,7 +404,7 @@ def load_index(folder: str | os.PathLike) -> Index:
     database.check_place(folder)
     path = folder / database.NAME
     state = _state(path)  # before it is read, so that no change is missed
-    index = _opened(ItemTable(path), folder)
+    index = _open(ItemTable(path), folder)
     index._file = path, state
     return index
 
@@ -447,8 +447,8 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     return database.parse_fingerprint(meta["probes"], meta["model"])
 
 
-def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
-    """Returns the index of a table; its matrices are files in `folder`, or without a folder in memory.
+def _open(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
+    """Opens the index of a table; its matrices are files in `folder`, made if needed, or without a folder in memory.
 
     Raises `UserError` for an index without items, or with damaged settings or vectors.
     """
@@ -459,6 +459,7 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
     if "head" in meta and len(table.caption_ids):
+        # Of any width (0): captions may have another head than pictures.
         vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
         if vectors is not None:
             index.captions = ranking.Captions(vectors, table, meta["head"])
@@ -468,9 +469,10 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
 
 
 def _check_meta(table: ItemTable, index_name: str) -> None:
-    """Raises `UserError` for a table without items, or with settings that are missing or of another type."""
+    """Raises `UserError` for a table without items, or with settings that are missing, of another type or unknown."""
     meta = table.meta
     wrong = [key for key, value_type in NEEDED.items() if not isinstance(meta.get(key), value_type)]
+    # `value_type()` is of the right type, so that settings which are missing pass.
     wrong += [key for key, value_type in FURTHER.items() if not isinstance(meta.get(key, value_type()), value_type)]
     if not len(table):
         raise UserError(f"{index_name} holds nothing yet: run the command that makes it again.")
@@ -482,7 +484,7 @@ def _check_meta(table: ItemTable, index_name: str) -> None:
 CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**10  # vectors that are in memory at a time
 _MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
-_LENGTH_TOLERANCE = 0.01  # float16 costs less
+_LENGTH_TOLERANCE = 0.01  # of the length 1; rounding to float16 changes it by less
 _STATE = 32  # bytes behind the numbers of a matrix: the state, see `database.transaction`, that it was made of
 
 
@@ -548,7 +550,7 @@ class _LacksVectors(Exception):
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
     """Writes blocks [B, D] as a .npy file of `count` rows, and the state behind them.
 
-    Returns whether the blocks had `count` rows; otherwise the file is of no use.
+    Returns whether the blocks had `count` rows, as the header says; otherwise the file is of no use.
     """
     written = 0
     with path.open("wb") as file:
@@ -677,7 +679,7 @@ def index_in_memory(
     counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    index = _opened(ItemTable(opened))
+    index = _open(ItemTable(opened))
     index.created = ""
     index.state = ""
     index.counts = counts

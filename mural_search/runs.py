@@ -76,7 +76,7 @@ def index(
 def _index_sources(
     names: Sequence[str], folder, model: str, prune: bool, fields: Sequence[str] | None, settings: dict[str, str]
 ):
-    """Makes or updates an index of sources by a model; returns (index, its `Embedder`); see `index`.
+    """Makes or updates the index of sources in `folder` by a model; returns (the `Index`, its `Embedder`); see `index`.
 
     `settings`: {"kind": "images" or "texts", "split": name}, "" where the index decides.
     """
@@ -86,15 +86,15 @@ def _index_sources(
         raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
     # Raises for wrong sources, before the model is loaded.
     collect.list_files(settings["kind"] or IMAGES, names, settings["split"])
-    embedder = open_model(model, made_states=True)
+    embedder = open_model(model, made_states=True)  # the small differences do not matter in an index
     made = Index.build(folder, embedder, names, prune=prune, fields=fields, progress=True, **settings)
     return made, embedder
 
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
-    """Makes or updates an index of a folder that `embed` made; returns (index, its `Embedder`); see `index`.
+    """Makes or updates the index in `folder` of a folder that `embed` made; returns (the `Index`, its `Embedder`).
 
-    Without `model` captions get no vectors, and the `Embedder` is loaded when it is used.
+    Without `model` captions get no vectors, which is printed, and the `Embedder` is loaded when it is used.
     """
     from mural_search import embed
 
@@ -128,8 +128,8 @@ def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = Fal
       made: the index.
       model: a workdir or an export; by default the model that made the index, at its recorded path.
       by_pictures: whether questions may be pictures.
-      few: whether it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it
-        saves.
+      few: whether it will be asked a few times, so that TensorFlow's rewriting of its graph, which is then switched off
+        in this process, would take longer than it saves.
 
     Raises `UserError` for a model that is not there, or that did not make the index.
     """
@@ -150,7 +150,7 @@ def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = Fal
 
 
 def check_outputs(html: str = "", json: str = "") -> None:
-    """Raises `UserError` for a file to write in a folder that is not there; "" and "-" pass."""
+    """Raises `UserError` for a file to write, --html or --json, in a folder that is not there; "" and "-" pass."""
     for flag, file in {"html": html, "json": json}.items():
         parent = as_path(file).parent
         if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
@@ -227,7 +227,7 @@ def query(
     weights: Sequence[str] = (),
     **options,
 ) -> list[Result]:
-    """Asks an index, shows the answers, and returns them.
+    """Asks an index, prints the answers, writes them into the files `html` and `json`, and returns them.
 
     Args:
       index_folder: the index's folder, here or in a store.
@@ -238,7 +238,7 @@ def query(
 
     Raises `UserError` for queries, files or options that cannot be used, before the model is loaded.
     """
-    check_queries(queries, options.get("top", 1))
+    check_queries(queries, options.get("top", 1))  # without `top`, `search` has a default that is valid
     check_outputs(html, json)
     ranking_weights = parse_weights(weights)
     opened = load_index(index_folder)
@@ -252,7 +252,7 @@ def query(
 
 
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
-    """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` it only counts.
+    """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` only prints how many.
 
     Raises `UserError` for no names and filters, for both, for unknown names or fields, or as `changes.remove`.
     """
@@ -272,7 +272,7 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
 
 
 def export(index_folder: str, output: str) -> None:
-    """Writes the index in a folder as the Parquet file `output`, see `embed.export`, and prints its size."""
+    """Writes the index in a folder as the Parquet file `output`, see `embed.export`, and prints its shape and dtype."""
     from mural_search import embed
 
     opened = load_index(index_folder)
