@@ -297,7 +297,8 @@ def _train_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, tra
     reason = "--train=no"
     if train:
         reason = f"{caption_count} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
-        if (trainer.needs_captions or source == NOTHING) and not trainer.trained():
+        must_train = trainer.needs_captions or source == NOTHING
+        if must_train and not trainer.trained():
             raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
     print(f"Nothing is trained: {reason}. {trainer.trained() or source} searches as it is.", flush=True)
     return True
@@ -311,7 +312,7 @@ MOST_READ = 10_000  # captions of a language that are read for notes
 def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Trainer, model: KnownModel) -> list[str]:
     """Returns notes to print on the limits of the model: unfit pictures, unknown languages, captions that are cut.
 
-    Captions are read only if the model was opened: otherwise none is new, and an earlier call printed the notes.
+    Captions are read only if the model was opened: otherwise no caption is new, and an earlier call printed notes.
 
     Args:
       description: the folder with the configuration of the model to start from.
@@ -326,8 +327,8 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
         return lines
     reading_of = model.reading or functools.partial(trainer.reading, description)
     lines += _reading_lines(reading_of, entries)
-    # A workdir made the index by its own encoders, although LiteRT, which is installed, would run lighter encoders.
-    if not model.encoder and (description / "checkpoints").is_dir() and importlib.util.find_spec("ai_edge_litert"):
+    is_plain_workdir = not model.encoder and (description / "checkpoints").is_dir()  # not an export, no LiteRT
+    if is_plain_workdir and importlib.util.find_spec("ai_edge_litert"):
         lines.append(
             f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite_kind=float32` makes "
             "encoders that need a third of the memory and seconds. Then remove the index: it goes on with its encoders."
@@ -546,9 +547,11 @@ def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer)
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     if (folder / SKIPPED).is_file():
         lines.append(f"  {folder / SKIPPED}  rows that were not used, and why")
-    lines.append("Next:")
-    lines.append(f"  python -m mural_tf search query {text} --index={index} --html=found.html")
-    lines.append(f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search")
+    lines += [
+        "Next:",
+        f"  python -m mural_tf search query {text} --index={index} --html=found.html",
+        f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search",
+    ]
     trained = trainer.trained()
     if trained:
         lines += [f"  {command}" for command in trainer.commands(trained)]

@@ -174,8 +174,8 @@ class Index:
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             model = open_model(model)
-        options = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, entries, prune, **settings, **options)
+        settings |= {"batch_size": batch_size, "product": product, "fields": fields, "progress": progress}
+        return sync(folder, model, entries, prune, **settings)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -456,11 +456,11 @@ def _open(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     meta = table.meta
     model = database.parse_fingerprint(meta["probes"], meta["model"])
     width = model.probes.shape[1]
-    embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
+    embeddings = _matrix(table, folder, VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
     if "head" in meta and len(table.caption_ids):
-        # Of any width (0): captions may have another head than pictures.
-        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
+        dtype = np.dtype(np.float16)  # of any width, because captions may have another head than pictures
+        vectors = _matrix(table, folder, CAPTIONS, table.caption_ids, dtype, width=0)
         if vectors is not None:
             index.captions = ranking.Captions(vectors, table, meta["head"])
     if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
@@ -489,27 +489,29 @@ _STATE = 32  # bytes behind the numbers of a matrix: the state, see `database.tr
 
 
 def _matrix(
-    table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
+    table: ItemTable, folder: pathlib.Path | None, name: str, ids: np.ndarray, dtype: np.dtype, width: int
 ) -> np.ndarray | None:
-    """Returns the vectors of items or captions, [N, D], from the file `path` if it has the database's state.
+    """Returns the vectors of items or captions, [N, D], from the file `name` if it has the database's state.
 
     Otherwise they are read from the database, and the file is made, if its folder may be written. Returns None if a
     caption has no vector.
 
     Args:
-      path: the .npy file; None: only in memory.
+      folder: the folder of the file; None: only in memory.
+      name: `VECTORS` for vectors of items, or `CAPTIONS`.
       ids: int64 [N] rising, of the items or captions.
       dtype: of the vectors.
       width: D, 0 for any.
-      of_captions: whether `ids` are of captions.
     """
     state = str(table.meta["state"]).encode()
-    if path is not None:
+    of_captions = name == CAPTIONS
+    if folder is not None:
+        path = folder / name
         matrix = _read_matrix(path, state, len(ids), dtype, may_be_zero=not of_captions)
         if matrix is not None:
             return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
-    if path is None or not os.access(path.parent, os.W_OK):
+    if folder is None or not os.access(folder, os.W_OK):
         parts = list(blocks)
         has_all = sum(map(len, parts)) == len(ids)
         return np.concatenate(parts) if has_all else None

@@ -267,7 +267,7 @@ class ItemTable:
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
     def first_rows(self, name: str) -> np.ndarray:
-        """Returns for each row the first row with its value of the field `name`, int64 [N]; without a value the row itself."""
+        """Returns for each row the first row with its value of the field `name`, or else the row itself; int64 [N]."""
         first_rows = np.arange(len(self))
         first_row_with = {}  # value -> row
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"

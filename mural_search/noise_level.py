@@ -38,7 +38,7 @@ class NoiseLevel:
     levels: dict[str, float]
 
     def nothing_fits(self, ranked: Ranked) -> bool:
-        """Whether a question's best value in each way is at most the level, and the best item is not exactly the question."""
+        """Whether the best values of a question are within the level in every way, and its best item is not exact."""
         if len(ranked.rows) and int(ranked.rows[0]) in ranked.exact_rows:
             return False
         return all(value <= self.levels.get(way, 0.0) for way, value in best_values(ranked).items())
