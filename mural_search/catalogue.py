@@ -192,16 +192,16 @@ def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry],
     return entries, tally
 
 
-def _check_source(source: str, has_model: bool) -> None:
+def _check_source(source: str, may_be_nothing: bool) -> None:
     """Raises `UserError` for a model to start from that is not named, or is not there.
 
     Args:
       source: --from=MODEL.
-      has_model: whether "nothing" is enough, because a model will be trained, or was.
+      may_be_nothing: whether "nothing" is enough, because a model will be trained, or was.
     """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
-    if source == NOTHING and has_model:
+    if source == NOTHING and may_be_nothing:
         return
     if source == NOTHING:
         raise UserError(
@@ -437,7 +437,7 @@ def _make_index_and_page(
             first_to_last = reversed(trainer.workdirs())
             workdirs = " ".join(map(_quoted, first_to_last))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
-        if index.captions is not None and index.noise is None:
+        if index.captions is not None and index.noise is None:  # the index is new, or much of it has changed
             _set_noise(index, index_folder, model, earlier_noise)
         links = {}
         read_held_out = None

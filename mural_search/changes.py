@@ -32,7 +32,7 @@ from mural_lite.fingerprint import Fingerprint, take_fingerprint
 from mural_lite.progress import announce, tqdm
 from mural_lite.remote_folders import display_name
 from mural_search import collect
-from mural_search import database as files
+from mural_search import database as index_database
 from mural_search.collect import Found, Unreadable
 from mural_search.item_table import (
     AMONG,
@@ -243,16 +243,16 @@ class _Changes:
             return
         replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
         vector_of_caption = self._caption_vectors(entries, replaced_ids)
-        with files.transaction(self.database):
-            files.take_out(self.database, replaced_ids)
+        with index_database.transaction(self.database):
+            index_database.take_out(self.database, replaced_ids)
             for entry in entries:
                 vectors = []
                 if vector_of_caption is not None:
                     vectors = [vector_of_caption[caption] for _, caption in entry.item.captions]
-                files.put(self.database, entry.key, entry.item, entry.vector, vectors)
+                index_database.put(self.database, entry.key, entry.item, entry.vector, vectors)
             self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in entries])
             if vector_of_caption:
-                files.keep(self.database, head=self.head)
+                index_database.keep(self.database, head=self.head)
         self.counts.changed += len(replaced_ids)
         self.counts.added += len(entries) - len(replaced_ids)
         self.has_changed = True
@@ -348,15 +348,15 @@ class _Changes:
         if not (self.has_changed or counts.pruned or was_killed or meta.get("skipped") != counts.skipped):
             return
         change_count = counts.added + counts.changed + counts.pruned
-        with files.transaction(self.database, published=True):
+        with index_database.transaction(self.database, published=True):
             if counts.pruned:
-                files.take_out(self.database, gone_ids)
+                index_database.take_out(self.database, gone_ids)
             (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
-            if was_killed or change_count > files.RECOUNTED * total:
-                files.count_trigrams(self.database)
+            if was_killed or change_count > index_database.RECOUNTED * total:
+                index_database.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             changed = meta.get("changed", 0) + change_count
-            files.keep(self.database, created=now, skipped=counts.skipped, changed=changed)
+            index_database.keep(self.database, created=now, skipped=counts.skipped, changed=changed)
         self.database.execute("PRAGMA busy_timeout = 0")  # a process that reads may hold the log, which then stays
         with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -370,10 +370,10 @@ class _Changes:
         query = f"SELECT id, text FROM texts WHERE {condition} ORDER BY id LIMIT {BLOCK['texts']}"
         while rows := self.database.execute(query, (last_id,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
-            with files.transaction(self.database):
+            with index_database.transaction(self.database):
                 values = [(text_id, vectors[text]) for text_id, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
-                files.keep(self.database, head=self.head)
+                index_database.keep(self.database, head=self.head)
             last_id, _ = rows[-1]
             self.has_changed = True
 
@@ -477,7 +477,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     """
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
-        recorded = files.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
+        recorded = index_database.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
         recorded.check(model, index)
         if recorded.encoder != model.encoder:
             raise UserError(
@@ -489,8 +489,8 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     np.save(probes, model.probes)
     path = collect.absolute(model.path) if model.path else ""
     origin = {"path": path, "step": model.step, "encoder": model.encoder}
-    with files.transaction(database):
-        files.keep(database, probes=probes.getvalue(), model=origin)
+    with index_database.transaction(database):
+        index_database.keep(database, probes=probes.getvalue(), model=origin)
 
 
 # A folder.
@@ -513,15 +513,15 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         raise UserError(
             f"{folder} is in a store, and an index is made on this machine: remote_folders.local_folder gives a folder."
         )
-    path = folder / files.NAME
+    path = folder / index_database.NAME
     if new:
         check_free(folder)
     else:
-        files.check_place(folder)
+        index_database.check_place(folder)
     with _make_and_lock(folder):
         remove_partial(folder, min_age=ABANDONED)
         try:
-            database = files.make(path) if new else connect(path)
+            database = index_database.make(path) if new else connect(path)
             with contextlib.closing(database) as opened:
                 (version,) = opened.execute("PRAGMA user_version").fetchone()
                 if version != FORMAT:
@@ -548,15 +548,15 @@ def _make_and_lock(folder: pathlib.Path) -> contextlib.ExitStack:
 
 def check_free(folder: pathlib.Path) -> None:
     """Raises `UserError` for a folder that is neither empty nor an index, or is an index of an earlier version."""
-    if (folder / files.OLD).is_file():
-        files.check_place(folder)  # raises for an index of an earlier version
-    if folder.exists() and not (folder / files.NAME).exists() and not _is_empty(folder):
+    if (folder / index_database.OLD).is_file():
+        index_database.check_place(folder)  # raises for an index of an earlier version
+    if folder.exists() and not (folder / index_database.NAME).exists() and not _is_empty(folder):
         raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
 
 
 def _is_empty(folder: pathlib.Path) -> bool:
     """Whether a folder holds no more than the lock and the files of a database, such as "index.sqlite-wal"."""
-    return folder.is_dir() and all(path.name.startswith((LOCK, files.NAME)) for path in folder.iterdir())
+    return folder.is_dir() and all(path.name.startswith((LOCK, index_database.NAME)) for path in folder.iterdir())
 
 
 def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
@@ -591,7 +591,7 @@ def clear(folder: str | os.PathLike) -> None:
     Items that were taken out by hand stay out, and items keep their addresses, which depend on the salt.
     """
     emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
-    with changing(folder) as opened, files.transaction(opened):
+    with changing(folder) as opened, index_database.transaction(opened):
         opened.execute("INSERT INTO words (words) VALUES ('delete-all')")  # FTS5's command to empty a table
         for table in emptied:
             opened.execute(f"DELETE FROM {table}")
@@ -672,11 +672,11 @@ def _keep_settings(opened: sqlite3.Connection, stored: dict, settings: dict, sta
     Readers must open the index again only if settings differ from `stored`, the settings before, {name: value}.
     """
     if stamp and stored.get("stamp") != stamp:
-        files.keep(opened, stamp=stamp)
+        index_database.keep(opened, stamp=stamp)
     if "salt" not in stored:
-        files.keep(opened, salt=secrets.token_bytes(16))  # 128 bits, see `ItemTable.key_hashes`
+        index_database.keep(opened, salt=secrets.token_bytes(16))  # 128 bits, see `ItemTable.key_hashes`
     if any(stored.get(name) != value for name, value in settings.items()):
-        files.publish(opened, **settings)
+        index_database.publish(opened, **settings)
 
 
 def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
@@ -686,19 +686,19 @@ def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
         if name not in all_names:
             raise UserError(f"{unknown_field('fields', name, all_names)} The items are in the index.")
     if meta_of(opened).get("fields") != names:
-        files.publish(opened, fields=names)
+        index_database.publish(opened, fields=names)
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
     """Writes the noise level of the index in a folder, and sets the count of its changes to 0."""
     with changing(folder) as opened:
-        files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
+        index_database.publish(opened, noise=dataclasses.asdict(noise), changed=0)
 
 
 def keep_examples(folder: str | os.PathLike, examples: bytes) -> None:
     """Writes the queries of an index's page of examples, a .npz file, see `examples.py`."""
     with changing(folder) as opened:
-        files.keep(opened, examples=examples)
+        index_database.keep(opened, examples=examples)
 
 
 # Taken out by hand.
@@ -723,7 +723,7 @@ def remove(
       UserError: a name without an item, or nothing would be left; an index that is damaged or being changed.
     """
     with changing(folder) as opened:
-        table = ItemTable(pathlib.Path(folder) / files.NAME)
+        table = ItemTable(pathlib.Path(folder) / index_database.NAME)
         rows = _rows_of_names(table, names) if names else table.rows_with(filters)
         if len(rows) == len(table):
             raise UserError(
@@ -762,8 +762,8 @@ def _rows_of_names(table: ItemTable, names: Sequence[str]) -> np.ndarray:
 def delete(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Takes items out by their ids in one transaction; they stay out until their rows in the sources change."""
     ids_as_json = json.dumps([int(number) for number in ids])
-    with files.transaction(database, published=True):
+    with index_database.transaction(database, published=True):
         query = f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}"
         database.execute(query, (ids_as_json,))
-        files.take_out(database, ids)
-        files.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))
+        index_database.take_out(database, ids)
+        index_database.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))

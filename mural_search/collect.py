@@ -111,7 +111,7 @@ def product_field(sources: Iterable[str]) -> str:
     for source in sources:
         description = as_path(source) / DESCRIPTION
         if description.is_file():
-            return str(read_json(description).get("product") or "")
+            return str(read_json(description).get("product") or "")  # it may be null
     return ""
 
 

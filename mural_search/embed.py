@@ -394,7 +394,7 @@ def to_row(item: Item) -> dict[str, object]:
 
 
 def to_item(row: dict[str, object]) -> Item:
-    """Returns the item of a row, {column: value} as `to_row` makes it; another program may have left columns out.
+    """Returns the item of a row, {column: value} as `to_row` makes it; other programs leave columns out, or null.
 
     Raises `ValueError`, `TypeError` or `AttributeError` for values of other types.
     """

@@ -138,7 +138,7 @@ class Hit:
       rank: from 1.
       score: the cosine of the picture (in an index of texts, of the text). Ranked only by texts, the cosine of the
         closest caption; ranked only by words, the share of the question in (0, 1].
-      name, row: the item's name and its row in the index.
+      name, row: the item's name and its row in the index, -1 if it is not known.
       right: whether it is a right answer.
       found_by: {way: rank in it}, see `Ranked.found_by`; {} where only pictures are compared.
       alike: number of further pictures that look the same and have the same captions.

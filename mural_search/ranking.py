@@ -108,7 +108,7 @@ class Captions:
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the mean vector of a sample of captions, float32 [D]."""
-        return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)
+        return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)  # cheaper than a sample's products
 
     @functools.cached_property
     def unit(self) -> float:

@@ -16,8 +16,7 @@ from mural_lite.files import as_path, write_whole
 from mural_lite.fingerprint import take_fingerprint
 from mural_lite.models import open_model, open_to_ask, quickest
 from mural_lite.remote_folders import display_name, local_folder, model_place
-from mural_search import index as index_files
-from mural_search.index import Index, described, load_index
+from mural_search.index import Index, described, load_index, sync
 from mural_search.items import IMAGES, Filter
 from mural_search.queries import Query, Result, check_filters, check_queries, check_sort, search
 from mural_search.ranking import parse_weights
@@ -103,7 +102,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     if model:
         embedder = open_model(quickest(model))
         fingerprint.check(take_fingerprint(embedder), f"The folder {embeddings}")
-    made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
+    made = sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
     if embedder is not None:
         return made, embedder
     if made.captions is None and len(made.table.caption_ids):
