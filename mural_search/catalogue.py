@@ -236,7 +236,7 @@ def _is_equal(value: str, text: str, groups: str) -> bool:
 
 
 def _is_within(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
-    """Whether a text is a number or a date, and `compare(it, bound)` is true; `groups`: its marks of thousands."""
+    """Whether a text is a number or date for which `compare(number, bound)` is true; `groups`: marks of thousands."""
     number = amount(text, groups)
     return number is not None and compare(number, amount(bound, groups))
 

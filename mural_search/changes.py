@@ -137,7 +137,7 @@ def bring(
     skipped: TextIO | None = None,
     progress: bool = False,
 ) -> Counts:
-    """Brings a database to the content of `entries`, and returns the `Counts`: how many items are new, changed ….
+    """Brings a database to the content of `entries`, and returns the `Counts` of its new, changed and other items.
 
     Args:
       database: of an index, in which `keep_model` has stored the model.
@@ -498,7 +498,7 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Opens the database of an index for the block; no other process changes it meanwhile.
+    """Locks the folder of an index and opens its database for the block; removes partial files of killed processes.
 
     Args:
       folder: the index's folder, on this machine.
@@ -522,13 +522,13 @@ def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.C
         remove_partial(folder, min_age=ABANDONED)
         try:
             database = index_database.make(path) if new else connect(path)
-            with contextlib.closing(database) as opened:
-                (version,) = opened.execute("PRAGMA user_version").fetchone()
+            with contextlib.closing(database):
+                (version,) = database.execute("PRAGMA user_version").fetchone()
                 if version != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
-                    opened.execute("PRAGMA wal_autocheckpoint = 0")
-                yield opened
+                    database.execute("PRAGMA wal_autocheckpoint = 0")
+                yield database
         except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
             raise problem(path, error) from None
 
@@ -591,11 +591,11 @@ def clear(folder: str | os.PathLike) -> None:
     Items that were taken out by hand stay out, and items keep their addresses, which depend on the salt.
     """
     emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
-    with changing(folder) as opened, index_database.transaction(opened):
-        opened.execute("INSERT INTO words (words) VALUES ('delete-all')")  # FTS5's command to empty a table
+    with changing(folder) as database, index_database.transaction(database):
+        database.execute("INSERT INTO words (words) VALUES ('delete-all')")  # FTS5's command to empty a table
         for table in emptied:
-            opened.execute(f"DELETE FROM {table}")
-        opened.execute("DELETE FROM meta WHERE key NOT IN ('by_catalogue', 'salt')")
+            database.execute(f"DELETE FROM {table}")
+        database.execute("DELETE FROM meta WHERE key NOT IN ('by_catalogue', 'salt')")
 
 
 def sync(
@@ -640,65 +640,65 @@ def sync(
         `fields` that no item has.
     """
     model = model or take_fingerprint(embedder)
-    with changing(folder, new=True) as opened:
+    with changing(folder, new=True) as database:
         settings = {"kind": kind, "dtype": dtype, "split": split}
-        stored = meta_of(opened)
+        stored = meta_of(database)
         check_settings(folder, stored, settings)
         if not by_catalogue:
             check_not_of_catalogue(folder, stored)
-        keep_model(opened, model, f"The index {folder}")
+        keep_model(database, model, f"The index {folder}")
         settings |= {"sources": list(sources), "product": product}
         if by_catalogue:
             settings["by_catalogue"] = True
-        _keep_settings(opened, stored, settings, stamp)
+        _keep_settings(database, stored, settings, stamp)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
                 options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
-                counts = bring(opened, embedder, items, skipped=skipped, **options)
+                counts = bring(database, embedder, items, skipped=skipped, **options)
         would_be_empty = prune and counts.gone  # `publish` removed nothing, because no item was met
-        if would_be_empty or not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+        if would_be_empty or not database.execute("SELECT 1 FROM items LIMIT 1").fetchone():
             kept = "; the index keeps its items" if would_be_empty else ""
             if counts.skipped:
                 raise UserError(f"None of the {counts.skipped:,} {kind} can be read{kept}.")
             raise UserError(f"No {kind}{kept}.")
         if fields is not None:
-            _keep_fields(opened, list(fields))
+            _keep_fields(database, list(fields))
     return counts
 
 
-def _keep_settings(opened: sqlite3.Connection, stored: dict, settings: dict, stamp: str) -> None:
+def _keep_settings(database: sqlite3.Connection, stored: dict, settings: dict, stamp: str) -> None:
     """Writes the settings of an index, the stamp of its model unless that is "", and the salt of a new index.
 
     Readers must open the index again only if settings differ from `stored`, the settings before, {name: value}.
     """
     if stamp and stored.get("stamp") != stamp:
-        index_database.keep(opened, stamp=stamp)
+        index_database.keep(database, stamp=stamp)
     if "salt" not in stored:
-        index_database.keep(opened, salt=secrets.token_bytes(16))  # 128 bits, see `ItemTable.key_hashes`
+        index_database.keep(database, salt=secrets.token_bytes(16))  # 128 bits, see `ItemTable.key_hashes`
     if any(stored.get(name) != value for name, value in settings.items()):
-        index_database.publish(opened, **settings)
+        index_database.publish(database, **settings)
 
 
-def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
+def _keep_fields(database: sqlite3.Connection, names: list[str]) -> None:
     """Writes the names of the fields to show; raises `UserError` for a name that no item has as a field."""
-    all_names = [name for (name,) in opened.execute(FIELD_NAMES)]
+    all_names = [name for (name,) in database.execute(FIELD_NAMES)]
     for name in names:
         if name not in all_names:
             raise UserError(f"{unknown_field('fields', name, all_names)} The items are in the index.")
-    if meta_of(opened).get("fields") != names:
-        index_database.publish(opened, fields=names)
+    if meta_of(database).get("fields") != names:
+        index_database.publish(database, fields=names)
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
     """Writes the noise level of the index in a folder, and sets the count of its changes to 0."""
-    with changing(folder) as opened:
-        index_database.publish(opened, noise=dataclasses.asdict(noise), changed=0)
+    with changing(folder) as database:
+        index_database.publish(database, noise=dataclasses.asdict(noise), changed=0)
 
 
 def keep_examples(folder: str | os.PathLike, examples: bytes) -> None:
     """Writes the queries of an index's page of examples, a .npz file, see `examples.py`."""
-    with changing(folder) as opened:
-        index_database.keep(opened, examples=examples)
+    with changing(folder) as database:
+        index_database.keep(database, examples=examples)
 
 
 # Taken out by hand.
@@ -722,7 +722,7 @@ def remove(
     Raises:
       UserError: a name without an item, or nothing would be left; an index that is damaged or being changed.
     """
-    with changing(folder) as opened:
+    with changing(folder) as database:
         table = ItemTable(pathlib.Path(folder) / index_database.NAME)
         rows = _rows_of_names(table, names) if names else table.rows_with(filters)
         if len(rows) == len(table):
@@ -730,7 +730,7 @@ def remove(
                 f"All {len(table):,} {table.meta['kind']} would be removed: delete the folder {folder} instead."
             )
         if len(rows) and not dry_run:
-            delete(opened, table.ids[rows])
+            delete(database, table.ids[rows])
     return len(rows), len(table)
 
 

@@ -68,7 +68,7 @@ Found = tuple[Item, object] | Unreadable
 
 
 def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
-    """Yields the items of the sources.
+    """Yields (item, content) for each item of the sources, or an `Unreadable` in its place.
 
     Args:
       kind: "images" or "texts": captions of records, rows of tables, lines of text files.

@@ -79,7 +79,7 @@ def check_place(folder: pathlib.Path) -> None:
 
 
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
-    """Opens the database of an index, and makes it if it is missing; ":memory:" makes it in memory.
+    """Opens the database of an index in a file, which is made if it is missing, or with ":memory:" a new database.
 
     Raises `sqlite3.Error`, and `UserError` for a SQLite that is too old.
     """
@@ -94,7 +94,7 @@ def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
-    """Commits all changes of the block at once, or undoes them if it raises. Matrices made before are out of date.
+    """Commits all changes of the block at once, or undoes them if it raises. Earlier matrices then are out of date.
 
     `published`: whether processes that have the index open must open it again.
     """
@@ -224,7 +224,7 @@ def count_trigrams(database: sqlite3.Connection) -> None:
 
 
 def table_of(items: Iterable[Item]) -> ItemTable:
-    """Returns a table of these items, in a database in memory, without vectors."""
+    """Returns an `ItemTable` of these items, in a new database in memory, without vectors."""
     database = make()
     for number, item in enumerate(items):
         put(database, b"%d" % number, item)

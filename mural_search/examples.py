@@ -34,7 +34,7 @@ def write_examples(
     choose: Callable[[], Sequence[Query]],
     links: Mapping[str, str],
 ) -> None:
-    """Writes the page of examples: answers to sentences, or to pictures of the index where no sentence is to be asked.
+    """Writes the page of examples: answers to sentences, or, without sentences, to pictures of the index.
 
     New sentences are kept in the index with their vectors.
 
@@ -76,7 +76,7 @@ def _ask_with_sentences(
 
 
 def _serialized(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.ndarray | None) -> bytes:
-    """Returns queries and their vectors, [Q, D], for pictures and for captions as a .npz file, for `_parsed`."""
+    """Returns the bytes of a .npz file of queries and their vectors, [Q, D], for pictures and for captions."""
     texts = json.dumps([[query.text, query.language, query.right] for query in queries])
     arrays = {"queries": texts}
     if vectors is not None:

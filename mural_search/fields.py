@@ -88,7 +88,7 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
 
 def _different_items(table: ItemTable | Sequence[Item]) -> list[Item]:
-    """Returns the items of an even sample of a table, one of the items that have the same fields and captions.
+    """Returns the items of an even sample of a table, each with other fields and captions.
 
     All pictures of a product have its fields, which count once.
     """
@@ -178,7 +178,7 @@ class _Column:
 
     @functools.cached_property
     def is_price(self) -> bool:
-        """Whether the values are sums of money, by the field's name or their currency."""
+        """Whether all values are numbers or dates, and the field's name or a currency in each speaks of money."""
         is_of_money = OF_PRICES.search(self.name) or all(map(CURRENCY.search, self.values))
         return bool(is_of_money) and self._are_amounts
 
@@ -212,7 +212,7 @@ class _Column:
 
     @property
     def is_property(self) -> bool:
-        """Whether people ask for it: a price, or words that several items share."""
+        """Whether customers ask for the field: it is a price, or holds words that several items share."""
         return self.is_price or (self.has_shared_values and not self._are_amounts)
 
     @property

@@ -275,7 +275,7 @@ class Index:
 
     @functools.cached_property
     def key_hashes(self) -> np.ndarray:
-        """A hash of each row's key, uint64 [N], by which an item is found whose row is another one now."""
+        """A hash of each row's key, uint64 [N], by which an item is found again when its row has changed."""
         return self.table.key_hashes(slice(None))
 
     @functools.cached_property
@@ -396,7 +396,7 @@ def exact(
 
 
 def load_index(folder: str | os.PathLike) -> Index:
-    """Opens the index in a folder; vectors and items are read as they are needed.
+    """Opens the index in a folder, and makes its matrices if they are out of date; items are read as they are needed.
 
     Raises `UserError` if it is missing, damaged, busy, made by another version or may not be read.
     """
@@ -568,7 +568,7 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 
 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
-    """Yields the vectors of ids, in order, `TOGETHER` at a time: [B, D]; zeros for items without a vector.
+    """Yields blocks of the vectors of ids, in order, [B, D], B = `TOGETHER` or fewer; zeros for items without a vector.
 
     Ends before a block with a caption without a vector. Raises `UserError` for vectors whose length is not 1, or that
     have not `width` numbers (0: as many as the first vector).
@@ -675,13 +675,13 @@ def index_in_memory(
     """
     from mural_search import changes
 
-    opened = database.make()
-    changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
-    database.keep(opened, kind=kind, dtype="float32", sources=[])
-    counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
+    connection = database.make()
+    changes.keep_model(connection, take_fingerprint(embedder), "The index in memory")
+    database.keep(connection, kind=kind, dtype="float32", sources=[])
+    counts = changes.bring(connection, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    index = _open(ItemTable(opened))
+    index = _open(ItemTable(connection))
     index.created = ""
     index.state = ""
     index.counts = counts

@@ -56,7 +56,7 @@ def utf8(text: str) -> bytes:
 
 
 def _in_shown_language(hidden: Collection[str]) -> str:
-    """Returns the condition, to follow another, that a row of `words` is a caption in none of the hidden languages.
+    """Returns a condition of SQL, "AND …", that a row of `words` is a caption whose language is not hidden.
 
     Rows of names and fields fail it, too. Without hidden languages it is "": every row passes.
     """
@@ -364,7 +364,7 @@ class ItemTable:
         return names
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, both int64 [K]; ids without an item are left out."""
+        """Returns the rows, int64, of ids, int64 [K]; ids without an item are left out."""
         return np.searchsorted(self.ids, ids[np.isin(ids, self.ids)])
 
     def has_fields(self) -> bool:

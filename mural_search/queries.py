@@ -298,7 +298,7 @@ def find(
 
 
 def _asks_whole_index(texts: Sequence[str], page: Page, filters: Sequence[Filter]) -> bool:
-    """Whether queries are sentences whose answers come from the whole index, so that they compare with its noise.
+    """Whether queries are sentences whose answers come from the whole index, as its noise level does.
 
     Filters, -words and sorting leave a part of the index.
     """

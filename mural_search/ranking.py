@@ -94,7 +94,7 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """(Each language's mean vector less the mean of all, float32 [L, D], each caption's row in it, int32 [T]).
+        """Means of languages less the mean of all, float32 [L, D], and each caption's row in them, int32 [T].
 
         A language with few captions differs less: `FEW` captions count half.
         """
@@ -423,7 +423,7 @@ def _search_vectors(index, way: str, wanted: _Wanted) -> Iterable[tuple[np.ndarr
 
 
 def _ways(index, rank: str) -> tuple[str, ...]:
-    """Returns the ways whose lists a ranking of an index needs."""
+    """Returns the ways, of `WAYS`, whose lists a ranking of an index combines."""
     if rank != ALL:
         return (rank,)
     if index.kind == IMAGES:

@@ -163,7 +163,7 @@ def _read_inside(picture: pathlib.Path) -> list[tuple[Texts, str]]:
 
 
 def _attempt(read: Callable[[Any], Texts], source: Any, source_name: str) -> tuple[Texts, str]:
-    """Returns (the texts that `read` finds in a source, ""), or with a problem for a source that is damaged."""
+    """Returns (the texts that `read` finds in a source, problem); the problem is "" unless the source is damaged."""
     texts: Texts = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
