@@ -107,9 +107,7 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
         return updated_index, embedder
     if updated_index.captions is None and len(updated_index.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    return updated_index, LazyModel(
-        updated_index, by_pictures=False
-    )  # only texts ask it, see `made_index.measure_noise`
+    return updated_index, LazyModel(updated_index, by_pictures=False)  # only texts ask it, see `measure_noise`
 
 
 class LazyModel:
