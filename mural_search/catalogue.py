@@ -109,16 +109,16 @@ def catalogue(
     train: bool = True,
     fields: Sequence[str] | None = None,
 ) -> pathlib.Path | None:
-    """Makes the index of a table's pictures with its page of examples, perhaps after training a model for it.
+    """Makes an index of a table's products and a page of examples in a folder, after training a model if wanted.
 
-    Steps that earlier calls finished in `output` are not made again. Prints what is done.
+    Steps that earlier calls finished in `output` are not made again. Prints a report, notes and commands to go on with.
 
     Args:
       request: the table and how to read it.
       output: folder, here or in a store.
-      source: the model to start from, or "nothing"; without training as `mural_lite.open_model` takes it.
+      source: the model to start from, as `mural_lite.open_model` takes it; "nothing": training starts without a model.
       trainer: works in `output`, too.
-      dry_run: print what is understood of the table, and do nothing.
+      dry_run: only print how the table is understood, and write nothing.
       train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
       fields: the names of the fields that the search shows; `None`: it chooses.
 
@@ -126,7 +126,8 @@ def catalogue(
       The index's folder; `None` where a signal stopped training, and for a dry run.
 
     Raises:
-      UserError: a table that cannot be used, no source, another process at work, or the trainer raises it.
+      UserError: a table, field, source or output that cannot be used; too few captions to train on, and no model; a
+        full disk; another process at work; or the trainer raises it.
     """
     folder = as_path(output)
     if folder.is_file():
@@ -138,7 +139,7 @@ def catalogue(
     _check_fields(table, fields or ())
     if dry_run:
         return None
-    description = _checked_description(source, trainer, train)
+    config_folder = _checked_config_folder(source, trainer, train)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
@@ -148,10 +149,10 @@ def catalogue(
         entries, tally = _read_table(table, folder)
         if not _train_if_wanted(entries, tally, source, trainer, train):
             return None
-        model = _index(folder, source, entries, table, fields, trainer)
+        model = _make_index_and_page(folder, source, entries, table, fields, trainer)
         lines = next_lines(folder, entries, trainer)
-        if description is not None:
-            lines += last_lines(description, entries, trainer, model)
+        if config_folder is not None:
+            lines += last_lines(config_folder, entries, trainer, model)
         print("\n".join(lines))
     return folder / INDEX
 
@@ -163,16 +164,16 @@ def _check_fields(table: ProductTable, fields: Sequence[str]) -> None:
             raise UserError(f"--fields: the table has no field {name!r}; it has {', '.join(table.fields)}.")
 
 
-def _checked_description(source: str, trainer: Trainer, train: bool) -> pathlib.Path | None:
-    """Returns `_description` of the model to start from; raises `UserError` for a model that cannot do the task."""
+def _checked_config_folder(source: str, trainer: Trainer, train: bool) -> pathlib.Path | None:
+    """Returns `_config_folder` of the model to start from; raises `UserError` for a model that cannot do the task."""
     _check_source(source, train or trainer.trained() is not None)
-    description = _description(source)
-    if description is not None and not has_images(load_config(description / "config.json").image_tower):
+    config_folder = _config_folder(source)
+    if config_folder is not None and not has_images(load_config(config_folder / "config.json").image_tower):
         raise UserError(f"{source} is a model of texts alone, which cannot index pictures: give one with both towers.")
     if not train and trainer.needs_captions:
         raise UserError("--translations teaches: --train=no only searches, with the model that --from=MODEL names.")
-    trainer.check(description)
-    return description
+    trainer.check(config_folder)
+    return config_folder
 
 
 def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry], RowTally]:
@@ -184,23 +185,23 @@ def _read_table(table: ProductTable, folder: pathlib.Path) -> tuple[list[Entry],
     with tqdm(desc="Reading", unit=" rows") as bar:
         entries = read(table, tally, folder / PICTURES, bar)
     print("\n".join(report_lines(entries, tally)), flush=True)
-    for line in table.table.inside.describe():
+    for line in table.table.inside.describe():  # texts in the files of pictures
         print(f"  {line}")
     _write_skipped(folder / SKIPPED, tally)
     keep_guesses(table)
     return entries, tally
 
 
-def _check_source(source: str, has_model: bool) -> None:
+def _check_source(source: str, may_be_nothing: bool) -> None:
     """Raises `UserError` for a model to start from that is not named, or is not there.
 
     Args:
       source: --from=MODEL.
-      has_model: whether "nothing" is enough, because a model will be trained, or was.
+      may_be_nothing: whether "nothing" is enough, because a model will be trained, or was.
     """
     if not source:
         raise UserError(f"--from is missing: a model, such as --from=workdirs/emoji; for photographs {PHOTOGRAPHS}.")
-    if source == NOTHING and has_model:
+    if source == NOTHING and may_be_nothing:
         return
     if source == NOTHING:
         raise UserError(
@@ -230,17 +231,17 @@ def conditions(texts: Sequence[str]) -> dict[str, list[Callable[[str, str], bool
 
 
 def _is_equal(value: str, text: str, groups: str) -> bool:
-    """Whether a text is the value, in large or small letters; `groups` is an argument of every test."""
+    """Whether a text equals the value, in large or small letters; `groups` is not used, but every test takes it."""
     return text.casefold() == value.casefold()
 
 
 def _is_within(compare: Callable[[float, float], bool], bound: str, text: str, groups: str) -> bool:
-    """Whether a text is a number or a date that `compare` accepts with the bound; `groups`: marks of thousands."""
+    """Whether a text is a number or date for which `compare(number, bound)` is true; `groups`: marks of thousands."""
     number = amount(text, groups)
     return number is not None and compare(number, amount(bound, groups))
 
 
-def _description(source: str) -> pathlib.Path | None:
+def _config_folder(source: str) -> pathlib.Path | None:
     """Returns the folder with the `config.json` of a workdir or an export, `None` for another source.
 
     `source`: --from=MODEL. A model of Hugging Face, a module on a hub and "nothing" lack it.
@@ -288,7 +289,7 @@ def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
 def _train_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
     """Trains if `train` and there are enough captions, or prints why not; returns False if a signal stopped training.
 
-    Raises `UserError` if there are too few captions, and no model can search without training.
+    Raises `UserError` for too few captions if no model was trained, and the trainer needs them or `source` is no model.
     """
     caption_count = sum(len(entry.captions) for entry in entries if entry.file)
     if train and caption_count >= FEWEST_CAPTIONS:
@@ -296,7 +297,8 @@ def _train_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, tra
     reason = "--train=no"
     if train:
         reason = f"{caption_count} captions are too few to learn from, {FEWEST_CAPTIONS} are needed"
-        if (trainer.needs_captions or source == NOTHING) and not trainer.trained():
+        must_train = trainer.needs_captions or source == NOTHING
+        if must_train and not trainer.trained():
             raise UserError(f"{reason}. Give more rows; or search without training: --from=MODEL --train=no.")
     print(f"Nothing is trained: {reason}. {trainer.trained() or source} searches as it is.", flush=True)
     return True
@@ -308,13 +310,13 @@ MOST_READ = 10_000  # captions of a language that are read for notes
 
 
 def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Trainer, model: KnownModel) -> list[str]:
-    """Returns lines with notes on the model's limits, which the user should know before believing its answers.
+    """Returns notes to print on the limits of the model: unfit pictures, unknown languages, captions that are cut.
 
-    Only a model that had to be opened reads the captions: others were read when they were new.
+    Captions are read only if the model was opened: otherwise no caption is new, and an earlier call printed notes.
 
     Args:
       description: the folder with the configuration of the model to start from.
-      entries: whose captions the model reads.
+      entries: the products of the table, with their captions.
       model: the model of the index.
     """
     lines = []
@@ -325,7 +327,8 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
         return lines
     reading_of = model.reading or functools.partial(trainer.reading, description)
     lines += _reading_lines(reading_of, entries)
-    if not model.encoder and (description / "checkpoints").is_dir() and importlib.util.find_spec("ai_edge_litert"):
+    is_plain_workdir = not model.encoder and (description / "checkpoints").is_dir()  # not an export, no LiteRT
+    if is_plain_workdir and importlib.util.find_spec("ai_edge_litert"):
         lines.append(
             f"Note: `python run_export.py --model={_quoted(description)} --overwrite --lite_kind=float32` makes "
             "encoders that need a third of the memory and seconds. Then remove the index: it goes on with its encoders."
@@ -335,7 +338,7 @@ def last_lines(description: pathlib.Path, entries: Sequence[Entry], trainer: Tra
 
 def _note_on_drawings(tower) -> str:
     """Returns the note on a model that was trained on drawings; `tower`: the configuration of its image tower."""
-    if tower.weights:
+    if tower.weights:  # trained elsewhere on photographs
         return (
             f"Note: this model learned captions of drawings alone, on the picture tower {tower.weights}; for "
             f"photographs --from={PHOTOGRAPHS}."
@@ -354,7 +357,7 @@ def _reading_lines(reading_of: Callable[[Sequence[str]], Reading | None], entrie
             captions_of[language].append(caption)
     unknown = []
     cut = []
-    room = 0
+    room = 0  # word pieces that the model reads of a text, the same for every language
     for language, captions in captions_of.items():
         reading = reading_of(captions[:MOST_READ])
         if reading is None:
@@ -381,7 +384,7 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
         path = ""
         if entry.file is not None:
             path = str(entry.file)
-            if "://" not in path:
+            if "://" not in path:  # on this machine
                 path = str(entry.file.absolute())
         fields, several = fields_of(entry.fields)
         captions = tuple(entry.captions)
@@ -389,7 +392,7 @@ def items_of(entries: Sequence[Entry]) -> Iterator[tuple]:
         yield item, entry.file
 
 
-def _index(
+def _make_index_and_page(
     folder: pathlib.Path,
     source: str,
     entries: Sequence[Entry],
@@ -397,10 +400,12 @@ def _index(
     fields: Sequence[str] | None,
     trainer: Trainer,
 ) -> KnownModel:
-    """Makes the index, or brings it up to date, and writes the page of examples; returns the index's model.
+    """Makes the index or brings it up to date, prints a report, and writes the page of examples; returns its model.
+
+    An index of another model is emptied first.
 
     Args:
-      folder: the output of `catalogue`.
+      folder: the output of `catalogue`, in which the index is a folder.
       source: --from=MODEL, which makes the index unless `trainer` has trained a model.
       fields: the names of the fields to show; `None`: chosen.
     """
@@ -432,22 +437,22 @@ def _index(
             first_to_last = reversed(trainer.workdirs())
             workdirs = " ".join(map(_quoted, first_to_last))
             print(f"The model is as it was, not tuned on the new rows: `rm -r {workdirs}` and this command tune it.")
-        if index.captions is not None and index.noise is None:
+        if index.captions is not None and index.noise is None:  # the index is new, or much of it has changed
             _set_noise(index, index_folder, model, earlier_noise)
         links = {}
-        names_held_out = None
+        read_held_out = None
         if trained:
             links["What was trained, and how well it finds"] = f"{trained.name}/{trainer.page}"
-            names_held_out = trainer.held_out
-        choose = functools.partial(_examples, entries, names_held_out)
+            read_held_out = trainer.held_out
+        choose = functools.partial(_examples, entries, read_held_out)
         write_examples(folder / PAGE, index, index_folder, model, choose, links)
     return model
 
 
 def _existing_fields(names: Sequence[str] | None, entries: Sequence[Entry]) -> list[str] | None:
-    """Returns the names of fields to show without fields that no entry has, which the index would refuse.
+    """Returns the names that are fields of at least one entry, because the index refuses others; `None` for `None`.
 
-    Such a field of the table has values only in rows that are left out. `None`: the search chooses the fields.
+    A field of the table that no entry has got values only in rows that are left out.
     """
     if names is None:
         return None
@@ -456,7 +461,7 @@ def _existing_fields(names: Sequence[str] | None, entries: Sequence[Entry]) -> l
 
 
 def _set_noise(index, folder: pathlib.Path, model: KnownModel, earlier_noise: NoiseLevel | None) -> None:
-    """Gives an index its noise level and keeps it in the index's folder: the earlier one if nothing was encoded.
+    """Sets the noise level of an index, also in its folder: the earlier level, or a new level if items were encoded.
 
     A model that is still closed encoded nothing: items were only removed, or their fields changed.
     """
@@ -468,7 +473,7 @@ def _set_noise(index, folder: pathlib.Path, model: KnownModel, earlier_noise: No
 
 
 def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
-    """Returns the noise level of the index in a folder, `None` for an index that was not finished."""
+    """Returns the noise level of the index in a folder, `None` if it lacks a level or cannot be opened."""
     try:
         return load_index(folder).noise
     except UserError:
@@ -476,7 +481,7 @@ def _noise_of(folder: pathlib.Path) -> NoiseLevel | None:
 
 
 def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
-    """Whether a folder holds an index that these encoders of the model made."""
+    """Whether a folder holds an index that these encoders of the model made, with a head that the model still has."""
     fingerprint = model.fingerprint
     recorded = model_of(folder)
     if recorded is None:
@@ -487,7 +492,7 @@ def _is_index_of(folder: pathlib.Path, model: KnownModel) -> bool:
 
 
 def _empty(folder: pathlib.Path, model: KnownModel) -> None:
-    """Empties the index of another model in a folder, for example of the model before training, if it is there."""
+    """Empties the index in a folder and prints so, if there is an index; `model` is the other model to fill it with."""
     if model_of(folder) is None:
         return
     print(f"{folder} is of another model than {model.fingerprint.describe()}: it is made anew.")
@@ -496,16 +501,16 @@ def _empty(folder: pathlib.Path, model: KnownModel) -> None:
     changes.clear(folder)
 
 
-def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] | None) -> list[Query]:
+def _examples(entries: Sequence[Entry], read_held_out: Callable[[], set[str]] | None) -> list[Query]:
     """Returns queries: a caption in each of the most frequent languages, if possible of different pictures.
 
-    `names_held_out`: a function that returns the names of entries that a trained model did not learn from; `None`
+    `read_held_out`: a function that returns the names of entries that a trained model did not learn from; `None`
     without training. Only their captions are queries, with their right answers: all pictures of the product.
     """
     candidates = entries
     names_of_product = collections.defaultdict(list)  # product -> names of its entries
-    if names_held_out is not None:
-        held_out = names_held_out()
+    if read_held_out is not None:
+        held_out = read_held_out()
         candidates = [entry for entry in entries if entry.name in held_out]
         for entry in entries:
             names_of_product[entry.product or entry.name].append(entry.name)
@@ -521,7 +526,7 @@ def _examples(entries: Sequence[Entry], names_held_out: Callable[[], set[str]] |
         used_names.add(entry.name)
         caption = next(text for tag, text in entry.captions if tag == language)
         right = tuple(names_of_product[entry.product or entry.name])
-        queries.append(Query(caption.strip(" |;,."), language, right=right))
+        queries.append(Query(caption.strip(" |;,."), language, right=right))  # without separators of parts at its ends
     return queries
 
 
@@ -542,9 +547,11 @@ def next_lines(folder: pathlib.Path, entries: Sequence[Entry], trainer: Trainer)
     lines = ["", "Written:", f"  {folder / PAGE}  examples: open it in a browser"]
     if (folder / SKIPPED).is_file():
         lines.append(f"  {folder / SKIPPED}  rows that were not used, and why")
-    lines.append("Next:")
-    lines.append(f"  python -m mural_tf search query {text} --index={index} --html=found.html")
-    lines.append(f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search")
+    lines += [
+        "Next:",
+        f"  python -m mural_tf search query {text} --index={index} --html=found.html",
+        f"  python -m mural_tf serve --index={index}  # then http://localhost:8501/search",
+    ]
     trained = trainer.trained()
     if trained:
         lines += [f"  {command}" for command in trainer.commands(trained)]

@@ -32,7 +32,7 @@ from mural_lite.fingerprint import Fingerprint, take_fingerprint
 from mural_lite.progress import announce, tqdm
 from mural_lite.remote_folders import display_name
 from mural_search import collect
-from mural_search import database as files
+from mural_search import database as index_database
 from mural_search.collect import Found, Unreadable
 from mural_search.item_table import (
     AMONG,
@@ -137,7 +137,7 @@ def bring(
     skipped: TextIO | None = None,
     progress: bool = False,
 ) -> Counts:
-    """Brings a database to the content of `entries`, and returns how many items were added, changed and so on.
+    """Brings a database to the content of `entries`, and returns the `Counts` of its new, changed and other items.
 
     Args:
       database: of an index, in which `keep_model` has stored the model.
@@ -151,6 +151,8 @@ def bring(
       batch_size: images or texts per run of the encoder.
       skipped: a file that gets a line, name[TAB]reason, for each entry that cannot be read.
       progress: whether to show a bar.
+
+    Raises `UserError` for a vector of another length than 1, and whatever the encoder raises.
     """
     changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
     database.executescript("CREATE TEMP TABLE IF NOT EXISTS met (key BLOB PRIMARY KEY) WITHOUT ROWID; DELETE FROM met")
@@ -190,7 +192,7 @@ class _Changes:
         return HEAD if HEAD in getattr(self.embedder, "text_heads", ()) else ""
 
     def blocks(self, entries: Iterable[Found]) -> Iterator[list[Entry]]:
-        """Yields the readable entries in blocks, with the bytes of images; of entries with one key only the first."""
+        """Yields the readable entries in blocks, with the bytes of images; counts unreadable and repeated entries."""
         entries = iter(entries)
         block = []
         block_bytes = 0  # of its images
@@ -200,7 +202,7 @@ class _Changes:
             if self.kind == IMAGES and self.embedder is not None:  # images are files, for which threads wait
                 read_all = pool.map
             while batch := list(itertools.islice(entries, TOGETHER)):
-                for entry in read_all(read, self._not_met(batch)):
+                for entry in read_all(read, self._drop_repeated(batch)):
                     if isinstance(entry, Unreadable):
                         self._skip(entry)
                         continue
@@ -214,8 +216,8 @@ class _Changes:
         if block:
             yield block
 
-    def _not_met(self, batch: Sequence[Found]) -> list[Found]:
-        """Returns the entries whose keys were not met before, and notes these keys; counts the repeated entries."""
+    def _drop_repeated(self, batch: Sequence[Found]) -> list[Found]:
+        """Returns the entries whose keys are new in this pass, and records these keys; counts the repeated entries."""
         new_entries = []
         for entry in batch:
             key = key_of(self.kind, entry)
@@ -225,40 +227,40 @@ class _Changes:
         return new_entries
 
     def _skip(self, entry: Unreadable) -> None:
-        """Counts an unreadable entry, and writes its line, name[TAB]reason."""
+        """Counts an unreadable entry, and writes its line, name[TAB]reason, into the file `skipped`."""
         self.counts.skipped += entry.count
         if self.skipped is not None:
             name = entry.name.replace("\t", " ").replace("\n", " ")
             self.skipped.write(f"{name}\t{entry.reason.rstrip('.')}.\n")
 
     def make(self, block: list[Entry], bar: tqdm) -> None:
-        """Encodes the new and changed entries of a block, and writes them in one transaction."""
-        entries = self._changed(block)
-        encoded_count = sum(entry.content is not None for entry in entries)
+        """Encodes the new and changed entries of a block, and writes them in one transaction; counts all entries."""
+        changed = self._select_changed(block)
+        encoded_count = sum(entry.content is not None for entry in changed)
         bar.update(len(block) - encoded_count)  # `_contents` counts the others while they are encoded
-        entries = self._encoded(entries, bar)
+        entries = self._encode_contents(changed, bar)
         if not entries:
             return
         replaced_ids = [entry.before_id for entry in entries if entry.before_id is not None]
         vector_of_caption = self._caption_vectors(entries, replaced_ids)
-        with files.transaction(self.database):
-            files.take_out(self.database, replaced_ids)
+        with index_database.transaction(self.database):
+            index_database.take_out(self.database, replaced_ids)
             for entry in entries:
                 vectors = []
                 if vector_of_caption is not None:
                     vectors = [vector_of_caption[caption] for _, caption in entry.item.captions]
-                files.put(self.database, entry.key, entry.item, entry.vector, vectors)
+                index_database.put(self.database, entry.key, entry.item, entry.vector, vectors)
             self.database.executemany("DELETE FROM deleted WHERE key = ?", [(entry.key,) for entry in entries])
             if vector_of_caption:
-                files.keep(self.database, head=self.head)
+                index_database.keep(self.database, head=self.head)
         self.counts.changed += len(replaced_ids)
         self.counts.added += len(entries) - len(replaced_ids)
         self.has_changed = True
 
-    def _changed(self, block: list[Entry]) -> list[Entry]:
-        """Returns the new and changed entries, with the id and item that each replaces; counts the others.
+    def _select_changed(self, block: list[Entry]) -> list[Entry]:
+        """Returns the new and changed entries, and counts the others as deleted or kept.
 
-        A changed entry whose picture is the same gets the stored vector, and has nothing to encode.
+        Sets `before_id` and `before_item`; where the picture is the same, also the stored vector, without a content.
         """
         keys = [entry.key for entry in block]
         marks = ", ".join("?" * len(keys))
@@ -284,8 +286,8 @@ class _Changes:
             changed.append(entry)
         return changed
 
-    def _encoded(self, entries: list[Entry], bar: tqdm) -> list[Entry]:
-        """Encodes the contents of entries into their vectors; returns the usable entries, and skips the others."""
+    def _encode_contents(self, entries: list[Entry], bar: tqdm) -> list[Entry]:
+        """Replaces the contents of entries by their vectors; returns the usable entries, and skips the others."""
         to_encode = [entry for entry in entries if entry.content is not None]
         if not to_encode:
             return entries
@@ -327,10 +329,10 @@ class _Changes:
         return {text: vector.tobytes() for text, vector in zip(texts, vectors.astype(np.float16))}
 
     def publish(self, prune: bool) -> None:
-        """Removes the items that were not met if `prune`, counts trigrams if many items changed, publishes the state.
+        """Encodes captions without vectors, removes items that were not met if `prune`, and publishes what has changed.
 
-        If no item of the index was met, all stay, and `sync` raises: a folder that cannot be read for a while empties
-        no index. Nothing is published where nothing has changed.
+        Trigrams are counted if many items changed. If no item of the index was met, all stay, and `sync` raises: a
+        folder that cannot be read for a while empties no index.
         """
         self._encode_missing_captions()
         query = "SELECT id FROM items WHERE key NOT IN (SELECT key FROM temp.met)"
@@ -346,15 +348,15 @@ class _Changes:
         if not (self.has_changed or counts.pruned or was_killed or meta.get("skipped") != counts.skipped):
             return
         change_count = counts.added + counts.changed + counts.pruned
-        with files.transaction(self.database, published=True):
+        with index_database.transaction(self.database, published=True):
             if counts.pruned:
-                files.take_out(self.database, gone_ids)
+                index_database.take_out(self.database, gone_ids)
             (total,) = self.database.execute("SELECT count(*) FROM items").fetchone()
-            if was_killed or change_count > files.RECOUNTED * total:
-                files.count_trigrams(self.database)
+            if was_killed or change_count > index_database.RECOUNTED * total:
+                index_database.count_trigrams(self.database)
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             changed = meta.get("changed", 0) + change_count
-            files.keep(self.database, created=now, skipped=counts.skipped, changed=changed)
+            index_database.keep(self.database, created=now, skipped=counts.skipped, changed=changed)
         self.database.execute("PRAGMA busy_timeout = 0")  # a process that reads may hold the log, which then stays
         with contextlib.suppress(sqlite3.Error):
             self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -368,10 +370,10 @@ class _Changes:
         query = f"SELECT id, text FROM texts WHERE {condition} ORDER BY id LIMIT {BLOCK['texts']}"
         while rows := self.database.execute(query, (last_id,)).fetchall():
             vectors = self._encode_captions(list(dict.fromkeys(text for _, text in rows)))
-            with files.transaction(self.database):
+            with index_database.transaction(self.database):
                 values = [(text_id, vectors[text]) for text_id, text in rows]
                 self.database.executemany("INSERT INTO caption_vectors VALUES (?, ?)", values)
-                files.keep(self.database, head=self.head)
+                index_database.keep(self.database, head=self.head)
             last_id, _ = rows[-1]
             self.has_changed = True
 
@@ -387,7 +389,7 @@ def key_of(kind: str, entry: Found) -> bytes:
 
 
 def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -> Entry | Unreadable:
-    """Returns an entry for an item and its content, or why its image cannot be read.
+    """Returns the `Entry` of an item and its content, or the `Unreadable` of an item whose image cannot be read.
 
     An image is read into bytes, whose hash the item gets; a vector becomes bytes of `dtype`. Raises `UserError` for a
     vector whose length is not 1.
@@ -418,7 +420,7 @@ def read_entry(kind: str, collected: Found, dtype: str | np.dtype = "float32") -
 
 
 def _contents(entries: list[Entry], bar: tqdm) -> Iterator:
-    """Yields the contents of entries and counts them in the bar."""
+    """Yields the contents of entries, and moves the bar on for each."""
     for entry in entries:
         bar.update()
         yield entry.content
@@ -453,7 +455,7 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
     `error`: of reading the image; None: it is read again for its error.
     """
     if error is None:
-        error = ValueError("damaged: it does not decode")
+        error = ValueError("damaged: it does not decode")  # if it can be read, but the encoder could not use it
         try:
             pictures.for_the_encoder(read_image(item))
         except (OSError, ValueError) as error_of_reading:
@@ -468,14 +470,14 @@ def unreadable(kind: str, item: Item, error: Exception | None = None) -> Unreada
 
 
 def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> None:
-    """Stores the fingerprint of the model that makes the vectors in a new database.
+    """Stores the fingerprint of a model in a new database, or checks that it made the vectors of an older database.
 
-    Raises `UserError` if another model, or other encoders of it, made the vectors of an older database. `index`: the
-    beginning of the message, "The index FOLDER".
+    Raises `UserError` if another model or other encoders made them, or the record is damaged. `index`: the beginning
+    of the message, "The index FOLDER".
     """
     stored = dict(database.execute("SELECT key, value FROM meta WHERE key IN ('probes', 'model')"))
     if stored:
-        recorded = files.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
+        recorded = index_database.parse_fingerprint(stored["probes"], json.loads(stored["model"]))
         recorded.check(model, index)
         if recorded.encoder != model.encoder:
             raise UserError(
@@ -487,8 +489,8 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
     np.save(probes, model.probes)
     path = collect.absolute(model.path) if model.path else ""
     origin = {"path": path, "step": model.step, "encoder": model.encoder}
-    with files.transaction(database):
-        files.keep(database, probes=probes.getvalue(), model=origin)
+    with index_database.transaction(database):
+        index_database.keep(database, probes=probes.getvalue(), model=origin)
 
 
 # A folder.
@@ -496,42 +498,43 @@ def keep_model(database: sqlite3.Connection, model: Fingerprint, index: str) -> 
 
 @contextlib.contextmanager
 def changing(folder: str | os.PathLike, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """Opens the database of an index for the block; no other process changes it meanwhile.
+    """Locks the folder of an index and opens its database for the block; removes partial files of killed processes.
 
     Args:
       folder: the index's folder, on this machine.
       new: whether a missing index is made.
 
     Raises:
-      UserError: another process has the index, the folder is something else, or the database is damaged.
+      UserError: another process has the index; the folder is in a store, is something else or cannot be written; the
+        database is damaged or of another version.
     """
     folder = as_path(folder)
     if not isinstance(folder, pathlib.Path):
         raise UserError(
             f"{folder} is in a store, and an index is made on this machine: remote_folders.local_folder gives a folder."
         )
-    path = folder / files.NAME
+    path = folder / index_database.NAME
     if new:
         check_free(folder)
     else:
-        files.check_place(folder)
-    with _locked(folder):
+        index_database.check_place(folder)
+    with _make_and_lock(folder):
         remove_partial(folder, min_age=ABANDONED)
         try:
-            database = files.make(path) if new else connect(path)
-            with contextlib.closing(database) as opened:
-                (version,) = opened.execute("PRAGMA user_version").fetchone()
+            database = index_database.make(path) if new else connect(path)
+            with contextlib.closing(database):
+                (version,) = database.execute("PRAGMA user_version").fetchone()
                 if version != FORMAT:
                     raise UserError(f"The index {folder} was made by another version: delete it and make it again.")
                 if display_name(folder) != str(folder):  # a store gets the file at the end
-                    opened.execute("PRAGMA wal_autocheckpoint = 0")
-                yield opened
+                    database.execute("PRAGMA wal_autocheckpoint = 0")
+                yield database
         except (sqlite3.Error, UnicodeDecodeError, Damaged) as error:
             raise problem(path, error) from None
 
 
-def _locked(folder: pathlib.Path) -> contextlib.ExitStack:
-    """Makes a folder and locks it; returns a context at whose end the lock is given back.
+def _make_and_lock(folder: pathlib.Path) -> contextlib.ExitStack:
+    """Makes a folder if it is missing, and locks it; returns a context whose end gives the lock back.
 
     Raises `UserError` if another process has the lock, or the folder cannot be written.
     """
@@ -544,16 +547,16 @@ def _locked(folder: pathlib.Path) -> contextlib.ExitStack:
 
 
 def check_free(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder that is neither an index nor empty."""
-    if (folder / files.OLD).is_file():
-        files.check_place(folder)  # raises for an index of an earlier version
-    if folder.exists() and not (folder / files.NAME).exists() and not _is_empty(folder):
+    """Raises `UserError` for a folder that is neither empty nor an index, or is an index of an earlier version."""
+    if (folder / index_database.OLD).is_file():
+        index_database.check_place(folder)  # raises for an index of an earlier version
+    if folder.exists() and not (folder / index_database.NAME).exists() and not _is_empty(folder):
         raise UserError(f"{folder} is neither empty nor an index; choose a new folder.")
 
 
 def _is_empty(folder: pathlib.Path) -> bool:
-    """Whether a folder holds no more than the lock and the files of a database."""
-    return folder.is_dir() and all(path.name.startswith((LOCK, files.NAME)) for path in folder.iterdir())
+    """Whether a folder holds no more than the lock and the files of a database, such as "index.sqlite-wal"."""
+    return folder.is_dir() and all(path.name.startswith((LOCK, index_database.NAME)) for path in folder.iterdir())
 
 
 def check_settings(folder: str | os.PathLike, stored: dict, settings: dict) -> None:
@@ -588,11 +591,11 @@ def clear(folder: str | os.PathLike) -> None:
     Items that were taken out by hand stay out, and items keep their addresses, which depend on the salt.
     """
     emptied = ("items", "vectors", "texts", "caption_vectors", "fields", "trigrams", "sqlite_sequence")
-    with changing(folder) as opened, files.transaction(opened):
-        opened.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    with changing(folder) as database, index_database.transaction(database):
+        database.execute("INSERT INTO words (words) VALUES ('delete-all')")  # FTS5's command to empty a table
         for table in emptied:
-            opened.execute(f"DELETE FROM {table}")
-        opened.execute("DELETE FROM meta WHERE key NOT IN ('by_catalogue', 'salt')")
+            database.execute(f"DELETE FROM {table}")
+        database.execute("DELETE FROM meta WHERE key NOT IN ('by_catalogue', 'salt')")
 
 
 def sync(
@@ -615,14 +618,14 @@ def sync(
 ) -> Counts:
     """Makes the index `folder`, or updates it by `items`; encodes only new and changed items, and returns the counts.
 
-    Every block of items is a transaction: a process that is killed has made all but the last, and the same call again
-    continues with the missing items. Items removed by hand stay out until their `Item.digest` changes, which for a row
-    of a table is not a digest of the picture.
+    Writes the names of items that cannot be read into skipped.tsv. Every block of items is a transaction: a process
+    that is killed has made all but the last, and the same call again continues with the missing items. Items removed by
+    hand stay out until their `Item.digest` changes, which for a row of a table is not a digest of the picture.
 
     Args:
       embedder: the model that made the index; None if every item comes with its vector, of the model `model`.
       items: (item, encoded image), see `bring`; an item without a picture comes with None.
-      prune: take out other items.
+      prune: take out the items of the index that `items` lacks.
       kind, dtype, sources, split: see `Index.build`.
       product: the field whose value the pictures of one product share; "" without such a field.
       by_catalogue: whether `catalogue` reads the sources, a table; others would take its rows for pictures.
@@ -637,65 +640,65 @@ def sync(
         `fields` that no item has.
     """
     model = model or take_fingerprint(embedder)
-    with changing(folder, new=True) as opened:
+    with changing(folder, new=True) as database:
         settings = {"kind": kind, "dtype": dtype, "split": split}
-        stored = meta_of(opened)
+        stored = meta_of(database)
         check_settings(folder, stored, settings)
         if not by_catalogue:
             check_not_of_catalogue(folder, stored)
-        keep_model(opened, model, f"The index {folder}")
+        keep_model(database, model, f"The index {folder}")
         settings |= {"sources": list(sources), "product": product}
         if by_catalogue:
             settings["by_catalogue"] = True
-        _keep_settings(opened, stored, settings, stamp)
+        _keep_settings(database, stored, settings, stamp)
         with storage_errors(as_path(folder)), atomic_file(as_path(folder) / SKIPPED) as partial:
             with partial.open("w", encoding="utf-8", errors="backslashreplace") as skipped:
                 options = dict(kind=kind, dtype=dtype, prune=prune, batch_size=batch_size, progress=progress)
-                counts = bring(opened, embedder, items, skipped=skipped, **options)
-        would_be_empty = prune and counts.gone
-        if would_be_empty or not opened.execute("SELECT 1 FROM items LIMIT 1").fetchone():
+                counts = bring(database, embedder, items, skipped=skipped, **options)
+        would_be_empty = prune and counts.gone  # `publish` removed nothing, because no item was met
+        if would_be_empty or not database.execute("SELECT 1 FROM items LIMIT 1").fetchone():
             kept = "; the index keeps its items" if would_be_empty else ""
             if counts.skipped:
                 raise UserError(f"None of the {counts.skipped:,} {kind} can be read{kept}.")
             raise UserError(f"No {kind}{kept}.")
         if fields is not None:
-            _keep_fields(opened, list(fields))
+            _keep_fields(database, list(fields))
     return counts
 
 
-def _keep_settings(opened: sqlite3.Connection, stored: dict, settings: dict, stamp: str) -> None:
+def _keep_settings(database: sqlite3.Connection, stored: dict, settings: dict, stamp: str) -> None:
     """Writes the settings of an index, the stamp of its model unless that is "", and the salt of a new index.
 
-    Readers must open the index again only if settings differ from the `stored` settings.
+    Readers must open the index again only if settings differ from `stored`, the settings before, {name: value}.
     """
     if stamp and stored.get("stamp") != stamp:
-        files.keep(opened, stamp=stamp)
+        index_database.keep(database, stamp=stamp)
     if "salt" not in stored:
-        files.keep(opened, salt=secrets.token_bytes(16))
+        index_database.keep(database, salt=secrets.token_bytes(16))  # 128 bits, see `ItemTable.key_hashes`
     if any(stored.get(name) != value for name, value in settings.items()):
-        files.publish(opened, **settings)
+        index_database.publish(database, **settings)
 
 
-def _keep_fields(opened: sqlite3.Connection, names: list[str]) -> None:
+def _keep_fields(database: sqlite3.Connection, names: list[str]) -> None:
     """Writes the names of the fields to show; raises `UserError` for a name that no item has as a field."""
-    all_names = [name for (name,) in opened.execute(FIELD_NAMES)]
+    all_names = [name for (name,) in database.execute(FIELD_NAMES)]
     for name in names:
         if name not in all_names:
             raise UserError(f"{unknown_field('fields', name, all_names)} The items are in the index.")
-    if meta_of(opened).get("fields") != names:
-        files.publish(opened, fields=names)
+    if meta_of(database).get("fields") != names:
+        index_database.publish(database, fields=names)
 
 
 def keep_noise(folder: str | os.PathLike, noise: NoiseLevel) -> None:
     """Writes the noise level of the index in a folder, and sets the count of its changes to 0."""
-    with changing(folder) as opened:
-        files.publish(opened, noise=dataclasses.asdict(noise), changed=0)
+    with changing(folder) as database:
+        index_database.publish(database, noise=dataclasses.asdict(noise), changed=0)
 
 
 def keep_examples(folder: str | os.PathLike, examples: bytes) -> None:
     """Writes the queries of an index's page of examples, a .npz file, see `examples.py`."""
-    with changing(folder) as opened:
-        files.keep(opened, examples=examples)
+    with changing(folder) as database:
+        index_database.keep(database, examples=examples)
 
 
 # Taken out by hand.
@@ -717,21 +720,21 @@ def remove(
       dry_run: take nothing out, only count.
 
     Raises:
-      UserError: no such item, or nothing would be left; an index that is damaged or being changed.
+      UserError: a name without an item, or nothing would be left; an index that is damaged or being changed.
     """
-    with changing(folder) as opened:
-        table = ItemTable(pathlib.Path(folder) / files.NAME)
-        rows = _named(table, names) if names else table.rows_with(filters)
+    with changing(folder) as database:
+        table = ItemTable(pathlib.Path(folder) / index_database.NAME)
+        rows = _rows_of_names(table, names) if names else table.rows_with(filters)
         if len(rows) == len(table):
             raise UserError(
                 f"All {len(table):,} {table.meta['kind']} would be removed: delete the folder {folder} instead."
             )
         if len(rows) and not dry_run:
-            delete(opened, table.ids[rows])
+            delete(database, table.ids[rows])
     return len(rows), len(table)
 
 
-def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
+def _rows_of_names(table: ItemTable, names: Sequence[str]) -> np.ndarray:
     """Returns the rows, int64 [K] rising, of items or products of these names; raises `UserError` for unknown names.
 
     A name is an item's, a name without its number ("shoe" of "shoe#2"), or a value of the products' field.
@@ -757,10 +760,10 @@ def _named(table: ItemTable, names: Sequence[str]) -> np.ndarray:
 
 
 def delete(database: sqlite3.Connection, ids: Sequence[int]) -> None:
-    """Takes items out by their ids; they stay out until their rows in the sources change."""
+    """Takes items out by their ids in one transaction; they stay out until their rows in the sources change."""
     ids_as_json = json.dumps([int(number) for number in ids])
-    with files.transaction(database, published=True):
+    with index_database.transaction(database, published=True):
         query = f"INSERT OR REPLACE INTO deleted SELECT key, digest FROM items WHERE id {AMONG}"
         database.execute(query, (ids_as_json,))
-        files.take_out(database, ids)
-        files.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))
+        index_database.take_out(database, ids)
+        index_database.keep(database, changed=meta_of(database).get("changed", 0) + len(ids))

@@ -28,7 +28,7 @@ from mural_search.postings import Postings
 
 BLOCK = 512  # rows at a time, which stay in the cache as float32
 PART = 2**13  # rows per task of a thread
-FEW = 8  # an eighth of the rows, or fewer, is compared without codes
+FEW = 8  # a divisor: up to an eighth of the rows are compared without codes
 ROUNDING = 1e-5  # of float32's sums, relative to |q| |x|
 
 
@@ -85,8 +85,8 @@ class Codes:
 
         Args:
           vector: float32 [D].
-          among: int64 [M] rising, the rows that may be found; None for all. It is returned as it is where no row can
-            be excluded, or where comparing so few rows takes no longer than excluding some.
+          among: int64 [M] rising, the rows that may be found; None for all. It is returned as it is, also None, where
+            no row can be excluded, or where comparing so few rows takes no longer than excluding some.
         """
         if among is not None and len(among) <= max(k, len(self._codes) // FEW):
             return among
@@ -136,7 +136,7 @@ def threads() -> concurrent.futures.ThreadPoolExecutor:
 
 
 def quicken(index) -> None:
-    """Gives an `Index` codes and postings in memory, so that it answers many questions quickly."""
+    """Sets codes and postings of an `Index`, so that it answers many questions fast; damaged words get no postings."""
     with contextlib.suppress(UserError, TypeError, ValueError, OverflowError):  # damage is reported to questions
         index.table.postings = Postings(index.table.each, index.table.ids, index.table.schema)
     if index.captions is not None:

@@ -68,7 +68,7 @@ Found = tuple[Item, object] | Unreadable
 
 
 def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
-    """Yields the items of the sources.
+    """Yields (item, content) for each item of the sources, or an `Unreadable` in its place.
 
     Args:
       kind: "images" or "texts": captions of records, rows of tables, lines of text files.
@@ -82,7 +82,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
     files = list_files(kind, sources, split, announce)
-    pieces = ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files)
+    pieces = ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files)  # whole files, whatever their size
     return read(kind, pieces)
 
 
@@ -111,7 +111,7 @@ def product_field(sources: Iterable[str]) -> str:
     for source in sources:
         description = as_path(source) / DESCRIPTION
         if description.is_file():
-            return str(read_json(description).get("product") or "")
+            return str(read_json(description).get("product") or "")  # it may be null
     return ""
 
 
@@ -128,7 +128,7 @@ LINE_BYTES = 50
 
 
 def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]:
-    """Returns the pieces of files, in order, in groups of about `items` items each, by the size of the files.
+    """Returns the pieces of files, in order, in groups of about `items` items, as estimated by the size of the files.
 
     `files`: (file, name to show).
     """
@@ -145,10 +145,10 @@ def cut_files(kind: str, files: Iterable[File], items: int) -> list[list[Piece]]
 
 
 def _units(kind: str, file: str, items: int) -> list[Unit]:
-    """Returns the parts of a file, of about `items` items each by its size; an image is a single part."""
+    """Returns the parts of a file, estimated to have `items` items each; an image file is a single part."""
     path = as_path(file)
     ending = path.suffix.lower()
-    if not path.is_file():
+    if not path.is_file():  # `read` will yield it as unreadable
         return [Unit(absolute(file), 0, 1, 0, 1)]
     if kind != TEXTS and ending not in (RECORDS, TABLE):
         return [Unit(absolute(file), 0, 1, path.stat().st_size, 1)]
@@ -180,9 +180,9 @@ def _files(kind: str, source: str, split: str, say: Say) -> list[File]:
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str, say: Say) -> list[File]:
     """Returns (file, name to show) for a data set's records, or for the pictures and records in any other folder.
 
-    Raises `UserError` for a folder without files of the kind.
+    Says which files are left out, if pictures are wanted. Raises `UserError` for a folder without files of the kind.
     """
-    if split or (folder / IMAGE_TEXT).is_dir():
+    if split or (folder / IMAGE_TEXT).is_dir():  # a data set
         names = list(map(str, _shards(folder, split)))
         names += missing_shards(names)  # `read` yields them as unreadable
         files = [(name, name) for name in sorted(names)]
@@ -219,14 +219,14 @@ def _shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def _is_wanted(kind: str, path: pathlib.Path) -> bool:
-    """Whether a file in a folder, a picture or a file of records, may hold items of a kind."""
+    """Whether a file, which is a picture or ends in `RECORDS`, may hold items of a kind."""
     if path.suffix.lower() == RECORDS:
         return path.parent.name != TEXT_PAIRS
     return kind == IMAGES
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
-    """Yields the items of pieces in order, as (item, content), or `Unreadable` in place of an item; see this file."""
+    """Yields (item, content) for each item of the pieces, in order, or an `Unreadable` in its place."""
     for name, unit in pieces:
         file = unit.path
         ending = as_path(file).suffix.lower()
@@ -243,7 +243,7 @@ def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
 
 
 def absolute(file: str | os.PathLike) -> str:
-    """Returns the absolute name of a file or folder; a name in a store is absolute."""
+    """Returns the absolute path of a file or folder; an address in a store, "gs://…", stays as it is."""
     file = str(file)
     if "://" in file:
         return file
@@ -293,7 +293,7 @@ def _read_texts(unit: Unit) -> Iterator[Found]:
 def _read_table_of_texts(unit: Unit) -> Iterator[Found]:
     """Yields (item, text) for each line language[TAB]text[TAB]fields; a line without a tab is a text."""
     columns = _columns(unit, OF_TEXTS)
-    most_tabs = -1
+    most_tabs = -1  # for `str.split`: all
     if not columns:
         most_tabs = 1  # without names of columns, further tabs are the text's
     for line in _lines(unit):
@@ -322,7 +322,7 @@ def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
 
 
 def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
-    """Returns {name: cell} of the columns behind the columns `first`; cells without a name or a text are left out."""
+    """Returns {name: cell} of the columns after the columns `first`, whose name and cell are not empty."""
     names = map(str.strip, columns[len(first) :])
     values = map(str.strip, cells[len(first) :])
     return {name: value for name, value in zip(names, values) if name and value}
@@ -361,6 +361,7 @@ def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     for offset, serialized in tfrecord.read_all(path, report, open_path, begin, end):
         yield from lost
         lost.clear()
+        # An item keeps where its record begins, and `read_all` yields where the record's data begin.
         yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, entries_of)
     yield from lost
 
@@ -395,7 +396,10 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, entries_o
 
 
 def _texts_of(feature, *names: str) -> list[str]:
-    """Returns the texts of a record's feature, which img2dataset gives another name; [] without the feature."""
+    """Returns the texts under the first of the names that a record has, or []; img2dataset uses names of its own.
+
+    `feature`: {name: `tf.train.Feature`}, all features of the record.
+    """
     for name in names:
         if name in feature:
             return [value.decode("utf-8", "replace") for value in feature[name].bytes_list.value]
@@ -426,21 +430,21 @@ FIELDS = "fields.jsonl"
 
 
 def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
-    """Returns the file of fields in the data set of a file of records, `None` without such a file."""
-    path = as_path(record_file).parent.parent / FIELDS
+    """Returns the file `FIELDS` of the data set that a file of records belongs to, `None` without such a file."""
+    path = as_path(record_file).parent.parent / FIELDS  # of DATA/image_text/train-….tfrecord
     if not path.is_file():
         return None
     return path
 
 
 def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
-    """Returns a function that returns the entries of a data set's file of fields for an image, given the image's id.
+    """Returns a function from an image's id to the image's entries in a data set's file of fields.
 
     There is an entry per item of the image: {"fields": {name: text}}, with "name" and "captions" where several items
     share the image. An image that the file lacks has [{"fields": {}}]. The last of several lines of one id and name
     counts. Raises `UserError` for a line that is damaged.
 
-    `path`: `fields_file` of the data set; None: every image is lacking.
+    `path`: `fields_file` of the data set; None: as a file without lines.
     """
     if path is None:
         return lambda image_id: [{"fields": {}}]
@@ -453,9 +457,9 @@ def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[di
     """Returns `fields_by_id` of a file; `state`, its size and time, differs when the file must be read again."""
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
     table = "CREATE TABLE items (image, name, line, PRIMARY KEY (image, name))"
-    database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
+    database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")  # never committed: nobody else reads it
     with open(local_copy(path), "rb") as file:
-        database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _lines_of_fields(path, file))
+        database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _rows_of_fields(path, file))
 
     def fields_of(image_id: str) -> list[dict]:
         lines = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
@@ -470,10 +474,10 @@ def _is_caption(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
 
 
-def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
+def _rows_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
     """Yields (id of the image, name of the item or "", entry as JSON) of each line in a file of fields.
 
-    Raises `UserError` for a line that is damaged, or too long: then it comes as None.
+    Raises `UserError` for a line that is damaged, or too long, for which `bounded_lines` yields None.
     """
     for number, line in enumerate(bounded_lines(file), start=1):
         if line is not None and not line.strip():

@@ -20,7 +20,7 @@ PROGRAM = "python -m mural_search"
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 
 
-def _one_blas_thread() -> None:
+def _limit_blas_threads() -> None:
     """Makes NumPy multiply matrices in one thread, unless the user says how many; called before NumPy is imported."""
     if not os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -108,7 +108,7 @@ def search_query(sentences, index, model, image, queries, filter, **flag):
     python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
     """
     if len(sentences) + len(image) == 1 and not queries:
-        _one_blas_thread()  # the second would compute nothing and cost a third of a second, waiting
+        _limit_blas_threads()  # the second would compute nothing and cost a third of a second, waiting
         gc.disable()  # a question alone makes little garbage, and Python would look through all of TensorFlow for it
     from mural_search import runs
     from mural_search.items import parse_filters
@@ -185,7 +185,7 @@ def serve(index, export, host, port, hosts, hide, weights, immich, **settings):
 
     Everyone who reaches the page can read all fields of the index but the hidden ones: see docs/put_it_in_your_shop.md.
     """
-    _one_blas_thread()  # the server has threads of its own
+    _limit_blas_threads()  # the server has threads of its own
     from mural_search.server.app import serve
     from mural_search.server.settings import PageSettings
 

@@ -60,7 +60,7 @@ RECOUNTED = 0.01  # share of the items that may change before trigrams are count
 
 
 def check_place(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder that is not an index."""
+    """Raises `UserError` for a folder that is not an index, is an index of an earlier version, or may not be read."""
     path = folder / NAME
     if path.is_file():
         return
@@ -79,7 +79,7 @@ def check_place(folder: pathlib.Path) -> None:
 
 
 def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
-    """Opens the database of an index, and makes it if it is missing; ":memory:" makes it in memory.
+    """Opens the database of an index in a file, which is made if it is missing, or with ":memory:" a new database.
 
     Raises `sqlite3.Error`, and `UserError` for a SQLite that is too old.
     """
@@ -94,7 +94,7 @@ def make(path: str | os.PathLike = ":memory:") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, published: bool = False) -> Iterator[None]:
-    """Makes all changes of the block appear at once, or none if it raises; matrices made before are out of date then.
+    """Commits all changes of the block at once, or undoes them if it raises. Earlier matrices then are out of date.
 
     `published`: whether processes that have the index open must open it again.
     """
@@ -115,6 +115,7 @@ def transaction(database: sqlite3.Connection, published: bool = False) -> Iterat
 def publish(database: sqlite3.Connection, **values) -> None:
     """Writes {key: value} into `meta`, as `keep`; processes that have the index open must open it again."""
     state = meta_of(database).get("state", "")
+    # `_Changes.publish` compares its beginning with the state, and `Index.state` is its last 16 digits.
     keep(database, published=f"{state} {secrets.token_hex(8)}", **values)
 
 
@@ -122,7 +123,7 @@ def parse_fingerprint(probes: bytes, record: dict) -> Fingerprint:
     """Returns the fingerprint that `changes.keep_model` stored; raises `UserError` if it is damaged.
 
     Args:
-      probes: its vectors, the content of a .npy file of [P, D].
+      probes: the model's vectors of the probes, [P, D], as the content of a .npy file.
       record: {"path", "step", "encoder"} of its model.
     """
     try:
@@ -197,7 +198,7 @@ def documents(item_id: int, item: Item, text_ids: Sequence[int]) -> list[tuple[i
     The rowid is twice the item's id plus 1 for the names and fields, and twice the caption's id for a caption.
     `text_ids`: the ids of the item's captions.
     """
-    values = [value for value in item.fields.values() if "://" not in value]
+    values = [value for value in item.fields.values() if "://" not in value]  # nobody searches for an address
     names = [_stem(item.name), item.name]
     if item.offset < 0:  # a file of its own, whose name may say more than the item's
         names.insert(1, _stem(item.path))
@@ -215,7 +216,7 @@ def _stem(file: str) -> str:
 
 
 def count_trigrams(database: sqlite3.Connection) -> None:
-    """Counts the texts that hold each trigram; FTS5 would count them one by one whenever it is asked."""
+    """Fills the table `trigrams` with the number of texts that hold each; FTS5 would count texts at each question."""
     database.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)")
     database.execute("DELETE FROM trigrams")
     database.execute("INSERT INTO trigrams SELECT term, doc FROM temp.vocabulary")
@@ -223,7 +224,7 @@ def count_trigrams(database: sqlite3.Connection) -> None:
 
 
 def table_of(items: Iterable[Item]) -> ItemTable:
-    """Returns a table of these items, in a database in memory, without vectors."""
+    """Returns an `ItemTable` of these items, in a new database in memory, without vectors."""
     database = make()
     for number, item in enumerate(items):
         put(database, b"%d" % number, item)

@@ -125,13 +125,14 @@ def embed(
       model: a folder that `mural_lite.open_model` takes; every worker reads it.
       sources: see `collect.find`; their order does not matter.
       output: a folder that does not exist yet, is empty, or holds these very embeddings.
-      settings: see `Settings`. With workers, a script calls this below `if __name__ == "__main__":`.
+      settings: see `Settings`; its `product` is not used. With workers, a script calls this below
+        `if __name__ == "__main__":`.
       restart: start again instead of going on with a run that stopped.
       progress: whether to show a bar.
 
     Raises:
-      UserError: unusable sources, too many of their items skipped, something else in `output`, unfinished work on
-        something else next to it, or a full disk.
+      UserError: unusable sources or settings, a model that is not there, too many items skipped, something else in
+        `output`, unfinished work on something else next to it, or a full disk.
     """
     engine = Engine(settings.workers, settings.beam)  # raises for unknown flags
     model_folder = local_model(model)
@@ -147,7 +148,7 @@ def embed(
         if unfinished:
             if engine.workers:
                 announce(f"Loading {model} in every worker …")
-            _run(engine, collect.absolute(model), groups, folder, settings, progress)
+            _make_missing_shards(engine, collect.absolute(model), groups, folder, settings, progress)
             _assemble_vectors(folder, output, identity, len(groups), settings)
     return output
 
@@ -175,10 +176,10 @@ def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, set
     }
 
 
-def _run(
+def _make_missing_shards(
     engine: Engine, model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool
 ) -> None:
-    """Makes the shards that an unfinished folder lacks, with a bar.
+    """Makes the shards that the unfinished folder `folder` lacks, and shows a bar.
 
     Args:
       model: the model's folder, which every worker opens.
@@ -227,11 +228,11 @@ _LOADING = threading.Lock()
 
 @functools.lru_cache(maxsize=1)
 def load_model(model: str, threads: int, trust: bool) -> tuple:
-    """Loads a model; returns (its `Embedder`, its `Fingerprint`).
+    """Loads a model, unless it is the last that was loaded; returns (its `Embedder`, its `Fingerprint`).
 
     Args:
       model: the model's folder.
-      threads: how many the model computes in; 0: it decides. They cannot be set once TensorFlow has computed.
+      threads: how many this process computes in; 0: the model decides. TensorFlow that has computed keeps its own.
       trust: whether code of the model may run, see `mural_lite.trust`.
     """
     quiet_imports()
@@ -253,12 +254,13 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
 def make_shard(
     embedder, model: Fingerprint, folder: pathlib.Path, number: int, pieces: Sequence[Piece], settings: Settings
 ) -> None:
-    """Encodes the items of pieces into an unfinished folder: a file of vectors, and its manifest last.
+    """Encodes the items of a shard, and writes their vectors and then the shard's manifest into an unfinished folder.
 
     Args:
       model: the fingerprint of `embedder`, which the file records.
-      number: of the shard.
-      pieces: what the shard is made of, in order.
+      folder: the unfinished folder.
+      number: the shard's number, from 0.
+      pieces: the shard's pieces, in order.
     """
     tally = Embedded()
     entries = _readable_entries(pieces, settings, tally)
@@ -310,7 +312,7 @@ def _encode(
 def _assemble_vectors(
     folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings
 ) -> None:
-    """Turns an unfinished folder, all of whose `count` shards are there, into the folder `output`.
+    """Turns an unfinished folder, which holds all `count` shards, into the folder `output` with its description.
 
     A killed process may have made some of the steps; each can be made again. Raises `UserError` if there is no item,
     or if too many items were skipped.
@@ -392,7 +394,7 @@ def to_row(item: Item) -> dict[str, object]:
 
 
 def to_item(row: dict[str, object]) -> Item:
-    """Returns the item of a row, {column: value} as `to_row` makes it; another program may have left columns out.
+    """Returns the item of a row, {column: value} as `to_row` makes it; other programs leave columns out, or null.
 
     Raises `ValueError`, `TypeError` or `AttributeError` for values of other types.
     """

@@ -34,7 +34,9 @@ def write_examples(
     choose: Callable[[], Sequence[Query]],
     links: Mapping[str, str],
 ) -> None:
-    """Writes the page of examples: answers to sentences, or without captions and queries to pictures of the index.
+    """Writes the page of examples: answers to sentences, or, without sentences, to pictures of the index.
+
+    New sentences are kept in the index with their vectors.
 
     Args:
       page: the file to write.
@@ -44,37 +46,37 @@ def write_examples(
       links: {words: address} at the foot of the page.
     """
     with tempfile.TemporaryDirectory() as pictures:
-        results = _answers(index, folder, model, choose)
+        results = _ask_with_sentences(index, folder, model, choose)
         if not results:
-            results = _similar(index, pathlib.Path(pictures))
+            results = _ask_with_pictures(index, pathlib.Path(pictures))
         write_gallery(page, index, results, links)
 
 
-def _answers(
+def _ask_with_sentences(
     index: Index, folder: pathlib.Path, model: KnownModel, choose: Callable[[], Sequence[Query]]
 ) -> list[Result]:
-    """Returns the results of the kept queries, or of new queries; [] without queries, or without captions.
+    """Returns the results of the index's kept queries, or of new queries; [] without queries, or without captions.
 
     New queries are chosen, encoded and kept if no queries are kept, or the model is open: then items may be new.
     """
     if not len(index.table.caption_ids):
         return []
     rank = resolve(index, "")
-    kept = None
+    asked = None
     if not model.is_open:
-        kept = _parsed(described(folder).get("examples"))
-    if kept is None:
+        asked = _parsed(described(folder).get("examples"))
+    if asked is None:
         queries = choose()
         if not queries:
             return []
-        kept = queries, *encode(index, model, queries, rank)
-        changes.keep_examples(folder, _serialized(*kept))
-    queries, vectors, captions = kept
+        asked = queries, *encode(index, model, queries, rank)
+        changes.keep_examples(folder, _serialized(*asked))
+    queries, vectors, captions = asked
     return find(index, vectors, queries, Page(TOP), captions=captions, rank=rank)
 
 
 def _serialized(queries: Sequence[Query], vectors: np.ndarray | None, captions: np.ndarray | None) -> bytes:
-    """Returns queries and their vectors, [Q, D], for pictures and for captions as a .npz file, for `_parsed`."""
+    """Returns the bytes of a .npz file of queries and their vectors, [Q, D], for pictures and for captions."""
     texts = json.dumps([[query.text, query.language, query.right] for query in queries])
     arrays = {"queries": texts}
     if vectors is not None:
@@ -100,7 +102,7 @@ def _parsed(content: bytes | None) -> tuple[list[Query], np.ndarray | None, np.n
     return [Query(text, language, right=tuple(right)) for text, language, right in texts], vectors, captions
 
 
-def _similar(index: Index, folder: pathlib.Path) -> list[Result]:
+def _ask_with_pictures(index: Index, folder: pathlib.Path) -> list[Result]:
     """Returns the results of asking with up to `EXAMPLES` pictures of the index, evenly spread; [] without pictures.
 
     The pictures are written into `folder`, because a query names a file. Unreadable pictures are left out.

@@ -18,8 +18,8 @@ import numpy as np
 from mural_search.item_table import FEW, FEW_NUMBERS, ItemTable
 from mural_search.items import Item, amount
 
-ON_CARD = 5
-MOST_FILTERS = 8
+ON_CARD = 5  # fields of a card at most
+MOST_FILTERS = 8  # fields that are offered as filters at most
 LOOKED_AT = 1000  # items, evenly spread
 LONG = 40  # characters of a value, on average, above which a field is a text
 ENDS = (".", "!", "?", "。", "！", "？", "।")  # of sentences
@@ -49,7 +49,7 @@ class Fields(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def of_index(index) -> Fields:
-    """Returns the fields that an index shows: the fields named when it was made, or chosen fields."""
+    """Returns the fields that an index shows: named when it was made, or chosen; the last index's are remembered."""
     if not index.table.has_fields():
         return Fields()
     return choose(index.table, index.fields_wanted)
@@ -88,7 +88,7 @@ def choose(table: ItemTable | Sequence[Item], wanted: Sequence[str] | None = Non
 
 
 def _different_items(table: ItemTable | Sequence[Item]) -> list[Item]:
-    """Returns the items of an even sample of a table, one of the items that have the same fields and captions.
+    """Returns the items of an even sample of a table, each with other fields and captions.
 
     All pictures of a product have its fields, which count once.
     """
@@ -178,7 +178,7 @@ class _Column:
 
     @functools.cached_property
     def is_price(self) -> bool:
-        """Whether the values are sums of money, by the field's name or their currency."""
+        """Whether all values are numbers or dates, and the field's name or a currency in each speaks of money."""
         is_of_money = OF_PRICES.search(self.name) or all(map(CURRENCY.search, self.values))
         return bool(is_of_money) and self._are_amounts
 
@@ -192,13 +192,13 @@ class _Column:
         """Whether the field identifies items: by its name, or because nearly all values differ and look like codes."""
         count = len(self.parts)
         are_enough = count >= ENOUGH
-        if self.is_price or (are_enough and all(map(DECIMALS.search, self.parts))):
+        if self.is_price or (are_enough and all(map(DECIMALS.search, self.parts))):  # "19.90": prices or measures
             return False
         different_share = len(self.part_counts) / count
-        if OF_IDS.search(self.name) and (different_share > 0.5 or not are_enough):
+        if OF_IDS.search(self.name) and (different_share > 0.5 or not are_enough):  # a "color code" repeats
             return True
         codes = [value for value in self.parts if CODE.fullmatch(value) and not DATE.fullmatch(value)]
-        return are_enough and different_share > 0.9 and len(codes) > 0.9 * count
+        return are_enough and different_share > 0.9 and len(codes) > 0.9 * count  # nearly all
 
     @functools.cached_property
     def is_flag(self) -> bool:
@@ -212,7 +212,7 @@ class _Column:
 
     @property
     def is_property(self) -> bool:
-        """Whether people ask for it: a price, or words that several items share."""
+        """Whether customers ask for the field: it is a price, or holds words that several items share."""
         return self.is_price or (self.has_shared_values and not self._are_amounts)
 
     @property

@@ -20,7 +20,7 @@ from mural_search.results import ADDRESS, SIDE, Card, card_of
 
 
 def write_gallery(path: str | os.PathLike, index, results: Sequence[Result], links: Mapping = {}) -> None:
-    """Writes the results of queries into an HTML file, whole or not at all; see `page_html`."""
+    """Writes the results of queries as an HTML file, whole or not at all; for the arguments see `page_html`."""
     write_whole(path, page_html(index, results, links))
 
 
@@ -80,7 +80,7 @@ def _picture_and_link(index, card: Card) -> tuple[str, str]:
 
 
 def _link(item: Item) -> str:
-    """Returns the address of an image's file on this machine, "" for an image in a store or a TFRecord file."""
+    """Returns the "file://" address of an image's file, "" for an image in a store or a TFRecord file."""
     path = as_path(item.path)
     is_file = item.offset < 0 and isinstance(path, pathlib.Path) and path.is_absolute()
     return path.as_uri() if is_file else ""

@@ -152,8 +152,8 @@ class Index:
           progress: whether to show a bar.
 
         Raises:
-          UserError: as `sync`; sources that hold nothing, a folder that is something else, an index of other sources,
-            nothing that can be read.
+          UserError: as `sync`; an unknown kind or dtype, sources that hold nothing, a folder that is something else, an
+            index of other sources, nothing that can be read.
         """
         from mural_search import changes, collect  # only now: a search does not need them
 
@@ -174,8 +174,8 @@ class Index:
         product = collect.product_field(names)
         if isinstance(model, (str, os.PathLike)):
             model = open_model(model)
-        options = dict(batch_size=batch_size, product=product, fields=fields, progress=progress)
-        return sync(folder, model, entries, prune, **settings, **options)
+        settings |= {"batch_size": batch_size, "product": product, "fields": fields, "progress": progress}
+        return sync(folder, model, entries, prune, **settings)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -185,7 +185,7 @@ class Index:
         if self._file is None:
             return True
         path, state = self._file
-        return _state(path) in (state, None) and self.table.is_current()
+        return _state(path) in (state, None) and self.table.is_current()  # None: no newer file can be read
 
     def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
         """Returns the rows of the items that pass filters, int64 [K] rising; None for all N.
@@ -200,7 +200,7 @@ class Index:
         return rows
 
     def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
-        """Returns {field: its contents}, see `ItemTable.facets`, in the items that pass filters.
+        """Returns {field: a description of its values}, see `ItemTable.facets`, in the items that pass filters.
 
         For a field with a filter the items count that pass the filters on other fields; so its other values are seen.
         """
@@ -275,7 +275,7 @@ class Index:
 
     @functools.cached_property
     def key_hashes(self) -> np.ndarray:
-        """A hash of each row's key, uint64 [N], by which an item is found whose row is another one now."""
+        """A hash of each row's key, uint64 [N], by which an item is found again when its row has changed."""
         return self.table.key_hashes(slice(None))
 
     @functools.cached_property
@@ -331,8 +331,8 @@ class Index:
         image encoder is not asked.
         """
         if by_pictures or not self.model.has_texts_of(take_fingerprint(embedder, pictures=False)):
-            # An index of pictures without texts may be asked by another text tower than the model's: only pictures
-            # must agree.
+            # An index of pictures without texts may be asked by another text tower than the model's: only the probes
+            # that are pictures, which come after `TEXTS`, must agree.
             has_texts = self.kind != IMAGES or self.captions is not None or self.noise is not None
             first_probe = 0 if has_texts else len(TEXTS)
             self.model.check(take_fingerprint(embedder), "The index", first_probe)
@@ -354,7 +354,7 @@ def _without_picture(table: ItemTable, embeddings: np.ndarray) -> np.ndarray:
     return np.concatenate(blocks)
 
 
-DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}
+DEFAULTS = {"kind": IMAGES, "split": "", "dtype": "float32", "sources": []}  # of a new index, see `Index.build`
 
 
 def exact(
@@ -396,7 +396,7 @@ def exact(
 
 
 def load_index(folder: str | os.PathLike) -> Index:
-    """Opens the index in a folder; vectors and items are read as they are needed.
+    """Opens the index in a folder, and makes its matrices if they are out of date; items are read as they are needed.
 
     Raises `UserError` if it is missing, damaged, busy, made by another version or may not be read.
     """
@@ -404,7 +404,7 @@ def load_index(folder: str | os.PathLike) -> Index:
     database.check_place(folder)
     path = folder / database.NAME
     state = _state(path)  # before it is read, so that no change is missed
-    index = _opened(ItemTable(path), folder)
+    index = _open(ItemTable(path), folder)
     index._file = path, state
     return index
 
@@ -447,8 +447,8 @@ def model_of(folder: str | os.PathLike) -> Fingerprint | None:
     return database.parse_fingerprint(meta["probes"], meta["model"])
 
 
-def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
-    """Returns the index of a table; its matrices are files in `folder`, or without a folder in memory.
+def _open(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
+    """Opens the index of a table; its matrices are files in `folder`, made if needed, or without a folder in memory.
 
     Raises `UserError` for an index without items, or with damaged settings or vectors.
     """
@@ -456,10 +456,11 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
     meta = table.meta
     model = database.parse_fingerprint(meta["probes"], meta["model"])
     width = model.probes.shape[1]
-    embeddings = _matrix(table, folder and folder / VECTORS, table.ids, np.dtype(meta["dtype"]), width)
+    embeddings = _matrix(table, folder, VECTORS, table.ids, np.dtype(meta["dtype"]), width)
     index = Index(table, embeddings, model, meta["kind"])
     if "head" in meta and len(table.caption_ids):
-        vectors = _matrix(table, folder and folder / CAPTIONS, table.caption_ids, np.dtype(np.float16), 0, True)
+        dtype = np.dtype(np.float16)  # of any width, because captions may have another head than pictures
+        vectors = _matrix(table, folder, CAPTIONS, table.caption_ids, dtype, width=0)
         if vectors is not None:
             index.captions = ranking.Captions(vectors, table, meta["head"])
     if "noise" in meta and meta.get("changed", 0) <= noise_level.CHANGED * len(table):
@@ -468,9 +469,10 @@ def _opened(table: ItemTable, folder: pathlib.Path | None = None) -> Index:
 
 
 def _check_meta(table: ItemTable, index_name: str) -> None:
-    """Raises `UserError` for a table without items, or with settings that are missing or of another type."""
+    """Raises `UserError` for a table without items, or with settings that are missing, of another type or unknown."""
     meta = table.meta
     wrong = [key for key, value_type in NEEDED.items() if not isinstance(meta.get(key), value_type)]
+    # `value_type()` is of the right type, so that settings which are missing pass.
     wrong += [key for key, value_type in FURTHER.items() if not isinstance(meta.get(key, value_type()), value_type)]
     if not len(table):
         raise UserError(f"{index_name} holds nothing yet: run the command that makes it again.")
@@ -482,32 +484,34 @@ def _check_meta(table: ItemTable, index_name: str) -> None:
 CHECKED = 2**10  # vectors whose length is checked when a matrix is opened, evenly spread; others when they are found
 _BLOCK = 2**10  # vectors that are in memory at a time
 _MAPPED = 2**14  # vectors of a file whose pages are in memory at a time
-_LENGTH_TOLERANCE = 0.01  # float16 costs less
+_LENGTH_TOLERANCE = 0.01  # of the length 1; rounding to float16 changes it by less
 _STATE = 32  # bytes behind the numbers of a matrix: the state, see `database.transaction`, that it was made of
 
 
 def _matrix(
-    table: ItemTable, path: pathlib.Path | None, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool = False
+    table: ItemTable, folder: pathlib.Path | None, name: str, ids: np.ndarray, dtype: np.dtype, width: int
 ) -> np.ndarray | None:
-    """Returns the vectors of items or captions, [N, D], from the file `path` if it has the database's state.
+    """Returns the vectors of items or captions, [N, D], from the file `name` if it has the database's state.
 
     Otherwise they are read from the database, and the file is made, if its folder may be written. Returns None if a
     caption has no vector.
 
     Args:
-      path: the .npy file; None: only in memory.
+      folder: the folder of the file; None: only in memory.
+      name: `VECTORS` for vectors of items, or `CAPTIONS`.
       ids: int64 [N] rising, of the items or captions.
       dtype: of the vectors.
       width: D, 0 for any.
-      of_captions: whether `ids` are of captions.
     """
     state = str(table.meta["state"]).encode()
-    if path is not None:
+    of_captions = name == CAPTIONS
+    if folder is not None:
+        path = folder / name
         matrix = _read_matrix(path, state, len(ids), dtype, may_be_zero=not of_captions)
         if matrix is not None:
             return matrix
     blocks = _vectors(table, ids, dtype, width, of_captions)
-    if path is None or not os.access(path.parent, os.W_OK):
+    if folder is None or not os.access(folder, os.W_OK):
         parts = list(blocks)
         has_all = sum(map(len, parts)) == len(ids)
         return np.concatenate(parts) if has_all else None
@@ -548,7 +552,7 @@ class _LacksVectors(Exception):
 def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, state: bytes) -> bool:
     """Writes blocks [B, D] as a .npy file of `count` rows, and the state behind them.
 
-    Returns whether the blocks had `count` rows; otherwise the file is of no use.
+    Returns whether the blocks had `count` rows, as the header says; otherwise the file is of no use.
     """
     written = 0
     with path.open("wb") as file:
@@ -564,7 +568,7 @@ def _write_matrix(path: pathlib.Path, blocks: Iterator[np.ndarray], count: int, 
 
 
 def _vectors(table: ItemTable, ids: np.ndarray, dtype: np.dtype, width: int, of_captions: bool) -> Iterator[np.ndarray]:
-    """Yields the vectors of ids, in order, `TOGETHER` at a time: [B, D]; zeros for items without a vector.
+    """Yields blocks of the vectors of ids, in order, [B, D], B = `TOGETHER` or fewer; zeros for items without a vector.
 
     Ends before a block with a caption without a vector. Raises `UserError` for vectors whose length is not 1, or that
     have not `width` numbers (0: as many as the first vector).
@@ -671,13 +675,13 @@ def index_in_memory(
     """
     from mural_search import changes
 
-    opened = database.make()
-    changes.keep_model(opened, take_fingerprint(embedder), "The index in memory")
-    database.keep(opened, kind=kind, dtype="float32", sources=[])
-    counts = changes.bring(opened, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
+    connection = database.make()
+    changes.keep_model(connection, take_fingerprint(embedder), "The index in memory")
+    database.keep(connection, kind=kind, dtype="float32", sources=[])
+    counts = changes.bring(connection, embedder, entries, kind=kind, batch_size=batch_size, progress=bool(progress))
     if not counts.added:
         raise UserError(f"None of the {counts.skipped} {kind} can be read.")
-    index = _opened(ItemTable(opened))
+    index = _open(ItemTable(connection))
     index.created = ""
     index.state = ""
     index.counts = counts

@@ -56,7 +56,7 @@ def utf8(text: str) -> bytes:
 
 
 def _in_shown_language(hidden: Collection[str]) -> str:
-    """Returns the condition, to follow another, that a row of `words` is a caption in none of the hidden languages.
+    """Returns a condition of SQL, "AND …", that a row of `words` is a caption whose language is not hidden.
 
     Rows of names and fields fail it, too. Without hidden languages it is "": every row passes.
     """
@@ -67,9 +67,9 @@ def _in_shown_language(hidden: Collection[str]) -> str:
 
 
 def connect(path: str | os.PathLike, new: bool = False) -> sqlite3.Connection:
-    """Opens a database, ":memory:" one in memory; `new`: makes a missing file. Raises `sqlite3.Error`.
+    """Opens the database of a file, or for ":memory:" a new database in memory; raises `sqlite3.Error`.
 
-    A folder that may not be written, as a container mounts it, is read without the log.
+    A folder that may not be written, as a container mounts it, is read without the log. `new`: makes a missing file.
     """
     address = path
     if path != ":memory:":
@@ -153,14 +153,14 @@ def read_items(ask, ids: str) -> list[tuple[int, bytes, Item]]:
 
 
 def _text(value: object) -> str:
-    """Returns a value that must be a text; raises `Damaged` for another value."""
+    """Returns a value of the database if it is a text; raises `Damaged` for another value."""
     if not isinstance(value, str):
         raise Damaged(f"{value!r} in place of a text")
     return value
 
 
 def _open_twice(path: str | os.PathLike) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Returns (a connection that keeps to the present state, another that sees later states).
+    """Opens a file twice; returns (a connection that keeps to the present state, another that sees later states).
 
     Raises `UserError` for a file that cannot be opened.
     """
@@ -194,11 +194,11 @@ class ItemTable:
             self._database = self._watch = source
         weakref.finalize(self, self._database.close)
         self.postings = None  # a `Postings`, where many questions are asked
-        self.schema = "main"  # of the table `words`
-        self.meta: dict[str, object] = {}
-        self._group_marks: dict[str, str] = {}
-        self.ids = np.zeros(0, np.int64)
-        self.caption_ids = self.ids
+        self.schema = "main"  # SQLite's name of the database with the table `words`: "main" or "temp"
+        self.meta: dict[str, object] = {}  # see `meta_of`
+        self._group_marks: dict[str, str] = {}  # field -> its marks of thousands, as far as they were asked for
+        self.ids = np.zeros(0, np.int64)  # of the rows' items, rising
+        self.caption_ids = self.ids  # of all captions, int64 [T] rising
         ((version,),) = self._ask("PRAGMA user_version")
         if version not in (FORMAT, 0):
             raise UserError(f"{self._path} was made by another version: delete its folder and make the index again.")
@@ -260,14 +260,14 @@ class ItemTable:
             self._database.close()
 
     def products(self, rows: Sequence[int], name: str) -> dict[int, str]:
-        """Returns {row: its value of the field `name`}, which names its product; rows without it are left out."""
+        """Returns {row: its product}, the value of the field `name`; rows without a value are left out."""
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item {AMONG}"
         ids = self.ids[list(rows)].tolist()
         products = dict(self._ask(query, [utf8(name), json.dumps(ids)]))
         return {row: products[number] for row, number in zip(rows, ids) if number in products}
 
     def first_rows(self, name: str) -> np.ndarray:
-        """Returns the first row with each row's value of the field `name`, int64 [N]; else the row itself."""
+        """Returns for each row the first row with its value of the field `name`, or else the row itself; int64 [N]."""
         first_rows = np.arange(len(self))
         first_row_with = {}  # value -> row
         query = f"SELECT item, value FROM main.fields WHERE name = {TEXT} AND item IN (SELECT id FROM main.items)"
@@ -278,7 +278,7 @@ class ItemTable:
         return first_rows
 
     def field_names(self) -> list[str]:
-        """Returns the names of all fields, in the order of the first item that has them."""
+        """Returns the names of all fields, in the order of the first item that has each."""
         return [name for (name,) in self._ask(FIELD_NAMES)]
 
     def _ask(self, query: str, values: Sequence = ()) -> list[tuple]:
@@ -364,7 +364,7 @@ class ItemTable:
         return names
 
     def rows_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the rows of ids, both int64 [K]; ids without an item are left out."""
+        """Returns the rows, int64, of ids, int64 [K]; ids without an item are left out."""
         return np.searchsorted(self.ids, ids[np.isin(ids, self.ids)])
 
     def has_fields(self) -> bool:
@@ -507,7 +507,7 @@ class ItemTable:
             return np.zeros(0, np.int64), np.zeros(0)
         text_count = len(self.caption_ids) + len(self)
         counts = self._text_counts(grams, text_count)
-        # The BM25 of a text of usual length with each trigram once, by FTS5's weights, which are at least 1e-6.
+        # The BM25 of a text of usual length with each trigram once, by FTS5's weights, see `postings.LEAST_IDF`.
         ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         grams = _rarest(grams, counts)
         if self.postings is not None and not hidden:
@@ -547,7 +547,7 @@ class ItemTable:
                 continue
             share = min(1.0, score / ideal)
             if not shares:
-                least_share = share / 4
+                least_share = share / 4  # of the first, the best
             if share < least_share:
                 break
             shares[row] = share
@@ -569,7 +569,7 @@ class ItemTable:
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns {language: up to `count` different captions}, in an order that is mixed, but always the same."""
         by_language = collections.defaultdict(list)
-        # In the order of Knuth's multiplicative hash.
+        # In the order of Knuth's multiplicative hash, by 2^32 divided by the golden ratio, modulo 2^32.
         shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(id) * 2654435761 % 4294967296)"
         texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
         for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", [count]):
@@ -612,7 +612,7 @@ class _Facet:
 
     def add(self, value: str, count: int) -> None:
         """Adds a new value, which `count` items have."""
-        if len(self._counts) <= FEW:  # the first value above shows that there are many
+        if len(self._counts) <= FEW:  # so `FEW` + 1 values are kept, which shows that there are more
             self._counts[value] = count
         number = self._amount(value)
         if number is None:

@@ -136,6 +136,7 @@ def group_marks(texts: Iterable[str]) -> str:
         elif digits.count(marks[0]) > 1:
             grouping.add(marks[0])
     groups = ""
+    # A comma may divide thousands in "1,299.50" and be decimal in "2,5"; a point that is decimal divides none.
     if "," not in decimal or "," in grouping:
         groups += ","
     if "." not in decimal:

@@ -24,7 +24,7 @@ class KnownModel:
     It is opened at once if its files have not the stamp that the index recorded, to take its fingerprint.
 
     Args:
-      path: the model's folder, as `open_model` takes it.
+      path: the model's folder, as `open_model` takes it; the attribute `name`.
       recorded: the fingerprint of the model that made the index in `folder`, `None` without an index.
       folder: the index's folder.
 

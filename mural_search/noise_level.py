@@ -38,7 +38,7 @@ class NoiseLevel:
     levels: dict[str, float]
 
     def nothing_fits(self, ranked: Ranked) -> bool:
-        """Whether the best values of a question stay below the level in every way, and no item is exactly it."""
+        """Whether the best values of a question are within the level in every way, and its best item is not exact."""
         if len(ranked.rows) and int(ranked.rows[0]) in ranked.exact_rows:
             return False
         return all(value <= self.levels.get(way, 0.0) for way, value in best_values(ranked).items())
@@ -73,7 +73,7 @@ def measure_noise(index, embedder) -> NoiseLevel:
 
 
 def _ask(index, embedder, texts: Sequence[str]) -> list[Ranked]:
-    """Returns the ranked items of an index for each of the texts, by all ways together."""
+    """Asks an index with texts; returns the ranked items for each text, by all ways together."""
     vectors = embedder.encode_text(list(texts), progress=False, **prompt_of(embedder, QUESTIONS))
     caption_vectors = None if index.captions is None else index.captions.encode_questions(embedder, texts, vectors)
     return ranking.rank_all(index, texts, vectors, caption_vectors)

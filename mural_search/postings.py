@@ -56,7 +56,7 @@ class Postings:
         self._set_owners(2 * ids + 1, ids)
 
     def _set_owners(self, rowids: np.ndarray, owners: np.ndarray) -> None:
-        """Sets the rows of the items of texts: int64 [K] rowids of texts, and int64 [K] ids of their items.
+        """Sets the rows of texts' items in `_rows`, given int64 [K] rowids of texts and int64 [K] ids of their items.
 
         Texts that `words` lacks, and items that `ids` lacks, are passed over.
         """
@@ -85,7 +85,7 @@ class Postings:
         return zip(self._ids[rows[firsts]].tolist(), scores[texts[firsts]].tolist())
 
     def _without_worse(self, texts: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
-        """Returns the texts, int64 [K], without texts below the best texts of the `count` best items.
+        """Returns the texts, int64 [K], that score at least as much as the best text of the `count`-th best item.
 
         The few that stay are sorted sooner. `scores`: the texts' BM25, float64 [K].
         """

@@ -47,7 +47,10 @@ class Query:
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:
-    """Raises `UserError` for no queries, an empty or very long query, an image that cannot be used, `top` below 1."""
+    """Raises `UserError` for queries that cannot be asked, no queries, or `top` below 1.
+
+    A query must be an image that opens, or a sentence that is not too long, with a word besides few -words.
+    """
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
@@ -104,7 +107,7 @@ def _values_in_words(facet: Mapping) -> str:
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     """Returns the vectors, float32 [Q, D], of images, or of sentences without their -words.
 
-    Raises `UserError` for an unreadable image.
+    `queries`: all images, or all sentences. Raises `UserError` for an unreadable image.
     """
     if queries[0].image:
         return embedder.encode_image([as_path(query.image) for query in queries])
@@ -123,6 +126,7 @@ def _sentences(queries: Sequence[Query]) -> list[str]:
     return sentences
 
 
+# Way -> the word for it; the first way counts where several rank a hit equally.
 WHY = {EXACT: "exact", WORDS: "words", TEXTS: "meaning", PICTURES: "picture"}
 
 
@@ -134,7 +138,7 @@ class Hit:
       rank: from 1.
       score: the cosine of the picture (in an index of texts, of the text). Ranked only by texts, the cosine of the
         closest caption; ranked only by words, the share of the question in (0, 1].
-      name, row: the item's name and its row in the index.
+      name, row: the item's name and its row in the index, -1 if it is not known.
       right: whether it is a right answer.
       found_by: {way: rank in it}, see `Ranked.found_by`; {} where only pictures are compared.
       alike: number of further pictures that look the same and have the same captions.
@@ -213,7 +217,7 @@ def search(
       sort: a field with numbers or dates, by which the best `SORTED` items are sorted; with "-" before it the largest
         first.
 
-    Raises `UserError` for queries that cannot be asked, or a ranking that the index lacks.
+    Raises `UserError` for queries that cannot be asked, a ranking that the index lacks, or a field without numbers.
     """
     check_queries(queries, top)
     rank = ranking.resolve(index, rank)
@@ -294,7 +298,7 @@ def find(
 
 
 def _asks_whole_index(texts: Sequence[str], page: Page, filters: Sequence[Filter]) -> bool:
-    """Whether queries are sentences whose answers come from the whole index, so that they compare with its noise.
+    """Whether queries are sentences whose answers come from the whole index, as its noise level does.
 
     Filters, -words and sorting leave a part of the index.
     """
@@ -323,7 +327,10 @@ def _nothing_fits(index, text: str, answer: Ranked) -> bool:
 
 
 def browse(index, page: Page, filters: Sequence[Filter] = ()) -> Result:
-    """Returns a page of all products that pass the filters, in the index's order or sorted by a field; scores are 0."""
+    """Returns a page of all products that pass the filters, in the index's order or sorted by `page.sort`.
+
+    There is a hit for each product, its first row, with the score 0.
+    """
     rows = index.rows(filters)
     if rows is None:
         rows = np.arange(len(index))
@@ -395,7 +402,10 @@ def check_sort(index, sort: str) -> None:
 
 
 def _sorted(index, groups: list[list[int]], sort: str) -> list[list[int]]:
-    """Returns groups of rows ordered by a field of their first rows, see `search`; rows without a number come last."""
+    """Returns groups of rows ordered by a field of their first rows, see `search`; groups without a number come last.
+
+    Raises `CannotBeAsked` for a field without numbers.
+    """
     check_sort(index, sort)
     rows, amounts = index.table.amounts(sort.removeprefix("-"))
     sign = -1.0 if sort.startswith("-") else 1.0

@@ -94,7 +94,7 @@ class Captions:
 
     @functools.cached_property
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """(Each language's mean vector less the mean of all, float32 [L, D], each caption's row in it, int32 [T]).
+        """Means of languages less the mean of all, float32 [L, D], and each caption's row in them, int32 [T].
 
         A language with few captions differs less: `FEW` captions count half.
         """
@@ -108,7 +108,7 @@ class Captions:
 
     def _mean(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the mean vector of a sample of captions, float32 [D]."""
-        return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)
+        return vectors_at(self.vectors, spread(numbers, 2 * SAMPLE)).mean(axis=0)  # cheaper than a sample's products
 
     @functools.cached_property
     def unit(self) -> float:
@@ -196,7 +196,8 @@ class Captions:
         best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
         means, language_rows = self.means
         shifts = vectors @ means.T  # [Q, L]
-        largest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6  # product with a vector of length 1
+        # The largest product with a vector of length 1; the rest is for rounding to float16.
+        largest = 1.01 * np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-6
         blocks: Iterable = [slice(begin, begin + BLOCK) for begin in range(0, len(self.rows), BLOCK)]
         if self.codes is not None and len(vectors) == 1:
             caption_shifts = shifts[0, language_rows]
@@ -235,7 +236,7 @@ class Ranked:
     judged: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def fused(self, weights: dict[str, float]) -> Ranked:
-        """Returns the same lists with `rows` in one ranking, by {way: weight}; exact rows come first."""
+        """Returns the same lists with all their rows as `rows`, ranked by {way: weight}; exact rows come first."""
         every_row = self.exact_rows.union(*self.lists.values())
         rows = np.array(sorted(every_row), np.int64)
         scores = np.zeros(len(rows))
@@ -282,7 +283,7 @@ class Ranked:
 
 
 def resolve(index, rank: str) -> str:
-    """Returns one of `RANKS`: `rank`, or "all" for "".
+    """Returns the ranking to use, one of `RANKS`: `rank`, or "all" for "".
 
     Raises `CannotBeAsked` for another text, or for a ranking by captions that the index lacks.
     """
@@ -331,6 +332,7 @@ def rank_all(
     """Returns the ranked items of an index for each sentence.
 
     Args:
+      sentences: at least a single sentence, each perhaps with -words; "" for an image.
       vectors, captions: the sentences' vectors, [Q, D], as `Index.search` and `Captions.search` take them; None where
         the ranking does not need them.
       count: how many items each way lists.
@@ -348,7 +350,7 @@ def rank_all(
             ranked += rank_all(index, [sentence], its_vector, its_caption_vector, count, filters, rank, hidden, weights)
         return ranked
     ways = _ways(index, rank)
-    rows = index.rows(filters, unwanted_words[0])
+    rows = index.rows(filters, unwanted_words[0])  # the same words for all sentences
     if rows is not None and not len(rows):
         no_result = Ranked(rows, {way: {} for way in ways})
         return [no_result] * len(sentences)
@@ -421,7 +423,7 @@ def _search_vectors(index, way: str, wanted: _Wanted) -> Iterable[tuple[np.ndarr
 
 
 def _ways(index, rank: str) -> tuple[str, ...]:
-    """Returns the ways whose lists a ranking of an index needs."""
+    """Returns the ways, of `WAYS`, whose lists a ranking of an index combines."""
     if rank != ALL:
         return (rank,)
     if index.kind == IMAGES:
@@ -457,7 +459,7 @@ def _search_words(
 
 
 def _completed(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> dict[str, Entries]:
-    """Returns a sentence's lists; lists of cosines have the rows that only other lists hold, too, behind their own.
+    """Returns a sentence's lists; each list of cosines also ranks, after its own rows, the rows of the other lists.
 
     `vector`, `caption_vector`: the sentence's, float32 [D], to compare with pictures and with captions.
     """
@@ -491,7 +493,7 @@ def units_of(index) -> dict[str, float]:
 
 
 def _measured_units(index) -> dict[str, float]:
-    """Returns `units_of` an index, by at most `SAMPLE` of its vectors."""
+    """Measures and returns `units_of` an index, by at most `SAMPLE` of its vectors."""
     sample = spread(np.arange(len(index)), SAMPLE)
     vectors = index.vectors_of(sample)
     vectors = vectors[np.any(vectors, axis=1)]

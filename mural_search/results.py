@@ -35,7 +35,7 @@ def to_lines(index, result: Result) -> list[str]:
 def _line(index, hit: Hit, language: str) -> str:
     """Returns a hit as a line: rank, score, name, a caption, the fields that the index shows, and notes in brackets.
 
-    `language`: the caption's, if the item has such a caption.
+    `language`: the preferred language of the caption, "" for English.
     """
     item = index.describe(hit.row)
     _, caption = item.caption(language)

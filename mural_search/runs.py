@@ -16,8 +16,7 @@ from mural_lite.files import as_path, write_whole
 from mural_lite.fingerprint import take_fingerprint
 from mural_lite.models import open_model, open_to_ask, quickest
 from mural_lite.remote_folders import display_name, local_folder, model_place
-from mural_search import index as index_files
-from mural_search.index import Index, described, load_index
+from mural_search.index import Index, described, load_index, sync
 from mural_search.items import IMAGES, Filter
 from mural_search.queries import Query, Result, check_filters, check_queries, check_sort, search
 from mural_search.ranking import parse_weights
@@ -61,22 +60,22 @@ def index(
         if embeddings and len(names) > 1:
             raise UserError(f"{embeddings[0]} holds vectors that `embed` made: give this folder alone.")
         if embeddings:
-            made, embedder = _index_embeddings(embeddings[0], folder, model, prune, fields)
+            updated_index, embedder = _index_embeddings(embeddings[0], folder, model, prune, fields)
         else:
             if recorded:
                 model = model or recorded["model"]["path"]
             settings = {"kind": kind or recorded.get("kind", ""), "split": split or recorded.get("split", "")}
-            made, embedder = _index_sources(names, folder, model, prune, fields, settings)
-        report(made, display_name(folder))
-        if made.kind == IMAGES and made.captions is not None and made.noise is None:
-            measure_noise(made, folder, embedder)
-    return made
+            updated_index, embedder = _index_sources(names, folder, model, prune, fields, settings)
+        report(updated_index, display_name(folder))
+        if updated_index.kind == IMAGES and updated_index.captions is not None and updated_index.noise is None:
+            measure_noise(updated_index, folder, embedder)
+    return updated_index
 
 
 def _index_sources(
     names: Sequence[str], folder, model: str, prune: bool, fields: Sequence[str] | None, settings: dict[str, str]
 ):
-    """Makes or updates an index of sources by a model; returns (index, its `Embedder`); see `index`.
+    """Makes or updates the index of sources in `folder` by a model; returns (the `Index`, its `Embedder`); see `index`.
 
     `settings`: {"kind": "images" or "texts", "split": name}, "" where the index decides.
     """
@@ -86,15 +85,15 @@ def _index_sources(
         raise UserError("--model is missing: a workdir, an export or hf://ORG/NAME.")
     # Raises for wrong sources, before the model is loaded.
     collect.list_files(settings["kind"] or IMAGES, names, settings["split"])
-    embedder = open_model(model, made_states=True)
-    made = Index.build(folder, embedder, names, prune=prune, fields=fields, progress=True, **settings)
-    return made, embedder
+    embedder = open_model(model, made_states=True)  # the small differences do not matter in an index
+    updated_index = Index.build(folder, embedder, names, prune=prune, fields=fields, progress=True, **settings)
+    return updated_index, embedder
 
 
 def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: Sequence[str] | None):
-    """Makes or updates an index of a folder that `embed` made; returns (index, its `Embedder`); see `index`.
+    """Makes or updates the index in `folder` of a folder that `embed` made; returns (the `Index`, its `Embedder`).
 
-    Without `model` captions get no vectors, and the `Embedder` is loaded when it is used.
+    Without `model` captions get no vectors, which is printed, and the `Embedder` is loaded when it is used.
     """
     from mural_search import embed
 
@@ -103,37 +102,37 @@ def _index_embeddings(embeddings: str, folder, model: str, prune: bool, fields: 
     if model:
         embedder = open_model(quickest(model))
         fingerprint.check(take_fingerprint(embedder), f"The folder {embeddings}")
-    made = index_files.sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
+    updated_index = sync(folder, embedder, items, prune, model=fingerprint, fields=fields, progress=True, **settings)
     if embedder is not None:
-        return made, embedder
-    if made.captions is None and len(made.table.caption_ids):
+        return updated_index, embedder
+    if updated_index.captions is None and len(updated_index.table.caption_ids):
         print("Captions are searched by words alone: --model=MODEL encodes them, too.")
-    return made, LazyModel(made, by_pictures=False)  # only texts ask it, see `made_index.measure_noise`
+    return updated_index, LazyModel(updated_index, by_pictures=False)  # only texts ask it, see `measure_noise`
 
 
 class LazyModel:
     """The `Embedder` of an index's model, which `model_of` loads at its first use; see there for the arguments."""
 
-    def __init__(self, made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
-        self._load = functools.cache(lambda: model_of(made, model, by_pictures=by_pictures, few=few))
+    def __init__(self, index: Index, model: str = "", *, by_pictures: bool, few: bool = False):
+        self._load = functools.cache(lambda: model_of(index, model, by_pictures=by_pictures, few=few))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
 
-def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = False):
+def model_of(index: Index, model: str = "", *, by_pictures: bool, few: bool = False):
     """Loads a model to ask an index with, and returns its `Embedder`.
 
     Args:
-      made: the index.
+      index: the index to ask.
       model: a workdir or an export; by default the model that made the index, at its recorded path.
       by_pictures: whether questions may be pictures.
-      few: whether it will be asked a few times, so that TensorFlow's rewriting of its graph would take longer than it
-        saves.
+      few: whether it will be asked a few times, so that TensorFlow's rewriting of its graph, which is then switched off
+        in this process, would take longer than it saves.
 
     Raises `UserError` for a model that is not there, or that did not make the index.
     """
-    model = model or made.model.path
+    model = model or index.model.path
     if not model or not model_place(model).is_dir():
         raise UserError(
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
@@ -144,13 +143,13 @@ def model_of(made: Index, model: str = "", *, by_pictures: bool, few: bool = Fal
         tensorflow = sys.modules.get("tensorflow")  # LiteRT's encoders do without
         if few and tensorflow:
             tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        made.check_model(embedder, by_pictures)
+        index.check_model(embedder, by_pictures)
 
     return open_to_ask(model, prepare)
 
 
 def check_outputs(html: str = "", json: str = "") -> None:
-    """Raises `UserError` for a file to write in a folder that is not there; "" and "-" pass."""
+    """Raises `UserError` for a file to write, --html or --json, in a folder that is not there; "" and "-" pass."""
     for flag, file in {"html": html, "json": json}.items():
         parent = as_path(file).parent
         if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
@@ -183,7 +182,7 @@ def recall_lines(judged: Sequence[Result]) -> list[str]:
     return lines
 
 
-def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
+def show(index: Index, results: Sequence[Result], html: str = "", json: str = "") -> None:
     """Prints the results of queries to an index, and writes them into files.
 
     Args:
@@ -191,27 +190,27 @@ def show(opened: Index, results: Sequence[Result], html: str = "", json: str = "
       json: a file to write; "" for no file; "-" prints JSON in place of lines.
     """
     if json == "-":
-        print(to_json(opened, results))
+        print(to_json(index, results))
     else:
-        print("\n".join(_lines(opened, results)))
+        print("\n".join(_lines(index, results)))
     if json not in ("", "-"):
-        write_whole(json, to_json(opened, results) + "\n")
+        write_whole(json, to_json(index, results) + "\n")
         print(f"Written: {json}")
     if html:
         from mural_search.gallery import write_gallery  # only where a page is made: Pillow comes with it
 
-        write_gallery(html, opened, results)
+        write_gallery(html, index, results)
         print(f"Written: {html}", file=sys.stderr if json == "-" else sys.stdout)
 
 
-def _lines(opened: Index, results: Sequence[Result]) -> list[str]:
+def _lines(index: Index, results: Sequence[Result]) -> list[str]:
     """Returns the lines to print for results; for many with right answers only how many of these were found."""
     judged = [result for result in results if result.query.right]
     are_many = len(judged) > MANY
     lines = []
     for result in results:
         if not (are_many and result.query.right):
-            lines += to_lines(opened, result)
+            lines += to_lines(index, result)
     if are_many:
         lines += recall_lines(judged)
     return lines
@@ -227,7 +226,7 @@ def query(
     weights: Sequence[str] = (),
     **options,
 ) -> list[Result]:
-    """Asks an index, shows the answers, and returns them.
+    """Asks an index, prints the answers, writes them into the files `html` and `json`, and returns them.
 
     Args:
       index_folder: the index's folder, here or in a store.
@@ -238,21 +237,21 @@ def query(
 
     Raises `UserError` for queries, files or options that cannot be used, before the model is loaded.
     """
-    check_queries(queries, options.get("top", 1))
+    check_queries(queries, options.get("top", 1))  # without `top`, `search` has a default that is valid
     check_outputs(html, json)
     ranking_weights = parse_weights(weights)
-    opened = load_index(index_folder)
-    opened.weights = ranking_weights
-    embedder = LazyModel(opened, model, by_pictures=any(query.image for query in queries), few=len(queries) <= FEW)
-    check_filters(opened, options.get("filters", ()))
-    check_sort(opened, options.get("sort", ""))
-    results = search(opened, embedder, queries, **options)
-    show(opened, results, html, json)
+    index = load_index(index_folder)
+    index.weights = ranking_weights
+    embedder = LazyModel(index, model, by_pictures=any(query.image for query in queries), few=len(queries) <= FEW)
+    check_filters(index, options.get("filters", ()))
+    check_sort(index, options.get("sort", ""))
+    results = search(index, embedder, queries, **options)
+    show(index, results, html, json)
     return results
 
 
 def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = (), dry_run: bool = False) -> None:
-    """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` it only counts.
+    """Takes items out of an index, by name or by filters, and prints how many; with `dry_run` only prints how many.
 
     Raises `UserError` for no names and filters, for both, for unknown names or fields, or as `changes.remove`.
     """
@@ -263,18 +262,18 @@ def remove(index_folder: str, names: Sequence[str], filters: Sequence[Filter] = 
     if names and filters:
         raise UserError("Give names, or --filter, which says which items; not both.")
     with local_folder(index_folder) as folder:
-        opened = load_index(folder)
-        check_filters(opened, filters)
-        opened.table.close()  # an open table would keep the removal in the database's log
+        index = load_index(folder)
+        check_filters(index, filters)
+        index.table.close()  # an open table would keep the removal in the database's log
         count, total = changes.remove(folder, names, filters, dry_run)
     verb = "would be" if dry_run else "are"
-    print(f"{count:,} of {total:,} {opened.kind} {verb} removed from {display_name(index_folder)}.")
+    print(f"{count:,} of {total:,} {index.kind} {verb} removed from {display_name(index_folder)}.")
 
 
 def export(index_folder: str, output: str) -> None:
-    """Writes the index in a folder as the Parquet file `output`, see `embed.export`, and prints its size."""
+    """Writes the index in a folder as the Parquet file `output`, see `embed.export`, and prints its shape and dtype."""
     from mural_search import embed
 
-    opened = load_index(index_folder)
-    embed.export(opened, output)
-    print(f"{len(opened):,} {opened.kind} in {output}: {opened.dtype} [N, {opened.embeddings.shape[1]}].")
+    index = load_index(index_folder)
+    embed.export(index, output)
+    print(f"{len(index):,} {index.kind} in {output}: {index.dtype} [N, {index.embeddings.shape[1]}].")

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 BORDER = "|"  # around each caption, name and value; no text holds it
 MOST_GRAMS = 64  # trigrams of a question; a longer text gives its first
 # Accents, variants, and marks of Hebrew and Arabic above and below letters: few people type vowels or a hamza there.
-# Vowel signs of other scripts stay.
+# Vowel signs of other scripts stay. 0x640 only makes an Arabic word longer.
 _MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}
 _MARKS |= {0x640, *(c for c in range(0x591, 0x6EE) if unicodedata.category(chr(c)) == "Mn")}
 # Two letters have a mark that cannot be taken away as a character.
@@ -65,9 +65,9 @@ def quoted(text: str) -> str:
 
 
 def split(sentence: str) -> tuple[str, list[str]]:
-    """Returns (a sentence without its -words, the words that shall not be found).
+    """Returns (a sentence without its -words, the words that shall not be found): ("a shoe", ["red"]) of "a shoe -red".
 
-    For example "a shoe -red" gives ("a shoe", ["red"]).
+    A -word that `spread` leaves empty is dropped, because nothing could be looked up.
     """
     unwanted = _UNWANTED.findall(sentence)
     if unwanted:

@@ -63,7 +63,7 @@ class WordsInside:
         self.begin()
 
     def begin(self) -> None:
-        """Sets all counts to 0 and forgets the problems, before a new pass over the pictures."""
+        """Sets all counts to 0 and empties `problems`, before a new pass over the pictures."""
         self.problems: list[tuple[str, str]] = []
         self._read = 0
         self._with_words = 0
@@ -163,7 +163,7 @@ def _read_inside(picture: pathlib.Path) -> list[tuple[Texts, str]]:
 
 
 def _attempt(read: Callable[[Any], Texts], source: Any, source_name: str) -> tuple[Texts, str]:
-    """Returns (the texts that `read` finds in a source, ""), or with a problem for a source that is damaged."""
+    """Returns (the texts that `read` finds in a source, problem); the problem is "" unless the source is damaged."""
     texts: Texts = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -212,7 +212,7 @@ def read_xmp(data: bytes | None) -> Texts:
         return texts
     if len(data) > LARGEST:
         raise ValueError(f"more than {LARGEST:,} bytes")
-    root = defusedxml.ElementTree.fromstring(data.rstrip(b"\0 "), forbid_dtd=True)
+    root = defusedxml.ElementTree.fromstring(data.rstrip(b"\0 "), forbid_dtd=True)  # files pad it
     for description in root.iterfind(f".//{_RDF}RDF/{_RDF}Description"):
         properties = [(name, [("", text)]) for name, text in description.items()]
         properties += [(element.tag, _values_of(element)) for element in description]
@@ -220,15 +220,16 @@ def read_xmp(data: bytes | None) -> Texts:
             _, _, property_name = tag.rpartition("}")
             if property_name in _XMP:
                 texts.setdefault(_XMP[property_name], []).extend(values)
-    if texts.keys() & {"keywords", "/", "|"}:
-        texts["keywords"] = _keywords_of(texts)
+    if texts.keys() & {"keywords", "/", "|"}:  # the paths of keywords are named by the marks between their levels
+        texts["keywords"] = _take_keywords(texts)
     return texts
 
 
-def _keywords_of(texts: Texts) -> list[tuple[str, str]]:
-    """Returns [(language, keyword)] of XMP's texts: its keywords, and each level of paths such as "Places/Paris".
+def _take_keywords(texts: Texts) -> list[tuple[str, str]]:
+    """Removes the paths from XMP's texts; returns [(language, keyword)]: its keywords, and each level of the paths.
 
-    Notes of programs are left out. Takes the paths out of `texts`, where their names are "/" and "|", their marks.
+    The texts named "/" are paths such as "Places/Paris", and "|" is the name of paths such as "Places|Paris". Notes of
+    programs are left out.
     """
     keywords = list(texts.get("keywords", ()))
     program_notes = set()
@@ -254,7 +255,7 @@ _IPTC = {
 
 
 def read_iptc(image: Image.Image) -> Texts:
-    """Returns the texts of an image's IPTC data, of their second record."""
+    """Returns the texts of an image's IPTC data; number 5 of `_IPTC` is the data set 2:05, and so on."""
     data = IptcImagePlugin.getiptcinfo(image) or {}
     is_utf8 = data.get((1, 90)) == b"\x1b%G"  # CodedCharacterSet: the escape sequence of UTF-8
     texts: Texts = {}
@@ -311,9 +312,9 @@ def read_position(image: Image.Image) -> Texts:
 
 
 def _decoded(value: str | bytes) -> str:
-    """Returns the text of bytes in UTF-8, as most programs write it, or else in Latin-1.
+    """Returns the text of bytes in UTF-8, as most programs write it, or else in Windows' Latin-1.
 
-    A text of EXIF is such bytes, which Pillow has read as Latin-1.
+    `value`: the bytes, or a text of EXIF, which are bytes that Pillow has read as Latin-1.
     """
     data = value.encode("latin-1") if isinstance(value, str) else value
     try:
