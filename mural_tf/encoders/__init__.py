@@ -34,13 +34,13 @@ TEXT_TOWERS = {
 
 
 def settle_vocabulary(config: ConfigDict) -> None:
-    """Sets the vocabulary of a configuration, before it is stored, if its text tower is TF-Hub's and brings its own."""
+    """Sets `config.vocabulary` by the module of a TF-Hub text tower, as `hub.settle_vocabulary`; else does nothing."""
     if config.text_tower.name == "hub":
         pkgutil.resolve_name("mural_tf.encoders.hub:settle_vocabulary")(config)
 
 
 def _without_a_file(build: Callable) -> Callable:
-    """Decorates a builder of towers, whose `save` then raises `UserError`: our layers do not store their arguments."""
+    """Decorates a function that builds a tower: the tower's `save` raises `UserError`; layers store no arguments."""
 
     def refuse_to_save(path, *_, **__):
         raise UserError(
@@ -85,7 +85,7 @@ def _build_changed(config: ConfigDict, **fields: int) -> keras.Model:
 
 
 def _with_adapter(config: ConfigDict) -> keras.Model:
-    """Builds the tower that `config` describes, with an `Adapter` to `projection` numbers in place of a projection."""
+    """Builds the tower of `config` with an `Adapter` to `projection` numbers on top; `UserError` with other heads."""
     if config.projection < 1 or config.head_size or config.branch_size:
         raise UserError(
             f"image_tower.adapter_size={config.adapter_size} needs image_tower.projection, the size of the embedding, "

@@ -24,7 +24,7 @@ def longest_of(lengths: tf.Tensor) -> tf.Tensor:
 
 
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
-    """Returns batches, int32 [B_i, T_i], as one, padded with 0 to the largest T_i, which is static if every T_i is."""
+    """Returns batches, int32 [B_i, T_i], as a single batch, padded with 0 to the largest T_i; static if all T_i are."""
     widths = [batch.shape[1] for batch in ids]
     if None in widths:
         width = tf.reduce_max([tf.shape(batch)[1] for batch in ids])
@@ -42,15 +42,15 @@ def encode_by_length(
 ) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, D], computed in groups of texts of similar length, on little padding.
 
-    A tower with `packed_states` gets the packed tokens. Any other tower gets the texts sorted by length, in groups,
-    each group cut to its longest text. A tower that attends to padding gets the whole batch, padding included.
+    A tower with `packed_states` gets the packed tokens, unless `lengths` apply. Otherwise a tower gets the texts sorted
+    by length, in groups, each cut to its longest text. A tower that attends to padding gets the whole batch.
 
     Args:
       tokens: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
       groups: how many groups there are; 1: the tower gets the whole batch, padding included.
       lengths: increasing lengths, for XLA, which needs to know every size before the first step. If B and T are static,
         each group is cut to the smallest of these lengths, and T, that holds its longest text. Every length is
-        compiled, and the texts decide on the device which length runs. The number of groups then divides B.
+        compiled, and the texts decide on the device which length runs. Then at most `groups` groups of equal size run.
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)

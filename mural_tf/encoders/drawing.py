@@ -11,7 +11,7 @@ _initializing = threading.local()
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Within this context, large layers start with zeros: drawing a table needs several times the table's memory."""
+    """Within this context, large layers that this thread builds start with zeros, without the memory of a drawing."""
     _initializing.draws = False
     try:
         yield
