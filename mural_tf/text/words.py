@@ -72,7 +72,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns {word: count} of texts, split as by the tokenizer, with `BoundedCounts`: 300,000 captions per second."""
+    """Returns {word: count} of texts, which are cleaned and split as by the tokenizer, in `BoundedCounts`."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)
@@ -82,7 +82,7 @@ def count_words(
 def count_by_language(
     texts: Iterable[tuple[str, str]], splitter: WordSplitter
 ) -> Iterator[tuple[str, collections.Counter]]:
-    """Yields (language, {word: count}) for (language, text) pairs, several times per language: per `BATCH` texts."""
+    """Yields (language, {word: count}) of (language, text) pairs, for each `BATCH` texts of a language and the rest."""
     batches: dict[str, list[str]] = collections.defaultdict(list)
     for language, text in texts:
         batches[language].append(text)
