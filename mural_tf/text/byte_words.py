@@ -22,7 +22,7 @@ def codes_of(data: tf.Tensor) -> tf.Tensor:
 
 
 def with_end_mark(piece: str) -> str:
-    """Returns a piece of CLIP's files with its last character marked in place of "</w>", as `clip_words` marks it."""
+    """Returns a piece of CLIP's files; if "</w>" ends it, the last character before is marked instead, by `END`."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
         return piece
     return _with_marked_end(piece.removesuffix(END_OF_WORD))

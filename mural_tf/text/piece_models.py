@@ -72,7 +72,7 @@ def _model_class() -> type[message.Message]:
     for message_name, fields in _FIELDS.items():
         message_type = file.message_type.add(name=message_name)
         for name, number, type_name, default in fields:
-            label = 3 if name == "pieces" else 1  # repeated, or optional
+            label = 3 if name == "pieces" else 1  # protobuf's numbers for repeated and optional
             field = message_type.field.add(name=name, number=number, label=label)
             if type_name.startswith("."):
                 field.type = field.TYPE_MESSAGE
@@ -384,6 +384,6 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
             rules["remove_extra_whitespaces"] = True
         elif step_type == "Replace" and pattern != " ":
             raise _refusal(path, f"it replaces {pattern!r} before its model")
-        elif step_type not in ("Strip", "Lowercase", "Replace", "Split"):
+        elif step_type not in ("Strip", "Lowercase", "Replace", "Split"):  # casing is in `vocabulary.cleaning`
             raise _refusal(path, f"texts pass {step_type} before its model")
     return rules
