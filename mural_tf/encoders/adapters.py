@@ -84,7 +84,7 @@ class Adapter(keras.layers.Layer):
 
 
 class TextAdapter(Adapter):
-    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], as above in this file."""
+    """An adapter of texts, with ConSE, as "text" at the top: float [B, hidden] -> float32 [B, size + hidden]."""
 
     def call(self, states, training=None):
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
@@ -96,7 +96,7 @@ class TextAdapter(Adapter):
 
 
 class ClassesAdapter(Adapter):
-    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], as above here.
+    """An adapter of pictures, with ConSE, "picture" at the top: [B, hidden + classes] -> float32 [B, size + width].
 
     The last `classes` numbers of the input are a classifier's probabilities. The weight `name_states`, float32
     [classes, width], holds the text tower's states of the classes' names and is assigned once. The weight `names`,
@@ -135,9 +135,9 @@ class ClassesAdapter(Adapter):
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         embedding = share * trained
         by_head, by_state = self.mean_names(probabilities)
-        if not training:
+        if not training:  # where `names` lag behind the text head
             embedding += (1 - share) * by_head
-        return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)
+        return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)  # 3/2 - a above
 
     def share_of_head(self, states: tf.Tensor) -> tf.Tensor:
         """Returns the weight of the trained head, a above, from 0 to 1: states [B, hidden] -> float32 [B, 1]."""

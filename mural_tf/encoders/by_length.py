@@ -68,9 +68,9 @@ def encode_by_length(
 
 
 def _encode_at_longest(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
-    """Returns the embeddings of texts in `order`, float32 [B, D], each group computed as wide as its longest text.
+    """Returns the embeddings of texts, float32 [B, D], in the order that `order` gives, each group at its longest text.
 
-    `counts` are the texts' numbers of tokens, `order` sorts the texts by them, int32 [B] each.
+    `counts` are the texts' numbers of tokens, `order` the texts' rows sorted by them, int32 [B] each.
     """
     size = tf.shape(order)[0]
     states = []
@@ -94,9 +94,9 @@ def _encode_at_lengths(encoder, tokens: dict, counts, groups: int, training: boo
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
     width_index = tf.searchsorted(tf.constant(widths), longest)  # of the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
-    current = current_pass()
-    if current is not None:
-        seed = current.next_seed()
+    outer_pass = current_pass()
+    if outer_pass is not None:
+        seed = outer_pass.next_seed()
 
     def encode_cut(rows, length):
         cut = {name: ids[:, :length] for name, ids in rows.items()}
@@ -106,8 +106,9 @@ def _encode_at_lengths(encoder, tokens: dict, counts, groups: int, training: boo
     def encode_group(group):
         rows = {name: ids[group] for name, ids in by_group.items()}
         branches = [functools.partial(encode_cut, rows, length) for length in widths]
-        if current is None:
+        if outer_pass is None:
             return tf.switch_case(width_index[group], branches)
+        # The loop's body is traced once: only the group's number lets the groups' draws differ.
         with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
             return tf.switch_case(width_index[group], branches)
 

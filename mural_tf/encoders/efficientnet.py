@@ -252,7 +252,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values of the fields of EfficientNet that cannot be built."""
+    """Raises `UserError` for values of an `image_tower` that cannot be built as an EfficientNet."""
     check_rates(config)
     if config.padding not in PADDINGS:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
@@ -362,7 +362,7 @@ def drop_blocks(x: tf.Tensor, rate: float, name: str, policy) -> tf.Tensor:
 
 
 def check_rates(config: ConfigDict) -> None:
-    """Raises `UserError` if one of the rates that EfficientNet and ResNet share is not in [0, 1)."""
+    """Raises `UserError` if `drop_connect_rate` or `batch_norm_momentum` of an `image_tower` is not in [0, 1)."""
     for name in ("drop_connect_rate", "batch_norm_momentum"):
         if not 0 <= config[name] < 1:
             raise UserError(f"image_tower.{name}={config[name]} must be at least 0 and below 1.")

@@ -100,7 +100,7 @@ def _for_each_row(token, x):
 class AttentionPooling(TransformerLayer):
     """One learned query, the probe, attends to patches: x [B, N, hidden], or [x, mask int32 [B, N]] -> [B, 1, hidden].
 
-    y = attention(probe; x), then y + f(norm(y)), where f is the second half of a `TransformerLayer`.
+    The state is y + f(norm(y)) for y = attention(probe; x), where f is the second half of a `TransformerLayer`.
     """
 
     def build(self, shapes):

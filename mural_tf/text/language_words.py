@@ -99,7 +99,7 @@ class WordTokenizer(Tokenizer):
         cleaned = clean_text(untagged, self.lower_case, self.strip_accents)
         words = split_words(cleaned)  # [B, (words)]
         tagged = self._tagged_languages(texts)
-        languages = tf.cond(  # which saves the search for languages where every text has a tag
+        languages = tf.cond(  # the likeliest languages are not computed where every text has a tag
             tf.reduce_all(tagged >= 0),
             lambda: tagged,
             lambda: tf.where(tagged >= 0, tagged, self.likeliest_languages(words)),

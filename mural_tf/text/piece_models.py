@@ -236,7 +236,10 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
 
 
 def _json_pieces(model: Mapping, family: str, has_bytes: bool, added_tokens: Sequence[Mapping]) -> list[list]:
-    """Returns the pieces, [piece, score, type] each, of a tokenizer.json's model and its added tokens."""
+    """Returns the pieces, [piece, score, type] each, of a tokenizer.json's `model` and `added_tokens`.
+
+    `family` is "Unigram" or "BPE"; `has_bytes` says whether each byte is a piece, such as "<0x0A>".
+    """
     scores = model["vocab"] if family == "Unigram" else _merge_scores(model)
     if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
         scores = [("<0x09>" if piece == "\t" else piece, score) for piece, score in scores]
@@ -271,7 +274,7 @@ def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
 
 
 def _with_added_tokens(scores: Sequence, added_tokens: Sequence[Mapping]) -> tuple[list, dict[str, str]]:
-    """Returns (piece, score) pairs with the added tokens that they lack at the end, and {added token: its type}."""
+    """Returns (piece, score) pairs, then the added tokens that are not among them, and {added token: its type}."""
     scores = list(scores)
     token_of = {token["content"]: token for token in added_tokens}
     types = {}

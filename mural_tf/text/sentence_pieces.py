@@ -34,11 +34,11 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The rows of a family: begin, pieces, end, and padding up to T. Each is an id or a piece; -1 means nothing."""
+    """Begin, end and padding of a family's rows: begin, pieces, end, padding up to T. Each is an id or a piece."""
 
     end: int | str
     pad: int | str
-    begin: int | str = -1
+    begin: int | str = -1  # no begin
     is_full: bool = False  # always T ids, and padding is attended to: the mask is 1 everywhere
     fairseq: bool = False  # a model file's ids are moved, see `piece_models.read_lines`
     marks_ends: bool = False  # the last piece of a word is marked, see byte_words.py
@@ -195,7 +195,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _begin(self) -> list[int]:
-        """A list of the id that a row begins with, or the empty list."""
+        """The ids that a row begins with: [begin], or [] for a layout without begin."""
         return [self.layout.begin] if self.layout.begin >= 0 else []
 
     @property

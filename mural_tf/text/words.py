@@ -98,7 +98,7 @@ def most_frequent(counts: Mapping[str, int], limit: int) -> list[str]:
 
 
 class WordSplitter:
-    """Counts words, which it splits as the tokenizer with the same settings does."""
+    """Splits texts into words, as the tokenizer with the same settings does, and counts the words."""
 
     def __init__(self, lower_case: bool = False, strip_accents: bool = False):
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -124,7 +124,7 @@ class BoundedCounts:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Adds {word: count} of some texts, and forgets the rarer half of all words while there are too many."""
+        """Adds {word: count}, then forgets the rarer half of all words, raising `error`, until `max_words` are left."""
         for word, count in counts.items():
             self.counts[word] = self.counts.get(word, self.error) + count
         while len(self.counts) > self.max_words:
