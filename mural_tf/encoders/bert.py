@@ -125,7 +125,10 @@ def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_preci
 
 
 def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns one state per text, float32 [B, hidden] or [B, 2 hidden], from tokens' states, [B, T or 1, hidden]."""
+    """Returns a state per text, float32 [B, hidden] or [B, 2 hidden], of x, tokens' states, by `config.pooling`.
+
+    x is [B, T, hidden], or [B, 1, hidden] where the last layer computes only the position that is read.
+    """
     if config.pooling in ("first", "last"):
         return OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     if config.pooling == "mean":
@@ -243,7 +246,7 @@ class BertEmbeddings(keras.layers.Layer):
         return self.dropout(x, training=training)
 
     def _position_embeddings(self, word_ids, packing):
-        """Returns the embeddings of positions, [1, T, hidden], or of a packed row's positions, [1, N, hidden]."""
+        """Returns positions' embeddings for ids, [B, T] or packed [1, N]: [1, T, hidden] or [1, N, hidden]."""
         if packing is None:
             length = tf.shape(word_ids)[1]
             return tf.cast(self.position_table[:length], self.compute_dtype)[tf.newaxis]

@@ -18,7 +18,7 @@ LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled l
 
 
 def longest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest of lengths, int32 [N], 1 if N is 0, rounded up to a multiple of `LENGTH_STEP`."""
+    """Returns the largest of lengths, int32 [N], at least 1, rounded up to a multiple of `LENGTH_STEP`."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 

@@ -75,7 +75,7 @@ def current_pass() -> ForwardPass | None:
 
 @contextlib.contextmanager
 def dense_tables() -> Iterator[None]:
-    """Within this context, gradients of tables are dense matrices, whose size XLA knows, as loops and branches need."""
+    """Within this context, `rows_of_table` has dense gradients, whose size XLA knows, as loops and branches need."""
     before = getattr(_running, "tables_are_dense", False)
     _running.tables_are_dense = True
     try:
@@ -85,7 +85,7 @@ def dense_tables() -> Iterator[None]:
 
 
 def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of a table, float [V, D], that ids, int32 [B, T], name: float [B, T, D].
+    """Returns the rows of a table, float [V, D], at ids, int32 [B, T]: float [B, T, D].
 
     The table's gradient is `tf.IndexedSlices`, as `tf.gather` has it, or within `dense_tables` a matrix [V, D].
     """
@@ -167,7 +167,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
-        """Returns as `_normalize`, with moments of each part of `group` examples among the replica's `examples`."""
+        """Returns as `_normalize`, with moments of each `group` examples; `UserError` unless it divides `examples`."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "
@@ -192,7 +192,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return members
 
     def _over_replicas(self, x, examples: int, replicas: int):
-        """Returns as `_normalize`, with the moments of the examples of several neighbouring replicas."""
+        """Returns as `_normalize`, with moments over neighbouring replicas; `UserError` in a repeated pass."""
         members = self._replicas_in_group(examples, replicas)
         current = current_pass()
         if current is not None and current.repeated:

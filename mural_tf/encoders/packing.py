@@ -37,7 +37,7 @@ class Packing:
         self._indices: dict[tuple[int, int], tuple[list[tf.Tensor], tf.Tensor]] = {}
 
     def _lay_out_row(self, lengths: tf.Tensor) -> None:
-        """Sets the text and position of each of the row's N tokens, by texts' lengths in the row's order, int32 [B]."""
+        """Sets `count`, N, and the row's `places`, `positions` and `is_filler` by ascending lengths, int32 [B]."""
         text_of = tf.repeat(tf.range(tf.size(lengths)), lengths)
         token_count = tf.reduce_sum(lengths)
         self.count = _rounded(token_count)  # N
@@ -48,7 +48,7 @@ class Packing:
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
 
     def _lay_out_groups(self, lengths: tf.Tensor, groups: int) -> None:
-        """Sets each group's mask and which tokens of the row it takes; `lengths` is as in `_lay_out_row`."""
+        """Sets the groups' `group_bounds`, `masks` and rows of tokens; `lengths` is as in `_lay_out_row`."""
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
         self.masks = []
         self._rows = []
@@ -93,7 +93,7 @@ class Packing:
         return tf.reshape(x, [1, -1, heads * size])
 
     def _text_and_row_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns which of the row's vectors each group takes, and which of the groups' vectors the row takes.
+        """Returns the indices of the row's vectors that groups take, and of the groups' vectors that the row takes.
 
         A vector is one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second are
         int32 [N * parts * heads], where the numbers of a group's vectors follow the previous group's.

@@ -138,9 +138,9 @@ def feature_input(size: int) -> keras.Model:
 
 
 def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
-    """Returns a model of a tower that gives features, [B, F], and EmbN's and MULE's branch on top of it.
+    """Returns a model of a tower, whose output is [B, F], with EmbN's and MULE's branch on top of it.
 
-    Its inputs are the tower's, its output is float32 [B, `projection`]. [MULE], figure 2, after Wang et al. (2019):
+    Its input is the tower's, its output is float32 [B, `projection`]. [MULE], figure 2, after Wang et al. (2019):
     features (2048 of ResNet-152) -> Dense 2048, BatchNorm, ReLU -> Dense 512. The branch computes in float32 and is
     trained even where the tower is frozen. Raises `UserError` without a `projection`.
     """

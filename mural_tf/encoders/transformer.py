@@ -225,7 +225,7 @@ class TransformerLayer(keras.layers.Layer):
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project_one(self, token, x, training):
-        """Returns queries of `token`, [B, 1, hidden], and keys and values of all tokens x, [B, T, 2 hidden]."""
+        """Returns queries of `token`, [B, 1, hidden], and joined keys and values of all tokens x, [B, T, 2 hidden]."""
         kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)

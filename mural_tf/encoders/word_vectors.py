@@ -103,6 +103,6 @@ def _ids_of_words(vocabulary: Sequence[str], language: str) -> dict[str, int]:
 
 
 def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
-    """Raises `UserError` if the vectors of the file `path` have not `expected` but another number of numbers."""
+    """Raises `UserError` unless the size of the vectors in the file `path`, `numbers`, is `expected`."""
     if numbers != expected:
         raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

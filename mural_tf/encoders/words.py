@@ -54,7 +54,7 @@ class PerLanguage(keras.layers.Layer):
         return self._by_parts(language, values)
 
     def _by_masks(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        """Returns [B, …]: the sum over all layers, each with zeros in the rows of other languages."""
+        """Returns [B, …]: each row's output, of its language's layer, where all layers compute all rows."""
         outputs = []
         for number, layer in enumerate(self.layers_by_language):
             output = layer(*values)
@@ -64,7 +64,7 @@ class PerLanguage(keras.layers.Layer):
         return tf.add_n(outputs)
 
     def _by_parts(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        """Returns [B, …]: the outputs of each language's rows, put back in their places."""
+        """Returns [B, …]: each row's output, of its language's layer, which computes only these rows."""
         outputs = []
         rows_by_language = []
         for number, layer in enumerate(self.layers_by_language):

@@ -125,7 +125,7 @@ def _with_fairseq_ids(pieces: list[list]) -> list[list]:
 
 
 def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
-    """Returns a vocabulary's lines for pieces and settings as `parse_lines` returns them; raises `UserError` as it."""
+    """Returns the lines that `parse_lines` reads as these pieces and settings; raises `UserError` as it does."""
     entries = [[*pieces[0], settings], *pieces[1:]]
     lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     parse_lines(lines, path)
@@ -194,7 +194,7 @@ def _part_with(model: message.Message, setting: str) -> message.Message:
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a model file's content, as `parse_lines`; `UserError` for other content."""
+    """Returns pieces and settings, as `parse_lines`, of a model file's content; raises `UserError` for others."""
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
@@ -220,7 +220,7 @@ def _refusal(path: str | pathlib.Path, why: str) -> UserError:
 
 
 def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a tokenizer.json, as `parse_lines`; raises `UserError` for other JSON."""
+    """Returns pieces and settings, as `parse_lines`, of a tokenizer.json's content; raises `UserError` for others."""
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
@@ -316,7 +316,7 @@ def byte_pair_lines(
     written: Callable[[str], str],
     path: str | pathlib.Path,
 ) -> list[str]:
-    """Returns the lines of a vocabulary of byte pairs, whose texts are written in bytes before they are divided.
+    """Returns the lines of a vocabulary of byte pairs, for texts that are written in bytes before they are divided.
 
     Args:
       ids: {piece: id}.

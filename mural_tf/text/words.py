@@ -72,7 +72,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns {word: count} of texts, which are cleaned and split as by the tokenizer, in `BoundedCounts`."""
+    """Returns {word: count} of texts, cleaned and split as the tokenizer does it, by `BoundedCounts` of `max_words`."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)
