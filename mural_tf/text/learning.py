@@ -138,7 +138,7 @@ def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list
 
 
 def _written_out(words: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yields texts of up to 1,000 times a word, so that each word occurs `count` times: the trainer takes no counts."""
+    """Yields texts that repeat a word up to 1,000 times, `count` times in all: the trainer takes no counts."""
     for word, count in words:
         for start in range(0, count, 1000):
             yield " ".join([word] * min(1000, count - start))
