@@ -40,7 +40,7 @@ def settle_vocabulary(config: ConfigDict) -> None:
 
 
 def _without_a_file(build: Callable) -> Callable:
-    """Decorates a function that builds a tower: the tower's `save` raises `UserError`; layers store no arguments."""
+    """Decorates a builder of towers: a tower's `save` then raises `UserError`, because layers store no arguments."""
 
     def refuse_to_save(path, *_, **__):
         raise UserError(

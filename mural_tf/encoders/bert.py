@@ -125,7 +125,7 @@ def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_preci
 
 
 def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns a state per text, float32 [B, hidden] or [B, 2 hidden], of x, tokens' states, by `config.pooling`.
+    """Pools tokens' states x to a state per text, float32 [B, hidden] or [B, 2 hidden], as `config.pooling` says.
 
     x is [B, T, hidden], or [B, 1, hidden] where the last layer computes only the position that is read.
     """
@@ -268,7 +268,7 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
     """Raises `UserError` for values of a `text_tower`, or a size of the vocabulary, that cannot be built."""
     if config.hidden_size % config.heads:
-        divisors = [heads for heads in range(1, 65) if config.hidden_size % heads == 0]  # more are not proposed
+        divisors = [heads for heads in range(1, 65) if config.hidden_size % heads == 0]  # up to 64 are proposed
         nearest = min(divisors, key=lambda heads: abs(heads - config.heads))
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "

@@ -11,7 +11,7 @@ _initializing = threading.local()
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Within this context, large layers that this thread builds start with zeros, without the memory of a drawing."""
+    """Within this context, this thread's large layers start with zeros: random tables need several times the memory."""
     _initializing.draws = False
     try:
         yield

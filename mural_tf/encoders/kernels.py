@@ -275,7 +275,7 @@ def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride:
     products = tf.reshape(tf.matmul(x, upstream), [channels, inputs * outputs])
     rows = tap_connections(height, out_height, kernel_size, stride)  # [k, H, h]
     columns = tap_connections(width, out_width, kernel_size, stride)  # [k, W, w]
-    # Of a tap (a, b), an input pixel (i, j) and an output pixel (o, p): connected if rows and columns are.
+    # A tap (a, b) connects an input pixel (i, j) with an output pixel (o, p) if it connects their rows and columns.
     taps = np.einsum("aio,bjp->abijop", rows, columns).reshape(kernel_size**2, inputs * outputs)
     gradient = tf.matmul(tf.constant(taps, products.dtype), products, transpose_b=True)  # [k * k, C]
     return tf.reshape(gradient, [kernel_size, kernel_size, channels, 1])

@@ -58,7 +58,7 @@ class ForwardPass:
 
 @contextlib.contextmanager
 def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
-    """Makes a new `ForwardPass`, of the same arguments, this thread's running pass within the context; yields it."""
+    """Makes a new `ForwardPass(seed, repeated)` this thread's running pass within the context, and yields it."""
     outer_pass = current_pass()
     current = ForwardPass(seed, repeated)
     _running.current = current
@@ -154,7 +154,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             average.assign(tf.where(apply, new_average, average))
 
     def _normalize(self, x):
-        """Returns normalised x, and its mean and unbiased variance, [C] each; `UserError` for an unfit `group`."""
+        """Returns normalised x, and its mean and unbiased variance, [C] each; `UserError` if `group` does not fit."""
         examples = x.shape[0]
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         is_whole = self.group == "global" and replicas == 1
@@ -167,7 +167,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
-        """Returns as `_normalize`, with moments of each `group` examples; `UserError` unless it divides `examples`."""
+        """Returns as `_normalize`, each `group` examples having moments; `UserError` if it does not divide `examples`."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "

@@ -54,7 +54,7 @@ def _digest_lines(folder: pathlib.Path) -> list[str]:
 
 
 def load_saved_model(folder: str | pathlib.Path):
-    """Loads a folder's SavedModel and returns it; its signatures work only as long as the caller keeps it.
+    """Loads a folder's SavedModel and returns it; keep it as long as its signatures are in use.
 
     Raises `UserError` if it is missing or damaged, or its graph or assets have changed since it was saved.
     """
