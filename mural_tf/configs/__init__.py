@@ -41,7 +41,7 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
 
 
 def _takes(field: Field, value: str) -> bool:
-    """Whether a field takes this text as its value: digits for int, any text but "" for str."""
+    """Whether a field takes this text as its value: digits for int, any text but "" for str, else a choice."""
     if field is int:
         return value.isdecimal()
     if field is str:

@@ -167,7 +167,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
-        """Returns as `_normalize`, each `group` examples having moments; `UserError` if it does not divide `examples`."""
+        """Returns as `_normalize`, with moments of parts of `group` examples; `UserError` if they do not fit."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "

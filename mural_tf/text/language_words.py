@@ -138,7 +138,7 @@ class WordTokenizer(Tokenizer):
         """Returns the number of the likeliest language of each text, int32 [B], by its words, string [B, (words)].
 
         Words count as independent. The r-th most frequent word of a language has a probability in proportion to
-        1 / (r + 1) (near Zipf's law), an unknown word to 1 / 10n, where n is the longest language's number of words.
+        1 / (r + 1) (near Zipf's law), and an unknown word to 1 / (10 n), where n is the most words of a language.
         """
         word_counts = np.diff([*self._starts, len(self._vocabulary)])
         unknown_score = -math.log(10.0 * max(word_counts))

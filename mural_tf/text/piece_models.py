@@ -194,7 +194,7 @@ def _part_with(model: message.Message, setting: str) -> message.Message:
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns pieces and settings, as `parse_lines`, of a model file's content; raises `UserError` for others."""
+    """Returns (pieces, settings) of a model file's content, as `parse_lines`; `UserError` for other content."""
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
@@ -220,7 +220,7 @@ def _refusal(path: str | pathlib.Path, why: str) -> UserError:
 
 
 def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns pieces and settings, as `parse_lines`, of a tokenizer.json's content; raises `UserError` for others."""
+    """Returns (pieces, settings) of a tokenizer.json's content, as `parse_lines`; `UserError` for other content."""
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
