@@ -13,10 +13,10 @@ Field = type | Sequence[str]  # int, str, or the values to choose from
 
 
 def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:
-    """Returns the variant and the values of its fields: ("etcl", {"steps": 300}) for "etcl,steps=300".
+    """Returns the variant and {field: value} that a configuration's argument names: ("etcl", {"steps": 300}).
 
     Args:
-      text: a variant, by default the first of `variants`, then fields in any order.
+      text: the argument, such as "etcl,steps=300": a variant, by default the first of `variants`, then any fields.
       variants: {variant: {name of a field: its `Field`}}.
 
     Raises:
@@ -41,7 +41,7 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
 
 
 def _takes(field: Field, value: str) -> bool:
-    """Whether a field may have this value, as text."""
+    """Whether a field takes this text as its value: digits for int, any text but "" for str, else a choice."""
     if field is int:
         return value.isdecimal()
     if field is str:
@@ -50,7 +50,7 @@ def _takes(field: Field, value: str) -> bool:
 
 
 def _describe(name: str, field: Field) -> str:
-    """Returns a field with its possible values for a message: "steps=NUMBER", "languages=core|all"."""
+    """Returns how a field is given, for a message: "steps=NUMBER", "words=…" or "languages=core|all"."""
     if field is int:
         return f"{name}=NUMBER"
     if field is str:

@@ -24,7 +24,7 @@ from mural_tf.models import mount
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    """Returns the configuration for a depth, by default "all", and fields: "head,words=FOLDER"."""
+    """Returns the configuration for a depth, by default "all", and `words`, a folder: "head,words=FOLDER"."""
     depth, values = parse(arguments, dict.fromkeys(("all", "head", "linear", "neighbours"), translated.ARGUMENTS))
     config = translated.get_config()
     if depth in ("linear", "neighbours"):

@@ -53,7 +53,7 @@ METHODS = {"etcl_image_text": "mural", "mule_lp": "mule"}  # {variant: its metho
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    """Returns the configuration for a variant, by default "mural", and its fields: "etcl,steps=300"."""
+    """Returns the configuration for a variant of `VARIANTS`, by default "mural", and its fields: "etcl,steps=300"."""
     variant, values = parse(arguments, VARIANTS)
     is_stage = variant in ("etcl", "etcl_image_text")
     usual_steps = 150 if is_stage else 1_400
@@ -87,7 +87,7 @@ def get_config(arguments: str = "") -> ConfigDict:
 
 
 def _small(languages: str, steps: int) -> ConfigDict:
-    """Returns the configuration that all variants share, for languages "core" or "all"."""
+    """Returns the fields that all variants share, for `languages` "core" or "all" and a number of steps."""
     config = base_config()
 
     config.data.source = "emoji"
@@ -139,7 +139,7 @@ def _small(languages: str, steps: int) -> ConfigDict:
 
 
 def _regularize(config: ConfigDict) -> None:
-    """Sets the fields of strong regularization."""
+    """Sets the fields of strong regularization: stochastic depth, and larger changes of the drawings."""
     config.image_tower.drop_connect_rate = 0.1
     config.augmentation.rotation = 20.0
     config.augmentation.zoom = 0.25
@@ -150,7 +150,7 @@ def _regularize(config: ConfigDict) -> None:
 
 
 def _globetrotter(config: ConfigDict, **values: str) -> None:
-    """Sets Globetrotter's fields; `values` are `alpha` and `images` as in `globetrotter_resnet18.FIELDS`."""
+    """Sets the fields of variant globetrotter; `values` are `alpha` and `images`, as in `apply_arguments` there."""
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t
@@ -166,7 +166,7 @@ def _globetrotter(config: ConfigDict, **values: str) -> None:
 
 
 def _use_word_vectors(config: ConfigDict, variant: str) -> None:
-    """Sets the fields of methods with word vectors; unlike the paper's, these start at random and are trained."""
+    """Sets the fields of a variant of `WITH_WORDS`; unlike the paper's, vectors start at random and are trained."""
     config.image_tower.branch_size = 320  # on the trained EfficientNet, twice its last block's width
     config.image_tower.projection = 160
     config.text_tower.name = "words"
@@ -191,6 +191,6 @@ def _use_word_vectors(config: ConfigDict, variant: str) -> None:
     elif variant == "embn":
         config.text_tower.languages = ("en",)
         config.method.captions_per_image = 1
-    else:
+    else:  # parallel_embn
         config.text_tower.language_branches = "parallel"
         config.text_tower.hidden_size = 128

@@ -20,7 +20,7 @@ from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config(arguments: str = "mural"):
-    """Returns the configuration for "translated", or for arguments of emoji.py with a method that has a BERT."""
+    """Returns the configuration for "translated", or for arguments of emoji.py whose method has a BERT."""
     if arguments == "translated":
         config = emoji_mural_translated.get_config()
         config.data.emoji += "_styles"

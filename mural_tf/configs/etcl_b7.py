@@ -13,7 +13,7 @@ from mural_tf.configs.mural_etcl_reproduction import get_config as source_config
 
 
 def get_config(arguments: str = ""):
-    """Returns the configuration for arguments such as "image_text,languages=cs"."""
+    """Returns the configuration for "etcl" (the default) or "image_text", and languages: "image_text,languages=cs"."""
     fields = {"languages": str}
     variant, values = parse(arguments, {"etcl": fields, "image_text": fields})
     config = source_config()

@@ -26,7 +26,7 @@ FIELDS = {"alpha": ("code", "paper", "pairs"), "images": ("all", "none")}
 
 
 def get_config(arguments: str = ""):
-    """Returns the configuration for arguments such as "paper,alpha=pairs"; see above."""
+    """Returns the configuration for "code" (the default) or "paper", and fields: "paper,alpha=pairs,adapt=zh"."""
     fields = {**FIELDS, "adapt": str}
     variant, values = parse(arguments, {"code": fields, "paper": fields})
     config = _code()
@@ -34,13 +34,14 @@ def get_config(arguments: str = ""):
         _follow_paper(config)
     if "adapt" in values:
         config.evaluation.groups = ConfigDict({"new": (values.pop("adapt"),)})
-        config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions, §4, B.4
+        # An epoch: the source's pairs and the new language's captions (§4, B.4) in batches of 800.
+        config.train.steps = (3_150_000 + 78_700) // 800
     apply_arguments(config, **values)
     return config
 
 
 def apply_arguments(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
-    """Sets the fields of a configuration for `alpha` and `images` of `FIELDS`; an empty `alpha` leaves α as it is.
+    """Sets Globetrotter's fields in a configuration for `alpha` and `images`, of `FIELDS`; "" leaves α as it is.
 
     `images` "none" is the baseline "text only": no image tower, and no loss except the cloze task's.
     """
@@ -67,7 +68,7 @@ def _follow_paper(config: ConfigDict) -> None:
 
 
 def _code() -> ConfigDict:
-    """Returns the configuration as the authors' code has it."""
+    """Returns Globetrotter's configuration as the authors' code has it, and as the paper has it where they agree."""
     config = base_config()
     mount(config, "globetrotter")
     config.image_tower.name = "resnet"

@@ -28,7 +28,7 @@ DECAY = 0.794  # the learning rate's factor per epoch
 
 
 def get_config(arguments: str = ""):
-    """Returns the configuration for arguments such as "embn,languages=de"; see above."""
+    """Returns the configuration for a variant of `VARIANTS`, by default "mule", and its fields: "embn,languages=de"."""
     variant, values = parse(arguments, VARIANTS)
     if variant == "mscoco":
         return _mscoco(values.get("folder", "data/mscoco_groups"))
@@ -56,7 +56,7 @@ def _language_pretraining(languages: tuple[str, ...]) -> ConfigDict:
 
 
 def _mscoco(folder: str) -> ConfigDict:
-    """Returns the configuration of MULE on MS-COCO ([MULE] Table 3)."""
+    """Returns the configuration of MULE on MS-COCO ([MULE] Table 3); `folder` holds the data sets of `GROUPS`."""
     config = _multi30k("mule", ("en", "zh", "ja"))
     config.data.directory = folder
     config.data.sources = {name: dict(directory=f"{folder}/{name}", weight=1.0) for name in GROUPS}
@@ -68,7 +68,7 @@ def _mscoco(folder: str) -> ConfigDict:
 
 
 def pretrain_words(config: ConfigDict) -> None:
-    """Sets the fields of LP in MULE's configuration: it learns only text pairs on the universal language embedding."""
+    """Sets the losses of LP in MULE's configuration: only text pairs, on the universal language embedding."""
     config.loss.image_text_weight = 0.0
     config.loss.text_text_weight = 1.0
     config.method.neighbourhood_weight = 0.0  # on the captions of a batch of images
@@ -77,7 +77,7 @@ def pretrain_words(config: ConfigDict) -> None:
 
 
 def _multi30k(method: str, languages: tuple[str, ...]) -> ConfigDict:
-    """Returns the configuration of a method with word vectors ("mule", "embn", …) on Multi30K ([MULE] Table 2a)."""
+    """Returns the configuration of "mule", "embn" or "parallel_embn" on Multi30K ([MULE] Table 2a)."""
     config = base_config()
     mount(config, method)
     config.embedding_size = 512  # of images and sentences [MULE]
@@ -107,6 +107,7 @@ def _multi30k(method: str, languages: tuple[str, ...]) -> ConfigDict:
     config.optimizer.decay = (DECAY, STEPS_PER_EPOCH)
     config.train.steps = 20 * STEPS_PER_EPOCH  # 20 epochs [MULE]
     config.method.captions_per_language = 2  # of an image's five English and five German captions; fr and cs have one
-    config.method.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
+    # Four languages are Multi30K's, with 2 en, 2 de, 1 fr, 1 cs; fewer are taken to have two captions each.
+    config.method.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)
     config.train.image_text_batch = 450 * config.method.captions_per_image  # captions of 450 images [MULE]
     return config

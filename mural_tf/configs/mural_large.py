@@ -18,7 +18,7 @@ def get_config():
 
 
 def bert_large(text_tower: ConfigDict) -> None:
-    """Sets the sizes of BERT-large, with factorised token embeddings, in a `text_tower`."""
+    """Sets the sizes of BERT-large, with factorised token embeddings, in the part `text_tower` of a configuration."""
     text_tower.layers = 24  # [MURAL] A.1, footnote 8
     text_tower.hidden_size = 1024
     text_tower.heads = 16  # BERT-large's; the "24 attention heads" of footnote 8 do not divide 1024

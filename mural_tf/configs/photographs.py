@@ -14,7 +14,7 @@ from mural_tf.configs import emoji_pretrained
 
 
 def get_config(arguments: str = "align"):
-    """Returns the configuration for arguments of emoji_pretrained.py."""
+    """Returns the configuration for arguments of emoji_pretrained.py, by default "align"."""
     config = emoji_pretrained.get_config(arguments)
     config.data.source = "records"
     config.data.directory = ""  # the command sets it

@@ -20,7 +20,7 @@ ARGUMENTS = {"words": str}
 
 
 def add_words(config: ConfigDict, folder: str) -> None:
-    """Adds a folder of word-by-word translations, which then are half of the pairs."""
+    """Adds a folder of word-by-word translations to the data, as half of the pairs, and sets the pairs' weight to 2."""
     folders = dict(data=config.data.get_ref("directory"), words=folder)
     config.data.sources = {name: dict(directory=directory, weight=1.0) for name, directory in folders.items()}
     config.method.translation_weight = 2.0  # so that the real pairs, now half of all, weigh as before

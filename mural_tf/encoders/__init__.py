@@ -34,13 +34,13 @@ TEXT_TOWERS = {
 
 
 def settle_vocabulary(config: ConfigDict) -> None:
-    """Sets the vocabulary of a configuration, before it is stored, if its text tower is TF-Hub's and brings its own."""
+    """Sets `config.vocabulary` by the module of a TF-Hub text tower, as `hub.settle_vocabulary`; else does nothing."""
     if config.text_tower.name == "hub":
         pkgutil.resolve_name("mural_tf.encoders.hub:settle_vocabulary")(config)
 
 
 def _without_a_file(build: Callable) -> Callable:
-    """Decorates a builder of towers, whose `save` then raises `UserError`: our layers do not store their arguments."""
+    """Decorates a builder of towers: a tower's `save` then raises `UserError`, because layers store no arguments."""
 
     def refuse_to_save(path, *_, **__):
         raise UserError(
@@ -78,14 +78,14 @@ def build_image_encoder(config: ConfigDict) -> keras.Model:
 
 
 def _build_changed(config: ConfigDict, **fields: int) -> keras.Model:
-    """Builds the image tower that a copy of `config` with other values of `fields` describes."""
+    """Builds the image tower that `config` would describe with these values of `fields`; `config` stays as it is."""
     changed_config = config.copy_and_resolve_references()
     changed_config.update(fields)
     return build_image_encoder(changed_config)
 
 
 def _with_adapter(config: ConfigDict) -> keras.Model:
-    """Builds the tower that `config` describes, with an `Adapter` to `projection` numbers in place of a projection."""
+    """Builds the tower of `config` with an `Adapter` on top; `UserError` without `projection` or with another head."""
     if config.projection < 1 or config.head_size or config.branch_size:
         raise UserError(
             f"image_tower.adapter_size={config.adapter_size} needs image_tower.projection, the size of the embedding, "
@@ -98,7 +98,7 @@ def _with_adapter(config: ConfigDict) -> keras.Model:
 
 
 def _with_head(tower: keras.Model, size: int) -> keras.Model:
-    """Returns the tower with Globetrotter's head on top, float32 [B, size], which is trained even on a frozen tower."""
+    """Returns a tower with an `MlpHead` on top, whose output is float32 [B, size]; the head is always trained."""
     embeddings = MlpHead(tower.embedding_size, size, name=IMAGE_HEAD)(tower.output)
     model = keras.Model(tower.input, embeddings, name="image_encoder")
     model.embedding_size = size

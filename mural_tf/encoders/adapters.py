@@ -71,7 +71,7 @@ class Adapter(keras.layers.Layer):
         self.deviation.assign(np.where(varies, deviation, 1.0).astype(np.float32))
 
     def standardized(self, states: tf.Tensor) -> tf.Tensor:
-        """Returns s of states, float [B, hidden]: float32 [B, hidden]."""
+        """Returns states as deviations from their mean, cut off at ±`FARTHEST`: float [B, hidden] -> float32."""
         deviations = (tf.cast(states, tf.float32) - self.mean) / self.deviation
         return tf.clip_by_value(deviations, -FARTHEST, FARTHEST)
 
@@ -84,7 +84,7 @@ class Adapter(keras.layers.Layer):
 
 
 class TextAdapter(Adapter):
-    """An adapter of texts, with ConSE: float [B, hidden] -> float32 [B, size + hidden], as above in this file."""
+    """An adapter of texts, with ConSE, as "text" at the top: float [B, hidden] -> float32 [B, size + hidden]."""
 
     def call(self, states, training=None):
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
@@ -96,7 +96,7 @@ class TextAdapter(Adapter):
 
 
 class ClassesAdapter(Adapter):
-    """An adapter of pictures, with ConSE: float [B, hidden + classes] -> float32 [B, size + width], as above here.
+    """An adapter of pictures, with ConSE, "picture" at the top: [B, hidden + classes] -> float32 [B, size + width].
 
     The last `classes` numbers of the input are a classifier's probabilities. The weight `name_states`, float32
     [classes, width], holds the text tower's states of the classes' names and is assigned once. The weight `names`,
@@ -120,10 +120,10 @@ class ClassesAdapter(Adapter):
         """Sets `names` to a text head's vectors of the class names; changes nothing if the head has no ConSE."""
         if not isinstance(text_head, TextAdapter):
             return  # the head of a bridge, whose texts are another model's
-        by_head = text_head(self.name_states)[:, : self.size]
+        head_vectors = text_head(self.name_states)[:, : self.size]
         mean = tf.reduce_mean(self.name_states, axis=0)
-        by_state = tf.math.l2_normalize(self.name_states - mean, axis=-1)
-        self.names.assign(tf.concat([by_head, by_state], axis=-1))
+        state_vectors = tf.math.l2_normalize(self.name_states - mean, axis=-1)
+        self.names.assign(tf.concat([head_vectors, state_vectors], axis=-1))
 
     def standardize(self, states: np.ndarray) -> None:
         super().standardize(states[:, : -self.classes])
@@ -135,17 +135,17 @@ class ClassesAdapter(Adapter):
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         embedding = share * trained
         by_head, by_state = self.mean_names(probabilities)
-        if not training:
+        if not training:  # where `names` lag behind the text head
             embedding += (1 - share) * by_head
-        return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)
+        return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)  # 3/2 - a above
 
     def share_of_head(self, states: tf.Tensor) -> tf.Tensor:
-        """Returns a of states, float [B, hidden]: float32 [B, 1], from 0 to 1, the weight of the trained head."""
+        """Returns the weight of the trained head, a above, from 0 to 1: states [B, hidden] -> float32 [B, 1]."""
         distance = tf.reduce_mean(tf.square(self.standardized(states)), axis=-1, keepdims=True)
-        return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))
+        return tf.square(tf.minimum(1.0, 1.0 / tf.maximum(distance, 1e-6)))  # the mean state has distance 0
 
     def mean_names(self, probabilities: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns h, float32 [B, size], and s, float32 [B, width], from probabilities, float32 [B, classes]."""
+        """Returns the names' mean vectors, h [B, size] and s [B, width] above; probabilities are [B, classes]."""
         logits = tf.math.log(tf.maximum(probabilities, LEAST))
         weights = tf.nn.softmax(logits / SOFTENING)
         sums = tf.matmul(weights, self.names)
@@ -154,9 +154,9 @@ class ClassesAdapter(Adapter):
 
 
 def image_adapter(tower: ConfigDict, name: str) -> Adapter:
-    """Returns the head, a layer of this name, that an `image_tower` describes; with classes it has ConSE.
+    """Returns a new head for an `image_tower`: a `ClassesAdapter` if the tower gives classes, else an `Adapter`.
 
-    Raises `UserError` where `projection` leaves no numbers for the trained head.
+    `name` is the layer's. Raises `UserError` where `projection` leaves no numbers for the trained head.
     """
     settings = tower.adapter_dropout, tower.adapter_noise
     if not tower.classes:
@@ -172,9 +172,9 @@ def image_adapter(tower: ConfigDict, name: str) -> Adapter:
 
 
 def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: str) -> Adapter:
-    """Returns the head, a layer of this name, that a `text_tower` describes, with `embedding_size` numbers.
+    """Returns a new head for a `text_tower`, from its states to float32 [B, embedding_size]; `name` is the layer's.
 
-    The last `state_size` numbers are the text's own state, for ConSE; with 0 there is no ConSE.
+    The last `state_size` numbers are the text's own state, for ConSE; with 0 the head has no ConSE.
     """
     adapter_class = TextAdapter if state_size else Adapter
     trained_size = embedding_size - state_size
@@ -182,7 +182,7 @@ def text_adapter(tower: ConfigDict, embedding_size: int, state_size: int, name: 
 
 
 def embed_class_names(image_encoder: keras.Model, text_head: keras.layers.Layer) -> None:
-    """Embeds the class names anew with a text head, if the image tower's head has ConSE; else changes nothing."""
+    """Sets the class names' vectors in an image tower by `ClassesAdapter.embed_names`; other towers do not change."""
     for layer in image_encoder.layers:
         if isinstance(layer, ClassesAdapter):
             layer.embed_names(text_head)

@@ -55,14 +55,14 @@ POOLING_OF = {"full": "last", "causal": "end"}
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
+    """Builds the tower that `config`, a `text_tower`, describes: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`; with
     `attention` "full" T is `max_length`, and the mask is ignored. With `pooling` "first_and_mean" the output is
     [B, 2 hidden_size], see `FirstAndMean`; with `pooler_size` it is [B, pooler_size].
-    A frozen tower runs without dropout even in training. The model has `embedding_size`, the width of its output, and
-    `token_states(tokens, training)`; with `attention` "masked" also `packed_states(tokens, groups, training)`.
-    Raises `UserError` for values out of range.
+    A frozen tower runs without dropout even in training. The model has `embedding_size`, the width of its output,
+    `attends_to_padding`, a bool, and `token_states(tokens, training)`; with `attention` "masked" also
+    `packed_states(tokens, groups, training)`. Raises `UserError` for values that cannot be built.
     """
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
@@ -71,7 +71,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         vocabulary_size,
         config.hidden_size,
         config.max_length,
-        token_size=config.token_embedding_size or config.hidden_size,
+        token_size=config.token_embedding_size or config.hidden_size,  # 0: not factorised
         dropout=dropout_rate(config),
         epsilon=config.epsilon if config.norm == "after" else None,
         name="embeddings",
@@ -125,7 +125,10 @@ def _transformer_layer(config: ConfigDict, index: int, policy: keras.mixed_preci
 
 
 def _pool(config: ConfigDict, x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns one state per text, float32 [B, hidden] or [B, 2 hidden], from tokens' states, [B, T or 1, hidden]."""
+    """Pools tokens' states x to a state per text, float32 [B, hidden] or [B, 2 hidden], as `config.pooling` says.
+
+    x is [B, T, hidden], or [B, 1, hidden] where the last layer computes only the position that is read.
+    """
     if config.pooling in ("first", "last"):
         return OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     if config.pooling == "mean":
@@ -151,7 +154,7 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
 
     Args:
       model: a tower of `build_bert` or `build_modernbert`, whose pooling is `pooling`.
-      tokens: {name of `TOKENS`: int32 [B, T]}.
+      tokens: {name of `TOKENS`: int32 [B, T]}; raises `UserError` for T above the tower's `max_length`.
       groups: in how many groups of similar length attention runs.
     """
     embeddings = model.get_layer("embeddings")
@@ -176,12 +179,12 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
 
 
 def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
-    """Returns the final states of all tokens, {name: int32 [B, T]}: [B, T, hidden] in the tower's compute dtype."""
-    mask = [] if model.attends_to_padding else [tokens["input_mask"]]
+    """Returns all tokens' final states, [B, T, hidden] in the tower's compute dtype, for {name: int32 [B, T]}."""
+    masks = [] if model.attends_to_padding else [tokens["input_mask"]]
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
         if isinstance(layer, TransformerLayer):
-            x = layer([x, *mask], training=training, every_position=True)
+            x = layer([x, *masks], training=training, every_position=True)
         elif layer.name == FINAL_NORM:
             x = layer(x, training=training)
     return x
@@ -190,7 +193,8 @@ def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
 class BertEmbeddings(keras.layers.Layer):
     """Sum of token, position and token-type embeddings: ids of tokens and of types, int32 [B, T] -> [B, T, hidden].
 
-    With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
+    With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden]. Without it, a call raises
+    `UserError` for T above `max_length`.
 
     Args:
       vocabulary_size, hidden_size, max_length: the sizes of the tables.
@@ -242,11 +246,12 @@ class BertEmbeddings(keras.layers.Layer):
         return self.dropout(x, training=training)
 
     def _position_embeddings(self, word_ids, packing):
-        """Returns the embeddings of positions, [1, T, hidden], or of a packed row's positions, [1, N, hidden]."""
+        """Returns positions' embeddings for ids, [B, T] or packed [1, N]: [1, T, hidden] or [1, N, hidden]."""
         if packing is None:
             length = tf.shape(word_ids)[1]
             return tf.cast(self.position_table[:length], self.compute_dtype)[tf.newaxis]
-        one_hot = tf.one_hot(packing.positions, self.max_length, dtype=self.compute_dtype)  # [N, max_length]
+        # [N, max_length]; a one-hot product for the same reason as types.
+        one_hot = tf.one_hot(packing.positions, self.max_length, dtype=self.compute_dtype)
         return tf.tensordot(one_hot[tf.newaxis], tf.cast(self.position_table, self.compute_dtype), axes=1)
 
 
@@ -261,9 +266,9 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 
 
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
-    """Raises `UserError` for values that cannot be built."""
+    """Raises `UserError` for values of a `text_tower`, or a size of the vocabulary, that cannot be built."""
     if config.hidden_size % config.heads:
-        divisors = [heads for heads in range(1, 65) if config.hidden_size % heads == 0]
+        divisors = [heads for heads in range(1, 65) if config.hidden_size % heads == 0]  # up to 64 are proposed
         nearest = min(divisors, key=lambda heads: abs(heads - config.heads))
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "

@@ -18,13 +18,13 @@ LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled l
 
 
 def longest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest of lengths, int32 [N], 1 if N is 0, rounded up to a multiple of `LENGTH_STEP`."""
+    """Returns the largest of lengths, int32 [N], at least 1, rounded up to a multiple of `LENGTH_STEP`."""
     longest = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
     return (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
 
 
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
-    """Returns batches, int32 [B_i, T_i], as one, padded with 0 to the largest T_i, which is static if every T_i is."""
+    """Returns batches, int32 [B_i, T_i], as a single batch, padded with 0 to the largest T_i; static if all T_i are."""
     widths = [batch.shape[1] for batch in ids]
     if None in widths:
         width = tf.reduce_max([tf.shape(batch)[1] for batch in ids])
@@ -42,15 +42,15 @@ def encode_by_length(
 ) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, D], computed in groups of texts of similar length, on little padding.
 
-    A tower with `packed_states` gets the packed tokens. Any other tower gets the texts sorted by length, in groups,
-    each group cut to its longest text. A tower that attends to padding gets the whole batch, padding included.
+    A tower with `packed_states` gets the packed tokens, unless `lengths` apply. Otherwise a tower gets the texts sorted
+    by length, in groups, each cut to its longest text. A tower that attends to padding gets the whole batch.
 
     Args:
       tokens: {name: int32 [B, T]}, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
       groups: how many groups there are; 1: the tower gets the whole batch, padding included.
       lengths: increasing lengths, for XLA, which needs to know every size before the first step. If B and T are static,
         each group is cut to the smallest of these lengths, and T, that holds its longest text. Every length is
-        compiled, and the texts decide on the device which length runs. The number of groups then divides B.
+        compiled, and the texts decide on the device which length runs. Then at most `groups` groups of equal size run.
     """
     if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
@@ -68,9 +68,9 @@ def encode_by_length(
 
 
 def _encode_at_longest(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
-    """Returns the embeddings of texts in `order`, float32 [B, D], each group computed as wide as its longest text.
+    """Returns the embeddings of texts, float32 [B, D], in the order that `order` gives, each group at its longest text.
 
-    `counts` are the texts' numbers of tokens, `order` sorts the texts by them, int32 [B] each.
+    `counts` are the texts' numbers of tokens, `order` the texts' rows sorted by them, int32 [B] each.
     """
     size = tf.shape(order)[0]
     states = []
@@ -94,9 +94,9 @@ def _encode_at_lengths(encoder, tokens: dict, counts, groups: int, training: boo
     longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
     width_index = tf.searchsorted(tf.constant(widths), longest)  # of the first length that is large enough
     by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
-    current = current_pass()
-    if current is not None:
-        seed = current.next_seed()
+    outer_pass = current_pass()
+    if outer_pass is not None:
+        seed = outer_pass.next_seed()
 
     def encode_cut(rows, length):
         cut = {name: ids[:, :length] for name, ids in rows.items()}
@@ -106,8 +106,9 @@ def _encode_at_lengths(encoder, tokens: dict, counts, groups: int, training: boo
     def encode_group(group):
         rows = {name: ids[group] for name, ids in by_group.items()}
         branches = [functools.partial(encode_cut, rows, length) for length in widths]
-        if current is None:
+        if outer_pass is None:
             return tf.switch_case(width_index[group], branches)
+        # The loop's body is traced once: only the group's number lets the groups' draws differ.
         with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
             return tf.switch_case(width_index[group], branches)
 

@@ -11,7 +11,7 @@ _initializing = threading.local()
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Within this context, large layers start with zeros: drawing a table needs several times the table's memory."""
+    """Within this context, this thread's large layers start with zeros: random tables need several times the memory."""
     _initializing.draws = False
     try:
         yield

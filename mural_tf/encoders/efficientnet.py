@@ -203,14 +203,14 @@ class SwishSqueezeExcite(keras.layers.Layer):
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_efficientnet(config: ConfigDict) -> keras.Model:
-    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+    """Builds the tower that `config`, an `image_tower`, describes: float32 [B, S, S, 3] RGB in [0, 1] -> [B, D].
 
     `name` "efficientnet" or "efficientnet_lite" chooses the family; S is any size. The embedding joins, in this order:
     with `pooled_stages`, the means over space of each stage's output (our choice, after the hypercolumns of Hariharan
     et al., 2015): colours, lines and textures, which the last layer of a classifier drops; the means of the last
     layer's output; with `classes`, the classifier's probabilities. D is the sum of their sizes, see `output_width`, or
-    with `projection` the size of a Dense layer on top. A frozen tower runs without stochastic depth and with fixed
-    BatchNorm statistics even in training. Raises `UserError` for values out of range.
+    with `projection` the size of a Dense layer on top; the output is float32. A frozen tower runs without stochastic
+    depth and with fixed BatchNorm statistics even in training. Raises `UserError` for values that cannot be built.
     """
     _check(config)
     builder = _Builder(config)
@@ -227,7 +227,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
         for block in range(block_count):
             x = builder.block(
                 x,
-                name=f"block{stage_number}{chr(ord('a') + block)}_",
+                name=f"block{stage_number}{chr(ord('a') + block)}_",  # "block1a_", as in Keras
                 kernel=stage.kernel,
                 channels=scaled_width(stage.width, config.width),
                 expansion=stage.expansion,
@@ -235,6 +235,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
                 drop_rate=builder.drop_connect_rate * blocks_before / sum(block_counts),  # grows with depth
             )
             blocks_before += 1
+        # Without Lite's top convolution the last stage is the last layer, whose means are joined below.
         if config.pooled_stages and (builder.lite or stage_number < len(STAGES)):
             parts.append(average_over_space(f"stage{stage_number}_pool")(x))
 
@@ -251,8 +252,8 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values of the fields of EfficientNet that cannot be built."""
-    check_settings(config)
+    """Raises `UserError` for values of an `image_tower` that cannot be built as an EfficientNet."""
+    check_rates(config)
     if config.padding not in PADDINGS:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     if config.classes and config.name != "efficientnet_lite":
@@ -299,7 +300,7 @@ class _Builder:
         )(x)
 
     def pad(self, x, kernel: int, name: str):
-        """Returns the input of a stride-2 convolution, padded if need be, and the convolution's argument `padding`."""
+        """Returns x for a stride-2 convolution, padded if padding is "even", and the convolution's own `padding`."""
         if self.padding == "same":
             return x, "same"
         sides = (kernel // 2 - 1, kernel // 2)  # before and after
@@ -322,7 +323,8 @@ class _Builder:
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
         """Adds a mobile inverted bottleneck: [B, H, W, C] -> [B, H / stride, W / stride, channels].
 
-        Lite has no squeeze-and-excitation; names of layers begin with `name`; `drop_rate` is of stochastic depth.
+        Layers' names begin with `name`. `kernel` is the depthwise convolution's size, `expansion` times C its width,
+        `drop_rate` the rate of stochastic depth. Lite has no squeeze-and-excitation.
         """
         width = inputs.shape[-1]
         x = inputs
@@ -359,8 +361,8 @@ def drop_blocks(x: tf.Tensor, rate: float, name: str, policy) -> tf.Tensor:
     return Dropout(rate, noise_shape=(None, 1, 1, 1), name=name, dtype=policy)(x)
 
 
-def check_settings(config: ConfigDict) -> None:
-    """Raises `UserError` if one of the rates that EfficientNet and ResNet share is not in [0, 1)."""
+def check_rates(config: ConfigDict) -> None:
+    """Raises `UserError` if `drop_connect_rate` or `batch_norm_momentum` of an `image_tower` is not in [0, 1)."""
     for name in ("drop_connect_rate", "batch_norm_momentum"):
         if not 0 <= config[name] < 1:
             raise UserError(f"image_tower.{name}={config[name]} must be at least 0 and below 1.")

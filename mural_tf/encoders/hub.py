@@ -42,7 +42,7 @@ IMAGE_INTERFACE = (
 
 
 def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
+    """Builds the tower that `config`, a `text_tower`, describes: three int32 [B, T] inputs -> float32 [B, D].
 
     `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
     always runs in inference mode. The SavedModel determines its layers, sizes, dropout and longest text: these fields
@@ -50,7 +50,7 @@ def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     Raises `UserError` if `handle` cannot be loaded or has another interface.
     """
     encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
-    example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}
+    example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}  # two texts of four tokens
     size = _embedding_size(encoder, example, config.handle, "texts", "these inputs", TEXT_INTERFACE)
     inputs = token_inputs()
     embeddings = Embedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
@@ -61,10 +61,10 @@ def build_hub_text(config: ConfigDict, vocabulary_size: int) -> keras.Model:
 
 
 def build_hub_image(config: ConfigDict) -> keras.Model:
-    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+    """Builds the tower that `config`, an `image_tower`, describes: float32 [B, S, S, 3] RGB in [0, 1] -> [B, D].
 
-    With `projection` a Dense layer maps the module's output to that size. `frozen=False` fine-tunes every trainable
-    variable of the module; frozen, it always runs in inference mode.
+    The output is float32. With `projection` a Dense layer maps the module's output to that size. `frozen=False`
+    fine-tunes every trainable variable of the module; frozen, it always runs in inference mode.
     Raises `UserError` if `handle` cannot be loaded, has another interface, or takes another `image_size`.
     """
     encoder = _load_encoder(config, "image_tower", IMAGE_INTERFACE)
@@ -78,24 +78,24 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
 
 
 def settle_vocabulary(config: ConfigDict) -> None:
-    """Gives a configuration with a hub text tower the module's vocabulary and casing, before it is stored.
+    """Sets the vocabulary and the casing of a configuration with a hub text tower by the module, which it downloads.
 
     `vocabulary.file` may be a .txt file: then nothing changes. Otherwise it is the handle of the module that prepares
-    the tower's texts, by default the tower's own handle, and the vocabulary is the file among that module's assets.
+    the tower's texts, "" for the tower's own handle, and the vocabulary is the .txt file among that module's assets.
     Texts are lower-cased, and lose their accents, unless a piece has a capital letter.
-    Raises `UserError` where there is not exactly one vocabulary.
+    Raises `UserError` if the module cannot be fetched or does not have exactly one vocabulary.
     """
     if config.vocabulary.file.endswith(".txt"):
         return
     file = _vocabulary_file(config.vocabulary.file or config.text_tower.handle)
     pieces = read_lines(file)
-    is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    is_cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))  # not [CLS] and the like
     config.vocabulary.update(file=str(file), size=len(pieces), builder="tokenizers")
     config.vocabulary.update(lower_case=not is_cased, strip_accents=not is_cased)
 
 
 def _vocabulary_file(handle: str) -> pathlib.Path:
-    """Returns the only .txt file among a module's assets; raises `UserError` if there is not exactly one."""
+    """Downloads a module if need be and returns the only .txt file of its assets; `UserError` if that fails."""
     try:
         folder = pathlib.Path(hub.resolve(_local_handle(handle)))
     except Exception as error:  # network and archive errors have no common base
@@ -110,7 +110,7 @@ def _vocabulary_file(handle: str) -> pathlib.Path:
 
 
 class HubEncoder(hub.KerasLayer):
-    """`hub.KerasLayer`, in inference mode for a chunk that is encoded twice: the module's dropout would differ."""
+    """`hub.KerasLayer`, but in inference mode for a chunk that is encoded twice: its dropout would differ."""
 
     def call(self, inputs, training=None):
         current = current_pass()
@@ -130,7 +130,7 @@ class Embedding(keras.layers.Layer):
 
 
 def _embedding(outputs):
-    """Returns an image module's output itself; of a text module's dict the embedding, `None` if it has no such key."""
+    """Returns the embedding in a text module's dict, `None` if no key of `OUTPUTS` is there; any other output as is."""
     if not isinstance(outputs, dict):
         return outputs
     for name in OUTPUTS:
@@ -140,7 +140,7 @@ def _embedding(outputs):
 
 
 def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
-    """Returns the layer that runs a tower's module; raises `UserError` for another precision, or as `load_module`."""
+    """Returns the layer that runs a tower's module; `UserError` for another precision, or as `load_module`."""
     if config.precision not in ("auto", "float32"):
         raise UserError(
             f"{tower}.precision={config.precision!r} with a TF-Hub {tower.replace('_', ' ')}: a SavedModel keeps the "
@@ -150,16 +150,17 @@ def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
 
 
 def _local_handle(handle: str) -> str:
-    """Returns the folder of a local copy for a handle that is a folder in a store; other handles unchanged."""
+    """Copies a module's folder in a store to this machine and returns the copy's path; returns other handles as is."""
     if handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS)):
         return str(local_copy(handle))
     return handle
 
 
 def load_module(handle: str, tower: str, interface: str):
-    """Returns the module, a callable, of a TF-Hub handle, a local folder or a folder in a store.
+    """Downloads a module if need be and returns it, a callable; `handle` is TF-Hub's, or a folder, also in a store.
 
-    Raises `UserError` if it cannot be loaded or called, with the name `tower` and the `interface` that it should have.
+    Raises `UserError` if it is damaged or cannot be loaded or called. Messages name the `tower`, such as "text_tower",
+    and the expected `interface`, such as `TEXT_INTERFACE`.
     """
     if not handle:
         raise UserError(

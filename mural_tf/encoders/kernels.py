@@ -181,7 +181,7 @@ def softmax(logits: tf.Tensor, *masks: tf.Tensor, training=False) -> tf.Tensor:
 
 @fused
 def _softmax_in_float32(logits, *masks):
-    """Returns `softmax` of logits that are cast to float32 first, in the logits' own dtype."""
+    """Returns `softmax` in the logits' own dtype, computed in float32."""
     masked = _masked(tf.cast(logits, tf.float32), *masks)
     return tf.cast(tf.nn.softmax(masked), logits.dtype)
 
@@ -275,13 +275,14 @@ def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride:
     products = tf.reshape(tf.matmul(x, upstream), [channels, inputs * outputs])
     rows = tap_connections(height, out_height, kernel_size, stride)  # [k, H, h]
     columns = tap_connections(width, out_width, kernel_size, stride)  # [k, W, w]
+    # A tap (a, b) connects an input pixel (i, j) with an output pixel (o, p) if it connects their rows and columns.
     taps = np.einsum("aio,bjp->abijop", rows, columns).reshape(kernel_size**2, inputs * outputs)
     gradient = tf.matmul(tf.constant(taps, products.dtype), products, transpose_b=True)  # [k * k, C]
     return tf.reshape(gradient, [kernel_size, kernel_size, channels, 1])
 
 
 def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) -> np.ndarray:
-    """Returns float32 [kernel_size, inputs, outputs]: 1 where a tap reads an input for an output, by "same" padding."""
+    """Returns float32 [kernel_size, inputs, outputs]: 1 where a tap reads an input for an output in "same" padding."""
     padding = max((outputs - 1) * stride + kernel_size - inputs, 0) // 2
     connections = np.zeros((kernel_size, inputs, outputs), np.float32)
     for output in range(outputs):
@@ -314,7 +315,7 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
 
 
 def compute_capability() -> tuple[int, int]:
-    """Returns the lowest compute capability, (major, minor), of this machine's cards; (0, 0) for cards without it."""
+    """Returns the lowest compute capability, (major, minor), of the GPUs; (0, 0), the lowest, where it is unknown."""
     cards = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return min((card.get("compute_capability", (0, 0)) for card in cards), default=(0, 0))
 

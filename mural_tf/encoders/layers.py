@@ -33,7 +33,8 @@ class ForwardPass:
 
     Args:
       seed: int32 [2].
-      repeated: whether a chunk runs twice, in loops: no operations on all replicas, and no draws other than by seeds.
+      repeated: whether the pass runs in a loop, twice for a chunk: layers then use no other replicas, and draw only
+        by `next_seed`.
     """
 
     def __init__(self, seed: tf.Tensor, repeated: bool = False):
@@ -57,7 +58,7 @@ class ForwardPass:
 
 @contextlib.contextmanager
 def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
-    """Within this context, a new `ForwardPass`, which it yields, is the running pass; see there for the arguments."""
+    """Makes a new `ForwardPass(seed, repeated)` this thread's running pass within the context, and yields it."""
     outer_pass = current_pass()
     current = ForwardPass(seed, repeated)
     _running.current = current
@@ -74,7 +75,7 @@ def current_pass() -> ForwardPass | None:
 
 @contextlib.contextmanager
 def dense_tables() -> Iterator[None]:
-    """Within this context, gradients of tables are dense matrices, whose size XLA knows, as loops and branches need."""
+    """Within this context, `rows_of_table` has dense gradients, whose size XLA knows, as loops and branches need."""
     before = getattr(_running, "tables_are_dense", False)
     _running.tables_are_dense = True
     try:
@@ -84,7 +85,7 @@ def dense_tables() -> Iterator[None]:
 
 
 def rows_of_table(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of a table, float [V, D], that ids, int32 [B, T], name: float [B, T, D].
+    """Returns the rows of a table, float [V, D], at ids, int32 [B, T]: float [B, T, D].
 
     The table's gradient is `tf.IndexedSlices`, as `tf.gather` has it, or within `dense_tables` a matrix [V, D].
     """
@@ -110,7 +111,7 @@ GROUPS = ("local", "global")
 
 
 def parse_group(group: str | int) -> str | int:
-    """Returns "local", "global" or the number of examples that a text names; raises `UserError` for other texts."""
+    """Returns "local", "global" or an int of at least 1, for the same or its decimal text; `UserError` for others."""
     if group in GROUPS:
         return group
     try:
@@ -153,7 +154,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             average.assign(tf.where(apply, new_average, average))
 
     def _normalize(self, x):
-        """Returns normalised x, [B, H, W, C], and its mean and unbiased variance, [C] each, for the moving averages."""
+        """Returns normalised x, and its mean and unbiased variance, [C] each; `UserError` if `group` does not fit."""
         examples = x.shape[0]
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         is_whole = self.group == "global" and replicas == 1
@@ -166,7 +167,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return self._over_replicas(x, examples, replicas)
 
     def _over_parts(self, x, examples: int):
-        """Returns as `_normalize`, with moments of `group` examples each, parts of the replica's `examples`."""
+        """Returns as `_normalize`, with moments of parts of `group` examples; `UserError` if they do not fit."""
         if examples % self.group:
             raise UserError(
                 f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "
@@ -191,7 +192,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return members
 
     def _over_replicas(self, x, examples: int, replicas: int):
-        """Returns as `_normalize`, with the moments of the examples of several neighbouring replicas."""
+        """Returns as `_normalize`, with moments over neighbouring replicas; `UserError` in a repeated pass."""
         members = self._replicas_in_group(examples, replicas)
         current = current_pass()
         if current is not None and current.repeated:
@@ -244,7 +245,7 @@ class Dropout(keras.layers.Layer):
         shape = tf.shape(x)
         if self.noise_shape is not None:
             shape = [shape[axis] if size is None else size for axis, size in enumerate(self.noise_shape)]
-        mask = tf.cast(keep(shape, self.rate, seed), x.dtype)
+        mask = tf.cast(keep_mask(shape, self.rate, seed), x.dtype)
         return x * (mask * tf.cast(1.0 / (1.0 - self.rate), x.dtype))
 
 
@@ -256,16 +257,16 @@ def seed_of_pass() -> tf.Tensor:
     return current.next_seed()
 
 
-def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
+def keep_mask(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
 
-    An entry takes 16 random bits, because drawing bits is slow on a CPU: `words` of 32 bits hold two entries each. A
-    TPU draws in hardware, but is slow at taking words apart, so there an entry takes a word.
+    `seed` is int32 [2]. An entry takes 16 random bits, because drawing bits is slow on a CPU: `words` of 32 bits hold
+    two entries each. A TPU draws in hardware, but is slow at taking words apart, so there an entry takes a word.
     """
     least = round(rate * 2**16)  # the smallest draw of 16 bits whose entry is kept
     if on_tpu():
         draws = tf.random.stateless_uniform(shape, seed, minval=None, maxval=None, dtype=tf.uint32)
-        return draws >= tf.constant(least << 16, tf.uint32)
+        return draws >= tf.constant(least << 16, tf.uint32)  # compares the upper 16 bits
     count = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
     draws = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count]

@@ -33,10 +33,10 @@ POOLINGS = ("first", "mean")
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_modernbert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
+    """Builds the tower that `config`, a `text_tower`, describes: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
     Inputs and attributes are as in `build_bert`; token types are ignored. With `pooling` "mean" the output is the mean
-    of the tokens' states, else the first token's state. Raises `UserError` for values out of range.
+    of the tokens' states, else the first token's state. Raises `UserError` for values that cannot be built.
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
@@ -181,7 +181,7 @@ def rotated(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values of the fields of a ModernBERT that cannot be built."""
+    """Raises `UserError` for values of a `text_tower` that cannot be built as a ModernBERT."""
     if config.hidden_size % (2 * config.heads):
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} with heads={config.heads}: expected heads of an even size."

@@ -28,13 +28,13 @@ from mural_tf.encoders.vit import AttentionPooling, check_layers
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_naflex(config: ConfigDict) -> keras.Model:
-    """Builds the tower from `config.image_tower`: squares of patches, float32 [B, S, S, 3] in [0, 1] -> [B, D].
+    """Builds the tower that `config`, an `image_tower`, describes: float32 [B, S, S, 3] in [0, 1] -> float32 [B, D].
 
-    S is `image_size`; D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values out of
-    range, and for a tower that is trained.
+    Images are squares of patches, see above. S is `image_size`; D is `hidden_size`, or `projection` where that is set.
+    Raises `UserError` for values that cannot be built, and unless the tower is `frozen` and `cached`.
     """
     _check(config)
-    policy = dtype_policy(config.precision, "text")
+    policy = dtype_policy(config.precision, "text")  # its work is products, as a text tower's, not convolutions
     images = image_input(config.image_size)
     pixels = PixelNormalization(config, name="normalization", dtype="float32")(images)
     patch_positions = PatchPositions(
@@ -65,12 +65,13 @@ class PatchPositions(keras.layers.Layer):
 
     def call(self, images):
         rows, columns = self.sizes(images)
-        number = tf.range(self.patches, dtype=tf.float32)  # [N]
-        mask = tf.cast(number < rows * columns, tf.int32)  # [B, N]
-        rows = tf.maximum(rows, 1.0)
+        patch_numbers = tf.range(self.patches, dtype=tf.float32)  # [N]
+        mask = tf.cast(patch_numbers < rows * columns, tf.int32)  # [B, N]
+        rows = tf.maximum(rows, 1.0)  # 0 in a picture without patches
         columns = tf.maximum(columns, 1.0)
-        row = tf.floor((number + 0.5) / columns)  # half a patch off, so that division never rounds to the row before
-        column = number - row * columns
+        # Half a patch is added so that division never rounds to the row before.
+        row = tf.floor((patch_numbers + 0.5) / columns)
+        column = patch_numbers - row * columns
         by_row = self.line_weights(row, rows)  # [B, N, grid]
         by_column = self.line_weights(column, columns)  # [B, N, grid]
         weights = by_row[..., tf.newaxis] * by_column[:, :, tf.newaxis]  # [B, N, grid, grid]
@@ -127,9 +128,9 @@ class FlexiblePatches(keras.layers.Layer):
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values that cannot be built, and for a tower that is trained."""
+    """Raises `UserError` for values that cannot be built, and unless the tower is frozen and cached."""
     check_layers(config)
-    cells = config.image_size // config.patch_size
+    cells = config.image_size // config.patch_size  # on a side; the last of all says the sizes, in two pixels of a row
     if config.image_size % config.patch_size or cells**2 <= config.patches or config.patch_size < 2:
         raise UserError(
             f"image_tower.image_size={config.image_size} of patches of {config.patch_size}: expected whole patches, "

@@ -37,7 +37,7 @@ class Packing:
         self._indices: dict[tuple[int, int], tuple[list[tf.Tensor], tf.Tensor]] = {}
 
     def _lay_out_row(self, lengths: tf.Tensor) -> None:
-        """Sets the text and position of each of the row's N tokens, by texts' lengths in the row's order, int32 [B]."""
+        """Sets `count`, N, and the row's `places`, `positions` and `is_filler` by ascending lengths, int32 [B]."""
         text_of = tf.repeat(tf.range(tf.size(lengths)), lengths)
         token_count = tf.reduce_sum(lengths)
         self.count = _rounded(token_count)  # N
@@ -48,7 +48,7 @@ class Packing:
         self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
 
     def _lay_out_groups(self, lengths: tf.Tensor, groups: int) -> None:
-        """Sets each group's mask and which tokens of the row it takes; `lengths` is as in `_lay_out_row`."""
+        """Sets the groups' `group_bounds`, `masks` and rows of tokens; `lengths` is as in `_lay_out_row`."""
         self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
         self.masks = []
         self._rows = []
@@ -60,7 +60,7 @@ class Packing:
             self.masks.append(tf.cast(is_token, tf.int32))
 
     def pack(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the packed row of a padded batch's ids: int32 [B, T] -> [1, N]."""
+        """Returns a padded batch's ids, int32 [B, T], as the packed row, int32 [1, N]."""
         texts = tf.gather(self.order, self.places)
         indices = tf.stack([texts, self.positions], axis=1)  # [N, 2]
         return tf.gather_nd(ids, indices)[tf.newaxis]
@@ -75,9 +75,9 @@ class Packing:
 
     def by_text(self, x: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
         """Returns x, [1, N, parts * heads * size], for each group as [parts, b, heads, t, size]; 0 for padding."""
-        by_text, by_token = self._text_and_token_indices(parts, heads)
+        text_indices, row_indices = self._text_and_row_indices(parts, heads)
         size = x.shape[-1] // (parts * heads)
-        return _gather_with_gather_gradient([x], forward_indices=by_text, backward_indices=[by_token], size=size)
+        return _gather_with_gather_gradient([x], text_indices, [row_indices], size)
 
     def by_first_token(self, x: tf.Tensor, heads: int) -> list[tf.Tensor]:
         """Returns x, a vector per text, [1, B, heads * size], for each group as [b, heads, 1, size]."""
@@ -88,12 +88,12 @@ class Packing:
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
         """Returns the row, [1, N, heads * size], of groups, [b, heads, t, size] each; 0 for the end of the row."""
         _, heads, _, size = groups[0].shape
-        by_text, by_token = self._text_and_token_indices(1, heads)
-        (x,) = _gather_with_gather_gradient(groups, forward_indices=[by_token], backward_indices=by_text, size=size)
+        text_indices, row_indices = self._text_and_row_indices(1, heads)
+        (x,) = _gather_with_gather_gradient(groups, [row_indices], text_indices, size)
         return tf.reshape(x, [1, -1, heads * size])
 
-    def _text_and_token_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns which of the row's vectors each group takes, and which of the groups' vectors the row takes.
+    def _text_and_row_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the indices of the row's vectors that groups take, and of the groups' vectors that the row takes.
 
         A vector is one part and head of a token. The first are int32 [parts, b, heads, t] per group, the second are
         int32 [N * parts * heads], where the numbers of a group's vectors follow the previous group's.
@@ -102,18 +102,18 @@ class Packing:
             return self._indices[parts, heads]
         per_token = parts * heads  # vectors of a token
         columns = tf.reshape(tf.range(per_token), [parts, 1, heads, 1])
-        by_text = []
+        text_indices = []
         for rows in self._rows:
             rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
             indices = rows * per_token + columns  # [parts, b, heads, t]
-            by_text.append(tf.where(rows < self.count, indices, self.count * per_token))
-        # The other way: vector i of all groups comes from row vector `from_row[i]`, so `by_token[from_row[i]]` is i.
-        from_row = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
+            text_indices.append(tf.where(rows < self.count, indices, self.count * per_token))
+        # The other way: vector i of all groups is row vector `from_row[i]`, so `row_indices[from_row[i]]` is i.
+        from_row = tf.concat([tf.reshape(indices, [-1]) for indices in text_indices], axis=0)
         group_vectors = tf.size(from_row)
         # Positions beyond a text's end all have the row's index N * per_token: a last entry takes them, and is cut off.
-        by_token = tf.fill([self.count * per_token + 1], group_vectors)
-        by_token = tf.tensor_scatter_nd_update(by_token, from_row[:, tf.newaxis], tf.range(group_vectors))
-        self._indices[parts, heads] = by_text, by_token[:-1]
+        row_indices = tf.fill([self.count * per_token + 1], group_vectors)
+        row_indices = tf.tensor_scatter_nd_update(row_indices, from_row[:, tf.newaxis], tf.range(group_vectors))
+        self._indices[parts, heads] = text_indices, row_indices[:-1]
         return self._indices[parts, heads]
 
 

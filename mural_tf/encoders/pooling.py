@@ -11,7 +11,7 @@ POOLINGS = ("first", "mean", "first_and_mean", "last", "end")
 
 
 class OnePosition(keras.layers.Layer):
-    """States of the one token that the last layer gives, [B, 1, hidden] -> [B, hidden] in the layer's own dtype."""
+    """The state of the only position that the last layer gives: [B, 1, hidden] -> [B, hidden], in the layer's dtype."""
 
     def call(self, x):
         return x[:, 0]
@@ -22,7 +22,7 @@ class EndOfText(keras.layers.Layer):
 
     def call(self, inputs):
         x, mask = inputs
-        last = tf.maximum(tf.reduce_sum(mask, axis=1), 1) - 1
+        last = tf.maximum(tf.reduce_sum(mask, axis=1), 1) - 1  # position 0 in a text without tokens
         return tf.cast(tf.gather(x, last, batch_dims=1), self.compute_dtype)
 
 

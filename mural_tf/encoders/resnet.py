@@ -13,7 +13,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, drop_blocks, scaled_width
+from mural_tf.encoders.efficientnet import PixelNormalization, check_rates, drop_blocks, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.towers import image_input, tower_with_projection
@@ -25,21 +25,21 @@ EPSILON = 1e-5  # of batch normalisation
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_resnet(config: ConfigDict) -> keras.Model:
-    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+    """Builds the tower that `config`, an `image_tower`, describes: float32 [B, S, S, 3] RGB in [0, 1] -> [B, D].
 
-    S is any size. D is 512 times `width`, rounded to a multiple of 8, or with `projection` the size of a Dense layer
-    after pooling. A stage has 2 times `depth` blocks, rounded up. A frozen tower keeps its BatchNorm statistics and
-    drops no block even in training.
-    Raises `UserError` for values out of range.
+    The output is float32, S any size. D is 512 times `width`, rounded to a multiple of 8, or with `projection` the size
+    of a Dense layer after pooling. A stage has 2 times `depth` blocks, rounded up. A frozen tower keeps its BatchNorm
+    statistics and drops no block even in training.
+    Raises `UserError` for values that cannot be built.
     """
-    check_settings(config)
+    check_rates(config)
     builder = _Builder(config)
     images = image_input()
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
     x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
     x = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)
-    blocks = math.ceil(BLOCKS * config.depth)
+    blocks = math.ceil(BLOCKS * config.depth)  # of each stage
     for stage, channels in enumerate(STAGE_WIDTHS):
         for block in range(blocks):
             x = builder.block(
@@ -47,6 +47,7 @@ def build_resnet(config: ConfigDict) -> keras.Model:
                 f"stage{stage + 1}_block{block + 1}_",
                 scaled_width(channels, config.width),
                 stride=2 if stage > 0 and block == 0 else 1,
+                # The rate grows with the number of blocks before.
                 drop_rate=builder.drop_connect_rate * (stage * blocks + block) / (len(STAGE_WIDTHS) * blocks),
             )
     embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]

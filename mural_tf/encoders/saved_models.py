@@ -19,14 +19,14 @@ DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folde
 
 
 def seal_graph(folder: str | pathlib.Path) -> None:
-    """Writes the digests of a SavedModel's graph and assets into its file `DIGESTS`, for `check_graph`."""
+    """Writes the SHA-256 of a SavedModel's graph and of its assets into its file `DIGESTS`, for `check_graph`."""
     folder = pathlib.Path(folder)
     (folder / DIGESTS).parent.mkdir(exist_ok=True)
     (folder / DIGESTS).write_text("".join(f"{line}\n" for line in _digest_lines(folder)), encoding="utf-8")
 
 
 def check_graph(folder: str | pathlib.Path) -> None:
-    """Raises `UserError` if a SavedModel's graph or an asset has changed since `seal_graph`, if that ever ran."""
+    """Raises `UserError` if a SavedModel's graph or an asset has changed since `seal_graph`; unsealed folders pass."""
     folder = pathlib.Path(folder)
     if not (folder / DIGESTS).is_file():
         return
@@ -35,7 +35,7 @@ def check_graph(folder: str | pathlib.Path) -> None:
     if present == sealed:
         return
     changed_lines = [line for line in present if line not in sealed]
-    changed = "an asset, or the list,"  # a file, or a line of the list, is missing
+    changed = "an asset, or the list,"  # where a file, or a line of the list, is missing
     if changed_lines:
         _, changed = changed_lines[0].split("  ", 1)
     raise UserError(
@@ -45,7 +45,7 @@ def check_graph(folder: str | pathlib.Path) -> None:
 
 
 def _digest_lines(folder: pathlib.Path) -> list[str]:
-    """Returns "DIGEST  FILE", as `sha256sum` prints it, for the graph and each asset."""
+    """Returns the lines of `DIGESTS`, "SHA-256  FILE" as `sha256sum` prints them, for the graph and each asset."""
     lines = []
     for path in (folder / "saved_model.pb", *sorted(folder.glob("assets/*"))):
         if path.is_file():
@@ -54,9 +54,9 @@ def _digest_lines(folder: pathlib.Path) -> list[str]:
 
 
 def load_saved_model(folder: str | pathlib.Path):
-    """Returns the loaded SavedModel of a folder; keep it as long as its signatures are in use.
+    """Loads a folder's SavedModel and returns it; keep it as long as its signatures are in use.
 
-    Raises `UserError` if it is damaged, or its graph or assets have changed since it was saved.
+    Raises `UserError` if it is missing or damaged, or its graph or assets have changed since it was saved.
     """
     check_graph(folder)
     try:

@@ -19,15 +19,15 @@ from mural_tf.text.tokens import TOKENS
 
 
 def keeps_precision(tower: ConfigDict) -> bool:
-    """Whether a tower, of images or texts, computes in the precision of its file: a TF-Hub module does."""
+    """Whether an image or text tower computes in the precision that its file has, as only a TF-Hub module does."""
     return tower.name == "hub"
 
 
 def computed_in(tower: ConfigDict, modality: str) -> str:
-    """Returns the dtype, for example "float32", that a tower of "image" or "text" computes in on this machine."""
+    """Returns the name of the dtype that a tower computes in on this machine; `modality` is "image" or "text"."""
     precision = "float32" if keeps_precision(tower) else tower.precision
     if tower.name in ("vit", "naflex"):
-        modality = "text"  # image towers that are transformers, as text towers are
+        modality = "text"  # image towers that are transformers have the precision of text towers
     return dtype_policy(precision, modality).compute_dtype
 
 
@@ -69,7 +69,7 @@ CHOICES = {
 
 
 def preparation(tower: ConfigDict) -> dict[str, int | str]:
-    """Returns {field: value} of the fields of an image tower that say how a picture becomes its pixels, for JSON."""
+    """Returns {field: value}, as JSON takes it, of an image tower's fields that decide how pictures become pixels."""
     return {name: tower[name] for name in ("resize", "image_size", *CHOICES)}
 
 
@@ -87,7 +87,7 @@ def check_ranges(tower: ConfigDict, name: str) -> None:
 
 
 def read_class_names(path: str) -> list[str]:
-    """Returns a classifier's class names, in its order, from a JSON list; raises `UserError` for another file."""
+    """Reads a classifier's class names, in its order, from a JSON list of texts; raises `UserError` for other files."""
     try:
         names = json.loads(as_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -123,14 +123,14 @@ def tower_with_projection(images: tf.Tensor, embeddings: tf.Tensor, config: Conf
 
 
 def build_features(config: ConfigDict) -> keras.Model:
-    """Builds the image tower of features made beforehand: `feature_input` of `feature_size`; `UserError` without it."""
+    """Builds the `feature_input` of `config.feature_size` numbers; raises `UserError` if the size is not set."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an image has.")
     return feature_input(config.feature_size)
 
 
 def feature_input(size: int) -> keras.Model:
-    """Returns the tower that computes nothing, float32 [B, size] -> the same, because features were made beforehand."""
+    """Returns an image tower for features made beforehand, which returns its input: float32 [B, size]."""
     features = keras.Input(shape=(size,), name="features", dtype=tf.float32)
     model = keras.Model(features, keras.layers.Layer(name="given", dtype="float32")(features))
     model.embedding_size = size
@@ -138,9 +138,9 @@ def feature_input(size: int) -> keras.Model:
 
 
 def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
-    """Returns a model of a tower that gives features, [B, F], and EmbN's and MULE's branch on top of it.
+    """Returns a model of a tower, whose output is [B, F], with EmbN's and MULE's branch on top of it.
 
-    Its inputs are the tower's, its output is float32 [B, `projection`]. [MULE], figure 2, after Wang et al. (2019):
+    Its input is the tower's, its output is float32 [B, `projection`]. [MULE], figure 2, after Wang et al. (2019):
     features (2048 of ResNet-152) -> Dense 2048, BatchNorm, ReLU -> Dense 512. The branch computes in float32 and is
     trained even where the tower is frozen. Raises `UserError` without a `projection`.
     """

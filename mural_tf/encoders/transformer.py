@@ -17,10 +17,11 @@ from mural_tf.encoders.layers import Dropout
 
 
 def initializer(hidden_size: int) -> keras.initializers.Initializer:
-    """Returns BERT-base's initialiser: normal with standard deviation 0.02, truncated at two deviations.
+    """Returns BERT-base's initialiser, or zeros within `drawing.undrawn`.
 
-    For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
-    choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
+    It is normal with standard deviation 0.02, truncated at two deviations. For other widths 0.02 is scaled by sqrt(768
+    / hidden_size), so that a layer's outputs keep BERT-base's scale (our choice: BERT has 0.02 throughout; narrow
+    towers then take hundreds of steps to distinguish texts).
     """
     if not is_drawn():
         return keras.initializers.Zeros()
@@ -85,7 +86,7 @@ class TransformerLayer(keras.layers.Layer):
     """One layer: [[B, T, hidden], int32 mask [B, T]], or without a mask [B, T, hidden] -> [B, T, hidden].
 
     The first half of the layer is attention, the second half a feed-forward network. With a `packing` (a `Packing`)
-    a call takes packed texts, [1, N, hidden], without a mask; with `every_position` it ignores `only`.
+    a call takes packed texts, [1, N, hidden], without a mask; for padded texts `every_position` overrides `only`.
 
     Args:
       heads: how many heads attention has; they divide hidden.
@@ -224,7 +225,7 @@ class TransformerLayer(keras.layers.Layer):
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project_one(self, token, x, training):
-        """Returns queries of `token`, [B, 1, hidden], and keys and values of all tokens x, [B, T, 2 hidden]."""
+        """Returns queries of `token`, [B, 1, hidden], and joined keys and values of all tokens x, [B, T, 2 hidden]."""
         kernel, bias = self.kernel_and_bias(x)
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         query_kernel, other_kernels = tf.split(kernel, sizes, axis=-1)
@@ -254,7 +255,7 @@ class TransformerLayer(keras.layers.Layer):
 
 
 def _unchanged(x, training=None):
-    """Returns x; takes the place of a norm that a layer lacks."""
+    """Returns x unchanged, in place of a norm that a layer lacks."""
     return x
 
 
@@ -273,7 +274,7 @@ def leading_sizes(x):
 def one_token(x, which, packing=None):
     """Returns the states of the "first" or the "last" tokens: [B, T, hidden] -> [B, 1, hidden].
 
-    With a `packing` they are always the first tokens': [1, N, hidden] -> [1, B, hidden].
+    With a `packing`, whose towers read only first tokens, `which` is ignored: [1, N, hidden] -> [1, B, hidden].
     """
     if packing is not None:
         return packing.first_tokens(x)

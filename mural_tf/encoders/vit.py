@@ -31,9 +31,10 @@ def patch_count(config: ConfigDict) -> int:
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_vit(config: ConfigDict) -> keras.Model:
-    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] in [0, 1], S `image_size` -> float32 [B, D].
+    """Builds the tower that `config`, an `image_tower`, describes: float32 [B, S, S, 3] in [0, 1] -> float32 [B, D].
 
-    D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values out of range.
+    S is `image_size`; D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values that cannot
+    be built.
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")  # its work is products, as a text tower's, not convolutions
@@ -46,6 +47,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
         x = LayerNorm(config.epsilon, name="pre_norm", dtype=policy)(x)
     options = dict(norm_first=True, activation=config.activation, epsilon=config.epsilon, dtype=policy)
     for index in range(config.layers):
+        # The last layer computes only the position that is read.
         only = "first" if has_class_token and index == config.layers - 1 else ""
         x = TransformerLayer(config.heads, config.feed_forward_size, only=only, name=f"block_{index}", **options)(x)
     x = LayerNorm(config.epsilon, name="post_norm", dtype=policy)(x)
@@ -70,10 +72,10 @@ class PatchEmbeddings(keras.layers.Layer):
         def weight(name, *size, start=None):
             return self.add_weight(name, shape=size, initializer=start or initializer(self.hidden_size))
 
-        count = (shape[1] // self.patch_size) ** 2
+        count = (shape[1] // self.patch_size) ** 2 + int(self.with_class)
         self.kernel = weight("kernel", self.patch_size, self.patch_size, 3, self.hidden_size)
         self.bias = weight("bias", self.hidden_size, start="zeros")
-        self.position_table = weight("position_embeddings", count + self.with_class, self.hidden_size)
+        self.position_table = weight("position_embeddings", count, self.hidden_size)
         if self.with_class:
             self.class_token = weight("class_token", self.hidden_size)
 
@@ -98,7 +100,7 @@ def _for_each_row(token, x):
 class AttentionPooling(TransformerLayer):
     """One learned query, the probe, attends to patches: x [B, N, hidden], or [x, mask int32 [B, N]] -> [B, 1, hidden].
 
-    y = attention(probe; x), then y + f(norm(y)), where f is the second half of a `TransformerLayer`.
+    The state is y + f(norm(y)) for y = attention(probe; x), where f is the second half of a `TransformerLayer`.
     """
 
     def build(self, shapes):
@@ -125,7 +127,7 @@ def check_layers(config: ConfigDict) -> None:
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values that cannot be built."""
+    """Raises `UserError` for values of an `image_tower` that cannot be built as a ViT."""
     check_layers(config)
     if not patch_count(config):
         raise UserError(

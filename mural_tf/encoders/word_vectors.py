@@ -15,11 +15,12 @@ MOST_BROKEN_LINES = 0.01  # share of a file's lines; with more broken lines it i
 
 
 def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
-    """Returns {id: float32 [size]} of the `words`, {word: id}, that the file holds.
+    """Reads {id: float32 [size]} of the `words`, {word: id}, from a file; warns of broken lines.
 
-    Of several lines of a word the first counts. Up to a hundredth of the lines may be broken, not a word and `size`
-    numbers: they are left out, with a warning. The file's first line may be FastText's, the numbers of words and of
-    their vectors' numbers. Raises `UserError` for a missing file, vectors of another size, or more broken lines.
+    A line of these words is broken if `size` numbers do not follow the word: it is left out, and as many as a hundredth
+    of all lines may be so. Of several good lines of a word the first counts. The file's first line may be FastText's:
+    how many words, and how many numbers in each vector.
+    Raises `UserError` for a missing file, vectors of another size, or more broken lines.
     """
     path = local_copy(path)
     vectors = {}
@@ -45,7 +46,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
             else:
                 broken_count += 1
     problem = f"{path}: {broken_count} of {line_count} lines are not a word and {size} numbers"
-    if broken_count > max(1, MOST_BROKEN_LINES * line_count):
+    if broken_count > max(1, MOST_BROKEN_LINES * line_count):  # a short file, too, may have a broken line
         raise UserError(f"{problem}.")
     if broken_count:
         logging.warning("%s; they were left out.", problem)
@@ -53,7 +54,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
 
 
 def _parse_vector(numbers: Sequence[str]) -> np.ndarray:
-    """Returns N texts as numbers, float32 [N], or an empty vector if a text is not a finite number."""
+    """Returns the numbers that N texts write, float32 [N], or an empty vector if a text is not a finite number."""
     empty = np.zeros(0, np.float32)
     try:
         vector = np.array(numbers, np.float32)
@@ -102,6 +103,6 @@ def _ids_of_words(vocabulary: Sequence[str], language: str) -> dict[str, int]:
 
 
 def _check_size(path: pathlib.Path, numbers: int, expected: int) -> None:
-    """Raises `UserError` if a file's vectors have another number of numbers than expected."""
+    """Raises `UserError` unless the size of the vectors in the file `path`, `numbers`, is `expected`."""
     if numbers != expected:
         raise UserError(f"{path} holds vectors of {numbers} numbers; set text_tower.word_size={numbers}.")

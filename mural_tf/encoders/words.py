@@ -24,7 +24,7 @@ from mural_tf.encoders.towers import token_inputs
 
 
 class PerLanguage(keras.layers.Layer):
-    """A layer for each language; each row of the inputs goes through the layer of its language.
+    """A layer for each language; each row of the inputs goes through its language's layer, or the only layer.
 
     Two ways give the same numbers. By parts: a layer computes only the rows of its language; sizes then depend on the
     data, which a CPU or GPU allows. By masks: each layer computes all rows, and each row takes the result of its
@@ -44,7 +44,7 @@ class PerLanguage(keras.layers.Layer):
     def call(self, inputs, training=None):
         """Returns [B, …] for `inputs`: the rows' languages, int32 [B], then tensors [B, …] that the layers take.
 
-        A row with a number that no language has gives 0.
+        With several languages, a row with a number that no language has gives 0.
         """
         language, *values = inputs
         if len(self.layers_by_language) == 1:
@@ -54,7 +54,7 @@ class PerLanguage(keras.layers.Layer):
         return self._by_parts(language, values)
 
     def _by_masks(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        """Returns [B, …]: the sum over all layers, each with zeros in the rows of other languages."""
+        """Returns [B, …]: each row's output, of its language's layer, where all layers compute all rows."""
         outputs = []
         for number, layer in enumerate(self.layers_by_language):
             output = layer(*values)
@@ -64,7 +64,7 @@ class PerLanguage(keras.layers.Layer):
         return tf.add_n(outputs)
 
     def _by_parts(self, language: tf.Tensor, values: list[tf.Tensor]) -> tf.Tensor:
-        """Returns [B, …]: the outputs of each language's rows, put back in their places."""
+        """Returns [B, …]: each row's output, of its language's layer, which computes only these rows."""
         outputs = []
         rows_by_language = []
         for number, layer in enumerate(self.layers_by_language):
@@ -81,7 +81,7 @@ VECTOR_DEVIATION = 0.1  # of random word vectors
 
 
 def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower -> float32 [B, P + U].
+    """Builds the tower that `config`, a `text_tower`, describes: three int32 [B, T] inputs -> float32 [B, P + U].
 
     `input_type_ids` holds the number of each row's language in `languages`. The output is [s, u] as above: s has P,
     `projection`, numbers and u has U, `language_size`. With `length_groups` above 1, `PerLanguage` goes by parts, else
@@ -89,7 +89,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
-    fixed_sizes = config.length_groups == 1
+    fixed_sizes = config.length_groups == 1  # as a TPU's configuration has it
     inputs = token_inputs()
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
@@ -148,7 +148,7 @@ class SentenceBranch(keras.layers.Layer):
 
 
 def _check(config: ConfigDict) -> None:
-    """Raises `UserError` for values that cannot be built."""
+    """Raises `UserError` for values of a `text_tower` that cannot be built with word vectors."""
     if not config.languages:
         raise UserError("text_tower.name='words' needs text_tower.languages, such as en,de,fr,cs.")
     if config.language_branches not in BRANCHES:

@@ -22,8 +22,8 @@ def build_tokenizer(
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
     """Builds the tokenizer that a whole configuration describes, on a vocabulary file.
 
-    With `as_asset` the graph reads the file, and a SavedModel carries it. Raises `UserError` for a file that is not
-    such a vocabulary, or whose SHA-256 is not `vocabulary.sha256`.
+    With `as_asset` the graph reads the file, and a SavedModel carries it. Raises `UserError` if the file cannot be
+    read, its SHA-256 is not `vocabulary.sha256`, or as `tokenizer_of`.
     """
     if in_sentence_pieces(config):
         layout = layout_of(config.vocabulary.layout)
@@ -40,16 +40,16 @@ def tokenizer_of(
     name: str | pathlib.Path = "The vocabulary",
     asset: str | pathlib.Path = "",
 ) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
-    """Returns the tokenizer that a whole configuration describes, for the lines of a vocabulary.
+    """Builds the tokenizer that a whole configuration describes, for the lines of a vocabulary.
 
     Args:
       config: the whole configuration.
-      vocabulary: the lines of its file.
+      vocabulary: the lines of the vocabulary's file.
       name: the vocabulary's name in errors.
       asset: the file, which the graph reads and a SavedModel carries; "": the graph holds the lines.
 
     Raises:
-      UserError: lines that are not such a vocabulary.
+      UserError: lines that are not such a vocabulary, too many pieces, or settings that this tokenizer does not take.
     """
     settings = config.vocabulary
     options = dict(

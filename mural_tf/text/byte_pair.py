@@ -30,7 +30,7 @@ UNKNOWN = RESERVED_TOKENS[1]
 
 
 def written_in_bytes(word: str) -> list[str]:
-    """Returns a word and the space before it as characters for bytes, cut into parts: "ein" is ["Ġein"]."""
+    """Returns " " + word with a character for each byte, cut into parts of `LONGEST_WORD`: ["Ġein"] for "ein"."""
     characters = byte_characters()
     text = "".join(characters[byte] for byte in b" " + word.encode("utf-8"))
     return [text[begin : begin + LONGEST_WORD] for begin in range(0, len(text), LONGEST_WORD)]
@@ -39,8 +39,8 @@ def written_in_bytes(word: str) -> list[str]:
 class BytePairTokenizer(WordPieceTokenizer):
     """A `WordPieceTokenizer` whose pieces between [CLS] and [SEP] are byte-level pairs.
 
-    Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `UserError` for a vocabulary that lacks one
-    of the 256 bytes.
+    Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `UserError` as a `WordPieceTokenizer`, and for a
+    vocabulary that lacks a byte.
     """
 
     def __init__(self, vocabulary: Sequence[str], **options):
@@ -50,6 +50,7 @@ class BytePairTokenizer(WordPieceTokenizer):
                 f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not made by vocabulary.builder=byte_pair."
             )
         types = dict.fromkeys(RESERVED_TOKENS, "control") | {UNKNOWN: "unknown"}
+        # The score is minus the id: an earlier piece wins.
         pieces = [(piece, -number, types.get(piece, "normal")) for number, piece in enumerate(vocabulary)]
         self._model = model_of(pieces, BYTE_PAIR_SETTINGS)
         super().__init__(vocabulary, **options)

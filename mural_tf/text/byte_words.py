@@ -22,7 +22,7 @@ def codes_of(data: tf.Tensor) -> tf.Tensor:
 
 
 def with_end_mark(piece: str) -> str:
-    """Returns a piece of CLIP's files in this alphabet: "s</w>" is "s" with its last character marked by `END`."""
+    """Returns a piece of CLIP's files; if "</w>" ends it, the last character before is marked instead, by `END`."""
     if not piece.endswith(END_OF_WORD) or piece == END_OF_WORD:
         return piece
     return _with_marked_end(piece.removesuffix(END_OF_WORD))
@@ -39,7 +39,7 @@ def is_end(piece: str) -> bool:
 
 
 def clip_words(texts: tf.Tensor) -> tf.Tensor:
-    """Returns texts, string [B] in lower-case UTF-8, as words of marked ends, in bytes without spaces: string [B]."""
+    """Returns lower-case texts, string [B], in characters for bytes; spaces go, and each word's last byte is marked."""
     words = tf.strings.split(tf.strings.regex_replace(texts, f"({CLIP_WORDS})", r"\1 "))  # [B, (words)]
     data = tf.strings.bytes_split(words.flat_values)  # [W, (bytes)]
     codes = codes_of(data.flat_values)
@@ -47,6 +47,7 @@ def clip_words(texts: tf.Tensor) -> tf.Tensor:
     is_last = tf.scatter_nd(last_places, tf.ones([data.nrows()], tf.int32), tf.shape(codes, tf.int64))
     alphabet = list(byte_characters())
     marked_alphabet = [_with_marked_end(letter) for letter in alphabet]
+    # The second half of the table holds the marked letters.
     characters = tf.gather(tf.constant(alphabet + marked_alphabet), codes + len(alphabet) * is_last)
     by_text = words.with_values(data.with_values(characters)).merge_dims(1, 2)
     return tf.strings.reduce_join(by_text, axis=1)
@@ -58,9 +59,9 @@ def separator() -> str:
 
 
 def separated_words(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns texts, string [B] in UTF-8, as words between separators, in bytes without spaces: string [B].
+    """Returns texts, string [B] in UTF-8, in characters for bytes, with the `separator` before and after each word.
 
-    Words are divided by the expression of this `name` in `EXPRESSIONS`.
+    The expression of this `name` in `EXPRESSIONS` says where words begin and end.
     """
     # The barrier, a byte that no expression joins to a word, ends a run of spaces before its last space.
     texts = tf.strings.regex_replace(texts, _with_all_spaces(_SPACES[name]), rb"\1" + BARRIER + rb"\2\3")

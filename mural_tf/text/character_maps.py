@@ -18,7 +18,7 @@ _POSITION = 0x7FFFFFFF  # bits of a leaf: where its replacement begins
 
 @functools.lru_cache(maxsize=4)  # one table is read several times while a model is loaded
 def problem_of(table: bytes) -> str:
-    """Returns what is wrong with a table, for a message, or "" for a correct table; the empty table is correct."""
+    """Returns an error message about a damaged table, or "" for a correct table; the empty table is correct."""
     if not table:
         return ""
     size = int.from_bytes(table[:4], "little")
@@ -32,7 +32,7 @@ def problem_of(table: bytes) -> str:
 
 
 def _problem_of_trie(units: np.ndarray, replacements_size: int) -> str:
-    """Returns what is wrong with a trie of uint32 units, or "": walks over its nodes from the root, level by level."""
+    """Returns an error message about a trie of uint32 units, or ""; walks over its nodes from the root, by level."""
     bases = _offsets(units[:1])  # of the nodes of a level: their children are at base XOR byte
     is_visited = np.zeros(len(units), bool)
     while len(bases):
@@ -54,4 +54,4 @@ def _problem_of_trie(units: np.ndarray, replacements_size: int) -> str:
 def _offsets(units: np.ndarray) -> np.ndarray:
     """Returns the offset, int64, that each unit stores: bits 10 to 31, times 256 if bit 9 is set."""
     units = units.astype(np.int64)
-    return (units >> 10) << ((units & 0x200) >> 6)
+    return (units >> 10) << ((units & 0x200) >> 6)  # bit 9 set: shifted by 8, which is times 256

@@ -99,12 +99,13 @@ class WordTokenizer(Tokenizer):
         cleaned = clean_text(untagged, self.lower_case, self.strip_accents)
         words = split_words(cleaned)  # [B, (words)]
         tagged = self._tagged_languages(texts)
-        languages = tf.cond(  # which saves the search for languages where every text has a tag
+        languages = tf.cond(  # the likeliest languages are not computed where every text has a tag
             tf.reduce_all(tagged >= 0),
             lambda: tagged,
             lambda: tf.where(tagged >= 0, tagged, self.likeliest_languages(words)),
         )
         is_empty = words.row_lengths() == 0
+        # A text without words becomes its language's [UNK], whose line follows [PAD].
         unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None], lengths=tf.cast(is_empty, tf.int64))
         return tf.concat([self._word_ids(words, languages), unknown], axis=1)[:, :, None]
 
@@ -119,7 +120,7 @@ class WordTokenizer(Tokenizer):
         """Returns the ids of words, int32 [B, (words)], in languages, int32 [B]; unknown words are their [UNK]."""
         numbers = tf.gather(languages, words.value_rowids())  # each word's language
         ids = self._lookup(tf.gather(tf.constant(self.languages), numbers), words.flat_values)
-        unknown = 1 + tf.cast(numbers, tf.int64)
+        unknown = 1 + tf.cast(numbers, tf.int64)  # lines of [UNK] follow [PAD]
         ids = tf.where(ids >= 0, ids, unknown)
         return words.with_flat_values(tf.cast(ids, tf.int32))
 
@@ -127,7 +128,7 @@ class WordTokenizer(Tokenizer):
         return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Returns rows of ids, cut and padded, as `Tokenizer.pack`; `input_type_ids` is the number of the language."""
+        """Returns rows of ids, cut and padded, as `Tokenizer.pack`; `input_type_ids` is the first word's language."""
         longest = self.max_length if length is None else length
         word_ids, mask = fill_rows(ids[:, :longest], 0, length)
         languages = tf.zeros_like(word_ids) + self._language_of(word_ids[:, :1])  # [B, T] of [B, 1]
@@ -137,15 +138,15 @@ class WordTokenizer(Tokenizer):
         """Returns the number of the likeliest language of each text, int32 [B], by its words, string [B, (words)].
 
         Words count as independent. The r-th most frequent word of a language has a probability in proportion to
-        1 / (r + 1) (near Zipf's law), an unknown word a probability in proportion to a tenth of the rarest word's.
+        1 / (r + 1) (near Zipf's law), and an unknown word to 1 / (10 n), where n is the most words of a language.
         """
         word_counts = np.diff([*self._starts, len(self._vocabulary)])
-        rarest = math.log(10.0 * max(word_counts))
+        unknown_score = -math.log(10.0 * max(word_counts))
         scores = []
         for language, start in zip(self.languages, self._starts):
             ids = self._lookup(tf.fill(tf.shape(words.flat_values), language), words.flat_values)
-            rank = tf.cast(ids - start + 2, tf.float32)  # 2 for the most frequent word
-            score = tf.where(ids >= start, -tf.math.log(tf.maximum(rank, 1.0)), -rarest)
+            rank = tf.cast(ids - start + 2, tf.float32)  # r + 1, which is 2 for the most frequent word
+            score = tf.where(ids >= start, -tf.math.log(tf.maximum(rank, 1.0)), unknown_score)
             scores.append(tf.reduce_sum(words.with_flat_values(score), axis=1))
         return tf.argmax(tf.stack(scores, axis=1), axis=1, output_type=tf.int32)
 

@@ -51,8 +51,7 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "token
       builder: "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
 
     Raises:
-      UserError: unknown builder, a size without room for characters, no words in the texts, or the
-        `tokenizers` package is missing.
+      UserError: unknown builder, a size without room for characters, no words, or the `tokenizers` package is missing.
     """
     _check_request(size, builder)
     if not counts:
@@ -72,7 +71,7 @@ def _check_request(size: int, builder: str) -> None:
         )
     if builder not in BUILDERS:
         raise UserError(f"Unknown vocabulary builder {builder!r}: expected one of {', '.join(BUILDERS)}.")
-    least = len(RESERVED_TOKENS) + 3
+    least = len(RESERVED_TOKENS) + 3  # a third of the others is for characters: one
     if size < least:
         raise UserError(
             f"A vocabulary of {size} pieces has no room: {len(RESERVED_TOKENS)} are reserved "
@@ -121,7 +120,7 @@ def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
 
 
 def _tokenizers_package():
-    """Returns Hugging Face's module `tokenizers`; raises `UserError` if it is not installed."""
+    """Imports and returns Hugging Face's module `tokenizers`; raises `UserError` if it is not installed."""
     try:
         import tokenizers
     except ImportError:
@@ -130,7 +129,7 @@ def _tokenizers_package():
 
 
 def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list[str]:
-    """Returns the pieces that a model and a trainer of the `tokenizers` package learn, in the order of their ids."""
+    """Trains a model of the `tokenizers` package on (word, count) pairs and returns its pieces, sorted by id."""
     learner = tokenizers.Tokenizer(model)
     learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
     learner.train_from_iterator(_written_out(words), trainer)
@@ -139,7 +138,7 @@ def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list
 
 
 def _written_out(words: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yields texts with each word as often as it occurs, at most 1,000 times per text: the trainer takes no counts."""
+    """Yields texts that repeat a word up to 1,000 times, `count` times in all: the trainer takes no counts."""
     for word, count in words:
         for start in range(0, count, 1000):
             yield " ".join([word] * min(1000, count - start))

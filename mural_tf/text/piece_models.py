@@ -72,7 +72,7 @@ def _model_class() -> type[message.Message]:
     for message_name, fields in _FIELDS.items():
         message_type = file.message_type.add(name=message_name)
         for name, number, type_name, default in fields:
-            label = 3 if name == "pieces" else 1  # repeated, or optional
+            label = 3 if name == "pieces" else 1  # protobuf's numbers for repeated and optional
             field = message_type.field.add(name=name, number=number, label=label)
             if type_name.startswith("."):
                 field.type = field.TYPE_MESSAGE
@@ -90,7 +90,8 @@ def read_lines(path: str | pathlib.Path, fairseq: bool = False) -> list[str]:
 
     Args:
       path: the file.
-      fairseq: give the pieces of a model file fairseq's ids: `<s>`, `<pad>`, `</s>`, `<unk>`, the pieces, `<mask>`.
+      fairseq: whether the pieces of a model file that begins with the unknown piece get fairseq's ids, in the order
+        `<s>`, `<pad>`, `</s>`, `<unk>`, the other pieces, `<mask>`.
 
     Raises:
       UserError: no such file, or it holds no pieces of unigram or byte-fallback BPE.
@@ -124,7 +125,7 @@ def _with_fairseq_ids(pieces: list[list]) -> list[list]:
 
 
 def as_lines(pieces: list[list], settings: dict, path: str | pathlib.Path) -> list[str]:
-    """Returns the lines of a vocabulary for pieces and settings, which `parse_lines` returns, and raises as it does."""
+    """Returns the lines that `parse_lines` reads as these pieces and settings; raises `UserError` as it does."""
     entries = [[*pieces[0], settings], *pieces[1:]]
     lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     parse_lines(lines, path)
@@ -135,7 +136,7 @@ def parse_lines(lines: Sequence[str], path: str | pathlib.Path) -> tuple[list[li
     """Returns a vocabulary's pieces, [piece, score, type] each, and settings; raises `UserError` for other lines."""
     try:
         pieces = json.loads(f"[{','.join(lines)}]")
-        settings = pieces[0].pop(3)  # the first line has them after its piece
+        settings = pieces[0].pop(3)  # the first line has them after piece, score and type
         charsmap = base64.b64decode(settings["charsmap"], validate=True)
         is_valid = len(pieces) == len(lines) and _are_settings(settings) and all(map(_is_piece, pieces))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
@@ -193,7 +194,7 @@ def _part_with(model: message.Message, setting: str) -> message.Message:
 
 
 def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a model file's content, as `parse_lines`; `UserError` for other content."""
+    """Returns (pieces, settings) of a model file's content, as `parse_lines`; `UserError` for other content."""
     try:
         model = _model_class().FromString(data)
     except (message.DecodeError, UnicodeDecodeError):
@@ -211,7 +212,7 @@ def read_model(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
 
 
 def _refusal(path: str | pathlib.Path, why: str) -> UserError:
-    """Returns the error for a file that holds no such pieces."""
+    """Returns the error to raise for a file of which no vocabulary can be made; `why` is a clause about it."""
     return UserError(
         f"{path} holds no pieces of SentencePiece, {why}: expected a model file (unigram or BPE), a tokenizer.json of "
         "Unigram or of BPE with byte fallback, or a vocabulary that this package wrote."
@@ -219,7 +220,7 @@ def _refusal(path: str | pathlib.Path, why: str) -> UserError:
 
 
 def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]:
-    """Returns the pieces and settings of a tokenizer.json, as `parse_lines`; raises `UserError` for other JSON."""
+    """Returns (pieces, settings) of a tokenizer.json's content, as `parse_lines`; `UserError` for other content."""
     try:
         tokenizer = json.loads(data)
         model = tokenizer["model"]
@@ -235,7 +236,10 @@ def _read_json(data: bytes, path: str | pathlib.Path) -> tuple[list[list], dict]
 
 
 def _json_pieces(model: Mapping, family: str, has_bytes: bool, added_tokens: Sequence[Mapping]) -> list[list]:
-    """Returns the pieces, [piece, score, type] each, of a tokenizer.json's model and its added tokens."""
+    """Returns the pieces, [piece, score, type] each, of a tokenizer.json's `model` and `added_tokens`.
+
+    `family` is "Unigram" or "BPE"; `has_bytes` says whether each byte is a piece, such as "<0x0A>".
+    """
     scores = model["vocab"] if family == "Unigram" else _merge_scores(model)
     if has_bytes and "<0x09>" not in dict(scores):  # Gemma's, where the tab took its place
         scores = [("<0x09>" if piece == "\t" else piece, score) for piece, score in scores]
@@ -270,7 +274,7 @@ def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
 
 
 def _with_added_tokens(scores: Sequence, added_tokens: Sequence[Mapping]) -> tuple[list, dict[str, str]]:
-    """Returns (piece, score) pairs, with the added tokens whose ids follow, and {added token: its type}."""
+    """Returns (piece, score) pairs, then the added tokens that are not among them, and {added token: its type}."""
     scores = list(scores)
     token_of = {token["content"]: token for token in added_tokens}
     types = {}
@@ -312,7 +316,7 @@ def byte_pair_lines(
     written: Callable[[str], str],
     path: str | pathlib.Path,
 ) -> list[str]:
-    """Returns the lines of a vocabulary of byte pairs, whose texts are written in bytes before they are divided.
+    """Returns the lines of a vocabulary of byte pairs, for texts that are written in bytes before they are divided.
 
     Args:
       ids: {piece: id}.
@@ -346,7 +350,7 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
     waiting = [tokenizer.get(part)]
     while waiting:
         step = waiting.pop(0)
-        if step is None:  # as files have it for a part without steps
+        if step is None:  # a part without steps is null in a file
             continue
         check_json(step, dict, part, "tokenizer.json")
         inner = []
@@ -359,13 +363,13 @@ def steps_of(tokenizer: Mapping, part: str) -> list[dict]:
 
 
 def _pattern(step: Mapping) -> str:
-    """Returns the regular expression or string that a step looks for, "" if it has no pattern."""
+    """Returns the regular expression or the string that a step replaces or splits at; "" if it has no pattern."""
     pattern = step.get("pattern") or {}
     return pattern.get("Regex", pattern.get("String", ""))
 
 
 def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
-    """Returns the settings that do as the steps of a tokenizer.json do; raises `UserError` if no settings do so."""
+    """Returns {setting: value} for a tokenizer.json's steps before its model; `UserError` for unknown steps."""
     rules = {"charsmap": "", "add_dummy_prefix": False, "remove_extra_whitespaces": False, "escape_whitespaces": True}
     for step in steps_of(tokenizer, "normalizer") + steps_of(tokenizer, "pre_tokenizer"):
         step_type = step["type"]
@@ -383,6 +387,6 @@ def _normalization(tokenizer: Mapping, path: str | pathlib.Path) -> dict:
             rules["remove_extra_whitespaces"] = True
         elif step_type == "Replace" and pattern != " ":
             raise _refusal(path, f"it replaces {pattern!r} before its model")
-        elif step_type not in ("Strip", "Lowercase", "Replace", "Split"):
+        elif step_type not in ("Strip", "Lowercase", "Replace", "Split"):  # casing is in `vocabulary.cleaning`
             raise _refusal(path, f"texts pass {step_type} before its model")
     return rules

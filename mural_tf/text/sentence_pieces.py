@@ -34,11 +34,11 @@ _PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The rows of a family: begin, pieces, end, and padding up to T. Each is an id or a piece; -1 means nothing."""
+    """Begin, end and padding of a family's rows: begin, pieces, end, padding up to T. Each is an id or a piece."""
 
     end: int | str
     pad: int | str
-    begin: int | str = -1
+    begin: int | str = -1  # no begin
     is_full: bool = False  # always T ids, and padding is attended to: the mask is 1 everywhere
     fairseq: bool = False  # a model file's ids are moved, see `piece_models.read_lines`
     marks_ends: bool = False  # the last piece of a word is marked, see byte_words.py
@@ -66,7 +66,7 @@ def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _plain(texts: tf.Tensor) -> tf.Tensor:
-    """Returns texts, string [B], without escapes and with `plain_characters`, as `as_plain` has them."""
+    """Returns texts, string [B], without `ESCAPE` and with `plain_characters`, as `mural_lite`'s `as_plain`."""
     table = plain_characters()  # {code point: its replacement}
     replaced = sorted(table)
     replacements = tf.constant([table[code_point] for code_point in replaced])
@@ -149,7 +149,8 @@ class SentencePieceTokenizer(Tokenizer):
           **options: `Tokenizer`'s; casing is a step of `cleaning`.
 
         Raises:
-          UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.
+          UserError: an unknown layout or step, `lower_case` or `strip_accents`, lines that are no such vocabulary or
+            lack a piece of the layout, or `max_length` below 3.
         """
         row_layout = layout_of(layout)
         if row_layout is None:
@@ -171,10 +172,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._separator = -1  # the id of the character between words; -1: words have no such character
         if not set(EXPRESSIONS).isdisjoint(cleaning):
             self._separator = self._pieces.index(separator())
-        self._special = tuple(number for number, name in enumerate(types) if name in ("unknown", "control", "unused"))
+        no_text = ("unknown", "control", "unused")  # types of pieces that match no text
+        self._special = tuple(number for number, piece_type in enumerate(types) if piece_type in no_text)
         marks_word = is_end if self.layout.marks_ends else _starts_word
         self._marks_word = tf.constant([marks_word(piece) for piece in self._pieces])
-        self.max_bytes = BYTES_PER_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
+        self.max_bytes = BYTES_PER_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)  # a piece and a space
         super().__init__(vocabulary, unknown=types.index("unknown"), max_length=max_length, **options)
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
@@ -193,7 +195,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _begin(self) -> list[int]:
-        """A list of the id that a row begins with, or the empty list."""
+        """The ids that a row begins with: [begin], or [] for a layout without begin."""
         return [self.layout.begin] if self.layout.begin >= 0 else []
 
     @property

@@ -44,7 +44,7 @@ class Tokenizer(tf.Module):
           lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
           vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
             it as an asset instead of as constants.
-          prompt: the text before every text.
+          prompt: put before every text, such as "query: "; "" for none.
         """
         super().__init__()
         self._vocabulary = tuple(vocabulary)
@@ -56,15 +56,15 @@ class Tokenizer(tf.Module):
         self._use(self._new_table(vocabulary_file))
 
     def _new_table(self, vocabulary_file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
-        """Returns a new table of the entries, in the process of the device in scope."""
+        """Returns a new table of the entries on the device in scope; `vocabulary_file` is as in `__init__`."""
         return _lookup_table(self._vocabulary, self._unknown_entry, vocabulary_file)
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
-        """Sets the table; a derived class also builds here the parts that depend on it."""
+        """Sets the table; a derived class also builds here, anew for every table, the parts that depend on it."""
         self._table = table
 
     def on_device_in_scope(self) -> Tokenizer:
-        """Returns this tokenizer, or a copy for another process's device in scope, which cannot read its table."""
+        """Returns this tokenizer, or a copy with a new table if another process has the device in scope."""
         table_device = tf.DeviceSpec.from_string(self._table.resource_handle.device)
         scope_device = tf.DeviceSpec.from_string(tf.constant(0).device)
         if (table_device.job, table_device.task) == (scope_device.job, scope_device.task):
@@ -87,7 +87,7 @@ class Tokenizer(tf.Module):
         return texts
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes the vocabulary file (casing and length are not in it)."""
+        """Writes the vocabulary file, without casing and length; raises `UserError` if that fails."""
         save_vocabulary(self._vocabulary, path)
 
     @property
@@ -120,6 +120,8 @@ class Tokenizer(tf.Module):
 
         Returns:
           {name: int32 [B, T]}: "input_word_ids"; "input_mask", 1 on tokens and 0 on padding; "input_type_ids".
+
+        Raises `UserError` for another `pad`.
         """
         if pad not in PADDINGS:
             raise UserError(f"Unknown padding {pad!r}: expected one of {', '.join(PADDINGS)}.")

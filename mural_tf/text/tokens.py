@@ -15,7 +15,7 @@ TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # int32 [B, T] each
 
 
 def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns rows, int32 [B, (ids)], filled with `pad` to `length` or the longest row, and masks, [B, T] each."""
+    """Returns rows of ids, padded with the id `pad` to `length` or else to the longest, and masks, [B, T] each."""
     if length is None:
         rows = ids.to_tensor(pad)  # [B, T]
     elif isinstance(length, int):
@@ -28,7 +28,7 @@ def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) ->
 def framed_rows(
     begin: Sequence[int], ids: tf.RaggedTensor, end: int, pad: int, length: int | tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """Returns {name of `TOKENS`: int32 [B, T]} for rows of `begin`, ids [B, (ids)], `end` and padding; types are 0."""
+    """Returns {name of `TOKENS`: int32 [B, T]} with the ids `begin`, a row's ids, `end` and padding; types are 0."""
     column = tf.ones([ids.nrows(), 1], tf.int32)
     rows = tf.concat([*(begin_id * column for begin_id in begin), ids, end * column], axis=1)  # [B, (T)]
     word_ids, mask = fill_rows(rows, pad, length)

@@ -30,7 +30,7 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None
 
 
 def as_file(vocabulary: Iterable[str]) -> bytes:
-    """Returns the content of a vocabulary file: one piece per line, in UTF-8."""
+    """Returns the content of the file of a vocabulary's lines: each ends in a newline, in UTF-8."""
     return b"".join(_lines(vocabulary))
 
 
@@ -47,7 +47,7 @@ def digest(vocabulary: Iterable[str]) -> str:
 
 
 def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.Path) -> None:
-    """Raises `UserError` if the lines of the file `path` have another digest than `expected`; "" accepts any lines."""
+    """Raises `UserError` if a vocabulary's `digest` is not `expected`; "" accepts all. `path` is for the message."""
     actual = digest(vocabulary)
     if expected not in ("", actual):
         raise UserError(
@@ -87,9 +87,9 @@ def read_lines(path: str | pathlib.Path) -> list[str]:
 
 
 def check_vocabulary(vocabulary: Sequence[str], name: str = "The vocabulary") -> None:
-    """Raises `UserError` if a word piece occurs twice or is too long, or a special piece is missing."""
+    """Raises `UserError` if a word piece occurs twice or is too long, or [PAD], [UNK], [CLS] or [SEP] is missing."""
     pieces = set(vocabulary)
-    missing = [piece for piece in RESERVED_TOKENS[:4] if piece not in pieces]
+    missing = [piece for piece in RESERVED_TOKENS[:4] if piece not in pieces]  # only the cloze task needs [MASK]
     if missing:
         raise UserError(
             f"{name} lacks {', '.join(missing)}: a word-piece vocabulary needs [PAD], [UNK], [CLS] and [SEP]."

@@ -61,7 +61,7 @@ class WordPieceTokenizer(Tokenizer):
         if max_length < 3:
             raise UserError(f"max_length={max_length} leaves no room for text between [CLS] and [SEP].")
         check_vocabulary(vocabulary)
-        self._pad, self._unknown, self._start, self._end = map(vocabulary.index, RESERVED_TOKENS[:4])
+        self._pad, self._unknown, self._start, self._end = map(vocabulary.index, RESERVED_TOKENS[:4])  # not [MASK]
         super().__init__(vocabulary, unknown=self._unknown, max_length=max_length, **options)
         # No more than this can end up in a row: every piece takes at most `_longest_piece` characters and one space.
         self._max_characters = (max_length - 1) * (self._longest_piece + 1)
@@ -132,4 +132,5 @@ class WordPieceTokenizer(Tokenizer):
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Returns rows with [CLS], [SEP] and padding, as `Tokenizer.pack`; `input_type_ids` is 0."""
         longest = self.max_length if length is None else length
-        return framed_rows([self._start], ids[:, : longest - 2], self._end, self._pad, length)
+        room = longest - 2  # without [CLS] and [SEP]
+        return framed_rows([self._start], ids[:, :room], self._end, self._pad, length)

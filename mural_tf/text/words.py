@@ -72,7 +72,7 @@ MAX_WORDS = 20_000_000  # distinct words held; about 100 bytes each
 def count_words(
     texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False, max_words: int = MAX_WORDS
 ) -> collections.Counter:
-    """Returns {word: count} of texts, split as by the tokenizer, with `BoundedCounts`: 300,000 captions per second."""
+    """Returns {word: count} of texts, cleaned and split as the tokenizer does it, by `BoundedCounts` of `max_words`."""
     counts = BoundedCounts(max_words)
     for _, words in count_by_language((("", text) for text in texts), WordSplitter(lower_case, strip_accents)):
         counts.add(words)
@@ -82,7 +82,7 @@ def count_words(
 def count_by_language(
     texts: Iterable[tuple[str, str]], splitter: WordSplitter
 ) -> Iterator[tuple[str, collections.Counter]]:
-    """Yields (language, {word: count}) for (language, text) pairs, several times per language: per `BATCH` texts."""
+    """Yields (language, {word: count}) of (language, text) pairs, for each `BATCH` texts of a language and the rest."""
     batches: dict[str, list[str]] = collections.defaultdict(list)
     for language, text in texts:
         batches[language].append(text)
@@ -98,7 +98,7 @@ def most_frequent(counts: Mapping[str, int], limit: int) -> list[str]:
 
 
 class WordSplitter:
-    """Counts words, which it splits as the tokenizer with the same settings does."""
+    """Splits texts into words, as the tokenizer with the same settings does, and counts the words."""
 
     def __init__(self, lower_case: bool = False, strip_accents: bool = False):
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -124,7 +124,7 @@ class BoundedCounts:
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Adds {word: count} of some texts, and forgets the rarer half of all words while there are too many."""
+        """Adds {word: count}, then forgets the rarer half of all words, raising `error`, until `max_words` are left."""
         for word, count in counts.items():
             self.counts[word] = self.counts.get(word, self.error) + count
         while len(self.counts) > self.max_words:

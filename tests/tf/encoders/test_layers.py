@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep
+from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep_mask
 
 SEED = tf.constant([1, 2], tf.int32)
 
@@ -33,7 +33,7 @@ def test_dropout_outside_of_a_pass_draws_anew_and_rests_in_inference():
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
 def test_the_share_kept_of_an_odd_number_of_entries(rate):
-    kept = keep([333, 333], rate, SEED).numpy()
+    kept = keep_mask([333, 333], rate, SEED).numpy()
     deviation = np.sqrt(rate * (1 - rate) / kept.size)
     assert kept.shape == (333, 333) and abs(kept.mean() - (1 - rate)) <= 5 * deviation
     neighbours = kept.reshape(-1)[:-1].reshape(-1, 2)  # the halves of one word are drawn apart
