@@ -194,7 +194,7 @@ def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
         return WELL
     if language.unknown > UNKNOWN:
         return VOCABULARY
-    if language.cut > max(CUT, 2 * pivot.cut):
+    if language.cut > max(CUT, 2 * pivot.cut):  # texts that are long in all languages do not count
         return CUT_TEXTS
     return PAIRS if language.pairs <= FEW_PAIRS * most_pairs else STAGE
 
@@ -256,7 +256,7 @@ def _most_similar(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarr
 
 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
-    """Examines a model on a split, and returns the table and the advice of `describe`.
+    """Examines a model on a split, and returns the table and the advice of `describe`; prints languages left out.
 
     Args:
       model: a workdir or an export.

@@ -56,7 +56,7 @@ def map_languages(
     languages: Sequence[str],
     output: str | pathlib.Path,
 ) -> tuple[list[str], np.ndarray]:
-    """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
+    """Measures, draws and writes the map, and prints neighbours; returns languages and similarities, float64 [L, L].
 
     Args:
       embedder: the model whose text tower is examined.
@@ -214,7 +214,10 @@ FAR = 18  # a line leads to labels that are farther away
 
 
 def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws `languages` at `points` [L, 2], coloured by family, and returns the files, languages.png and .svg."""
+    """Draws `languages` at `points` [L, 2], coloured by family, and returns the files, languages.png and .svg.
+
+    Raises `UserError` without matplotlib.
+    """
     try:
         import matplotlib
     except ImportError:

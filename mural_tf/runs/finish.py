@@ -64,7 +64,7 @@ class MeasuredModel:
         self._embedder = None
 
     def at(self, step: int) -> DualEncoder:
-        """Returns the model after `step` steps; for a copy, the latest checkpoint must be of this step."""
+        """Returns the model after `step` steps; restores a copy by the latest checkpoint, which must be of this step."""
         if self._model is None:
             # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables;
             # another thread is outside that scope.
@@ -114,7 +114,10 @@ class SplitEvaluation:
         self._last_line = ""
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or `None` if the data has no such split: often there is only training data."""
+        """Returns the evaluation, or prints why there is none and returns `None`.
+
+        So it is for a model without image tower, and for data without this split: often there is only training data.
+        """
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
             self._say("No evaluation with images: the model has no image tower.")
@@ -141,7 +144,7 @@ EXPORT = "export"
 
 
 def _is_exported(export: pathlib.Path, steps: int) -> bool:
-    """Whether a folder holds the export of this step: another may be of a run before it was lengthened."""
+    """Whether a folder holds the export of step `steps`, and not of the run before it was lengthened."""
     config = export / "config.json"
     return config.exists() and load_config(config).train.steps == steps
 
@@ -149,7 +152,7 @@ def _is_exported(export: pathlib.Path, steps: int) -> bool:
 def finish_run(
     measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, make_evaluator: Callable = SplitEvaluation
 ) -> None:
-    """Evaluates, exports and searches, then prints the summary.
+    """Evaluates, exports, searches, writes the report and summary.json, and prints the summary.
 
     Each file appears when it is complete, and the summary last: an interrupted end of a run can be repeated.
 
@@ -186,7 +189,7 @@ def finish_run(
 
 
 def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Writes the numbers of the last step's evaluation to metrics.jsonl, and their report."""
+    """Writes the last step's evaluation to metrics.jsonl, in place of an earlier row, and to its report."""
     step = config.train.steps
     data = config.data.directory
     # A run that was killed after its evaluation has the row already.
@@ -196,7 +199,7 @@ def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, work
 
 
 def _needs_export(export: pathlib.Path, steps: int) -> bool:
-    """Whether a folder lacks the export of this step; says so if it has versions, which stay as they are."""
+    """Whether a folder lacks the export of this step; False, and a printed line, if it has versions, which stay."""
     if (export / VERSIONS).is_dir():
         print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
         return False
@@ -228,7 +231,7 @@ def _summary(
         table = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     searched = []
     for sentence, pictures in searches.items():
-        names = [name for name, _ in pictures[:3]]
+        names = [name for name, _ in pictures[:3]]  # as many as fit a line
         searched.append(f"{sentence!r}: {', '.join(names)}, …")
     parameter_counts = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     return {
@@ -244,14 +247,14 @@ def _summary(
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Adds the time that the block takes to {stage: seconds}."""
+    """Sets `seconds[stage]` to the time that the block takes."""
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun
 
 
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Prints the summary of a finished run and what to do next."""
+    """Prints the summary of a finished run, and commands that use its model."""
     path = workdir / SUMMARY
     summary = read_json(path)
     table = json_field(summary, "table", str, path)

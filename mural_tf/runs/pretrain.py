@@ -42,7 +42,7 @@ from mural_tf.training.workers import chief_first, is_chief, sum_over_workers, w
 def pretrain(
     config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False, profile: str = ""
 ) -> None:
-    """Trains from scratch, or from where the same command stopped, then evaluates, exports and shows a search.
+    """Trains from scratch, or from where the same command stopped, then evaluates, exports and prints a search.
 
     SIGTERM ends it after the running step with everything saved; so does Ctrl-C, which then raises `KeyboardInterrupt`.
 
@@ -213,7 +213,7 @@ def _build_model(
 def _announce_training(
     model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, strategy: tf.distribute.Strategy
 ) -> None:
-    """Prints what is trained, and where."""
+    """Prints devices, model, parameters, steps and workdir or, in workers but the chief, only that they train."""
     if is_chief(strategy):
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
@@ -252,7 +252,7 @@ class Start:
             standardize(model, tokenizer, config, workdir, strategy)
 
     def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
-        """Keeps the run's result, where it differs from the weights after the last step.
+        """Saves the run's result where it differs from the weights after the last step: here averaged weights.
 
         Args:
           model: the trained model.
@@ -266,7 +266,7 @@ class Start:
 
 
 def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
-    """Gives new adapters the mean and deviation of the states that they take; the chief computes them first."""
+    """Gives new adapters the mean and deviation of the states that they take; the chief is the first to do so."""
     _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 
@@ -299,7 +299,7 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
 
 
 def _prepare(config: ConfigDict, pieces: list[str], workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the tokenizer of a run whose data are there and whose workdir has its vocabulary.
+    """Prepares the data and the workdir's vocabulary where they are missing, and returns the tokenizer.
 
     `pieces` is the vocabulary of the weights that the text tower starts with; [] if it starts without weights.
     """

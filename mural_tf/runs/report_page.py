@@ -46,7 +46,7 @@ def write_report_page(
     seconds: Mapping[str, float],
     searches: Mapping[str, Sequence[tuple[str, bytes]]],
 ) -> pathlib.Path:
-    """Writes the page and returns its path.
+    """Writes report.html in the workdir and returns its path.
 
     Args:
       workdir: the folder of a run whose training is over.
@@ -179,7 +179,7 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
             names.update(dict.fromkeys(key.split("/")[0] for key in row if "/" in key))
     for name in names:
         last_step = max(row["step"] for row in rows if has_evaluation(row, name, row["step"]))
-        if name not in (evaluation.name, "train") and last_step:
+        if name not in (evaluation.name, "train") and last_step:  # 0: only measured before the run
             chart = _bars(name, _at_step(rows, name, last_step), _at_step(rows, name, 0), evaluation)
             charts.append({**chart, "title": f"{name}, step {last_step:,}"})
     return charts
@@ -196,7 +196,7 @@ def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> d
       now, before: {key: metric} at the last step and before the first; `before` may lack any.
       evaluation: the last evaluation of the run, by whose groups the languages are divided.
     """
-    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
+    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")  # "": no heading
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
     bars_of_groups = {group: [] for group in evaluation.groups}

@@ -45,6 +45,7 @@ def evaluations_of(
             continue
         for name in _names(row):
             description = _describe(row, name)
+            # With `>=` the later of two evaluations of equally many languages counts.
             if name not in evaluations or len(description["languages"]) >= len(evaluations[name]["languages"]):
                 evaluations[name] = description
                 numbers[name] = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
@@ -77,7 +78,7 @@ def _describe(row: Mapping, name: str) -> dict[str, object]:
     recorded = row.get(EVALUATED, {}).get(name, {})  # {}: rows of the evaluation during training name no data
     return {
         "data": "",
-        "split": "dev" if name.endswith("_dev") else "",
+        "split": "dev" if name.endswith("_dev") else "",  # as `SplitEvaluation` names it
         **recorded,
         "step": row["step"],
         "languages": sorted(languages),

@@ -72,7 +72,7 @@ def fit(
     make_columns: Callable[..., dict] | None = None,
     make_observers: Callable[..., list] | None = None,
 ) -> bool:
-    """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
+    """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`, and saves it there.
 
     Args:
       model: compiled by `compile_model`.
@@ -158,7 +158,7 @@ def _restore(
     strategy: tf.distribute.Strategy,
     sources: dict[str, list],
 ) -> tuple[Checkpoints, bool, int]:
-    """Restores the model and its place in the data, and says where a new epoch begins because the data changed.
+    """Restores the model and its place in the data, and prints why a new epoch begins if the data changed.
 
     Call it in the strategy's scope. Returns the workdir's checkpoints, whether one was restored, and its step or 0.
 
@@ -180,7 +180,7 @@ def _restore(
     step = _common_step(model, strategy)
     if misfit and writes:
         print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
-    _compare_data(model.progress, sources, workdir, step, writes)
+    _adapt_to_data(model.progress, sources, workdir, step, writes)
     return checkpoints, bool(path), step
 
 
@@ -191,8 +191,8 @@ def _reads_share(config: ConfigDict) -> bool:
     return config.data.read == "share"
 
 
-def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Begins a new epoch if the data changed since the checkpoint of `step`, and says so; notes the present data."""
+def _adapt_to_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
+    """Begins a new epoch if the data changed since the checkpoint of `step`, prints how, and notes the present data."""
     data = _describe_data(sources, writes)
     changes = data_changes(workdir, step, data)
     if changes:

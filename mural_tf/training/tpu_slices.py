@@ -79,7 +79,7 @@ def find_slice(name: str) -> Slice:
             f"v4-32, of {', '.join(GENERATIONS)}."
         )
     size = int(match[2])
-    size_per_chip = generation.cores_in_name / generation.chips_per_replica
+    size_per_chip = generation.cores_in_name / generation.chips_per_replica  # in Google Cloud's units
     shapes = {round(chips * size_per_chip): shape for chips, shape in generation.shapes.items()}
     if size not in shapes:
         names = ", ".join(f"{match[1]}-{known_size}" for known_size in shapes)
