@@ -33,7 +33,7 @@ FEW_PAIRS = 0.1  # share of the pairs of the language with most
 UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats per piece
 SMOOTHING = 0.1  # added to the count of each piece
 MOST_RECORDS = 200_000  # records of either kind that are read
-CELLS = (
+CELLS = (  # the formats of a row's cells, by the fields of `Language`
     "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}".split()
 )
 PROFILE_TEXTS = 2_000  # training texts of a language whose pieces are counted

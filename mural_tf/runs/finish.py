@@ -60,22 +60,22 @@ class MeasuredModel:
         self._config = config
         self._workdir = workdir
         self.tokenizer = tokenizer
-        self._restored = None  # the step of the copy's weights
+        self._restored_step = None  # the step of the copy's weights
         self._embedder = None
 
     def at(self, step: int) -> DualEncoder:
-        """Returns the model after `step` steps; restores a copy by the latest checkpoint, which must be of this step."""
+        """Returns the model after `step` steps; restores a copy, for which the latest checkpoint must be of it."""
         if self._model is None:
             # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables;
             # another thread is outside that scope.
             with concurrent.futures.ThreadPoolExecutor(1) as outside:
                 self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
-        if not self._is_original and self._restored != step:
+        if not self._is_original and self._restored_step != step:
             restore_for_inference(self._model, self._workdir, "latest")
             if self._average is not None:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
                     weight.assign(average.read_value())
-            self._restored = step
+            self._restored_step = step
         embed_class_names(self._model.image_encoder, self._model.text_head(self._model.head_names[0]))
         return self._model
 
@@ -114,18 +114,18 @@ class SplitEvaluation:
         self._last_line = ""
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or prints why there is none and returns `None`.
+        """Returns the evaluation, or prints why it is missing and returns `None`.
 
         So it is for a model without image tower, and for data without this split: often there is only training data.
         """
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
-            self._say("No evaluation with images: the model has no image tower.")
+            self._print_once("No evaluation with images: the model has no image tower.")
             return None
         try:
             records.list_files(data, records.IMAGE_TEXT, self.split)
         except UserError as error:
-            self._say(f"No evaluation: {error}")
+            self._print_once(f"No evaluation: {error}")
             return None
         embedder = self._measured.embedder(step)
         groups = self._config.evaluation.groups.to_dict()
@@ -133,7 +133,7 @@ class SplitEvaluation:
             groups = None  # not chosen: the data's own
         return measure_retrieval(embedder, data, self.split, name=self.name, groups=groups)
 
-    def _say(self, line: str) -> None:
+    def _print_once(self, line: str) -> None:
         """Prints a line, once for all evaluations of a run."""
         if line != self._last_line:
             print(line, flush=True)
@@ -209,8 +209,8 @@ def _needs_export(export: pathlib.Path, steps: int) -> bool:
 def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
     """Exports the run's result, with its evaluations on the model card."""
     step = config.train.steps
-    measured_on = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
-    export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, measured_on, overwrite=True)
+    evaluations = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
+    export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluations, overwrite=True)
 
 
 def _summary(

@@ -80,9 +80,9 @@ def write_report_page(
         languages=languages,
         searches=thumbnails,
         examples=examples,
-        data=_data(config),
+        data=_data_lines(config),
         seconds={stage: duration(value) for stage, value in seconds.items()},
-        settings=_settings(workdir, config),
+        settings=_settings_lines(workdir, config),
         share=lambda value, top: f"{100 * value / top:.1f}%",
     )
     write_whole(workdir / NAME, page)
@@ -317,7 +317,7 @@ def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[s
 # Data and settings.
 
 
-def _data(config: ConfigDict) -> list[tuple[str, str]]:
+def _data_lines(config: ConfigDict) -> list[tuple[str, str]]:
     """Returns (name, value) of the training data's folders and of their descriptions."""
     lines = []
     for folder in training_folders(config.data):
@@ -326,11 +326,11 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
             description = read_json(as_path(folder) / "dataset.json")
         except UserError:  # other people's records come without a description
             continue
-        lines += _described(description)
+        lines += _entry_lines(description)
     return lines
 
 
-def _described(description: Mapping) -> list[tuple[str, str]]:
+def _entry_lines(description: Mapping) -> list[tuple[str, str]]:
     """Returns (name, value) of the entries of a dataset.json, such as ("image_text, train", "90 captions, 30 images").
 
     Entries of another form than this project's are left out or shown as they are.
@@ -360,7 +360,7 @@ def _items(value: object) -> Iterable[tuple[str, object]]:
     return value.items()
 
 
-def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
+def _settings_lines(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
     """Returns (name, value) of the configuration and the environment."""
     lines = [(name, json.dumps(value, default=list)) for name, value in flat(config.to_dict()).items()]
     with contextlib.suppress(UserError):

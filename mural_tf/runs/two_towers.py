@@ -46,7 +46,7 @@ GALLERY = 1_000  # pictures, about as many as are searched later
 
 
 class TowerChoice(tf.Module):
-    """Whether each text takes the own tower: string [B] → bool [B].
+    """Decides whether each text takes the own tower: string [B] → bool [B].
 
     Args:
       weights: float32 [BUCKETS + 1], of the runs' buckets, and a bias; positive for the own tower.

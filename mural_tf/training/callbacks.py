@@ -117,7 +117,7 @@ class TrainingLog(Callback):
         self.pairs_per_step = pairs_per_step
         self.skipped = skipped
         self.writes = writes
-        self._first = True
+        self._is_first_step = True
         self._interval_steps = 0
 
     def __enter__(self) -> TrainingLog:
@@ -129,8 +129,8 @@ class TrainingLog(Callback):
             smoothing=0.05,  # an even speed: most steps are alike
             disable=not self.writes or not sys.stderr.isatty(),
         )
-        self._begun = time.monotonic()
-        self._last_line = self._begun
+        self._start_time = time.monotonic()
+        self._line_time = self._start_time
         self._measured_from = None  # (step, time) of the end of the first interval, which compiles
         self._writer = None
         return self
@@ -142,20 +142,20 @@ class TrainingLog(Callback):
                 self._writer.close()
 
     def on_train_begin(self, logs=None):
-        if self._first and self.writes:
+        if self._is_first_step and self.writes:
             print("Building and compiling the first step …", flush=True)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._interval_begun = _clocks()
+        self._interval_start = _clocks()
 
     def on_train_batch_end(self, batch, logs=None):
         self._interval_steps = batch + 1
-        if self._first and self.writes:
-            print(f"First step after {time.monotonic() - self._begun:.1f} s.", flush=True)
-        self._first = False
+        if self._is_first_step and self.writes:
+            print(f"First step after {time.monotonic() - self._start_time:.1f} s.", flush=True)
+        self._is_first_step = False
 
     def on_epoch_end(self, epoch, logs=None):
-        seconds = np.subtract(_clocks(), self._interval_begun).tolist()
+        seconds = np.subtract(_clocks(), self._interval_start).tolist()
         steps = self._interval_steps
         self._take_tallies()
         self.step += steps
@@ -237,9 +237,9 @@ class TrainingLog(Callback):
         is_bar_shown = not self._bar.disable
         if is_bar_shown or not self.writes:
             return
-        if now - self._last_line <= LINE_EVERY and self.step < self.steps:
+        if now - self._line_time <= LINE_EVERY and self.step < self.steps:
             return
-        self._last_line = now
+        self._line_time = now
         parts = [f"loss {loss:.4f}"]
         if "temperature" in values:
             parts.append(f"temperature {values['temperature']:.4f}")

@@ -43,7 +43,7 @@ def evaluations_of(
     for row in rows:
         if row["step"] != step:
             continue
-        for name in _names(row):
+        for name in _evaluation_names(row):
             description = _describe(row, name)
             # With `>=` the later of two evaluations of equally many languages counts.
             if name not in evaluations or len(description["languages"]) >= len(evaluations[name]["languages"]):
@@ -63,7 +63,7 @@ def _has_recall(row: Mapping) -> bool:
     return any(key.endswith("/mean_recall") for key in row)
 
 
-def _names(row: Mapping) -> list[str]:
+def _evaluation_names(row: Mapping) -> list[str]:
     """Returns the names of the evaluations that a row of metrics.jsonl holds."""
     names = dict.fromkeys(key.split("/")[0] for key in row if "/" in key)
     return [name for name in names if name != "train"]

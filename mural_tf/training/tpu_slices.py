@@ -23,7 +23,7 @@ class Generation:
       topology: the compiler's name of the generation.
       cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
       peak: published operations per second in bfloat16.
-      memory: its bytes.
+      memory: bytes of its memory.
       clock: cycles per second.
       shapes: {chips of a slice: its shape}.
     """
