@@ -50,11 +50,7 @@ def family_of(language: str) -> str:
 
 
 def map_languages(
-    embedder: Embedder,
-    data_dir: str | pathlib.Path,
-    split: str,
-    languages: Sequence[str],
-    output: str | pathlib.Path,
+    embedder: Embedder, data_dir: str | pathlib.Path, split: str, languages: Sequence[str], output: str | pathlib.Path
 ) -> tuple[list[str], np.ndarray]:
     """Measures, draws and writes the map, and prints neighbours; returns languages and similarities, float64 [L, L].
 

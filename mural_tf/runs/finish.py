@@ -160,7 +160,7 @@ def finish_run(
       measured: the trained model.
       config: the run's configuration.
       workdir: the run's folder.
-      make_evaluator: returns, from (measured, config, split), what measures the model, as `SplitEvaluation` does.
+      make_evaluator: called with (measured, config, split); returns an evaluator such as `SplitEvaluation`.
     """
     step = config.train.steps
     seconds = {"training": training_seconds(read_metrics(workdir))}

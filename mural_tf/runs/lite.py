@@ -99,10 +99,7 @@ def choices(content: bytes, precision: str) -> list[Choice]:
 
 
 def export_lite(
-    workdir: str | pathlib.Path,
-    export: str | pathlib.Path,
-    checkpoint: str = "result",
-    precision: str = "",
+    workdir: str | pathlib.Path, export: str | pathlib.Path, checkpoint: str = "result", precision: str = ""
 ) -> dict:
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 

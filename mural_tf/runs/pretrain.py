@@ -160,7 +160,7 @@ def _train_in_workdir(
         make_columns=columns_of,
         make_observers=functools.partial(observers, profile=profile),
     )
-    signals.check()
+    signals.check()  # a signal after the last step ends the run before its evaluation
     if is_complete and is_chief(strategy):
         start.settle(model, measured, evaluate, config, workdir)  # saves averaged, mixed or chosen weights as result
         finish_run(measured, config, workdir, start.evaluation)

@@ -83,10 +83,10 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         train.text_text_batch = 1
         return config
     sizes = (train.steps, train.image_text_batch, train.text_text_batch)
-    is_open = 0 in (*sizes, config.optimizer.learning_rate)
+    is_any_open = 0 in (*sizes, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
     optimizer = f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
-    if is_open:
+    if is_any_open:
         print(f"{_set_sizes(config)}, {optimizer}.", flush=True)
     else:
         print(f"Optimiser: {optimizer}.", flush=True)
@@ -372,6 +372,7 @@ class TunedStart(Start):
         give_teacher(model)
 
     def fill(self, model, tokenizer, config, workdir, strategy):
+        """Sets the source's weights, and measures the model that a bridge's image tower comes from."""
         source = self._initialize(model)
         if config.method.get("student") and config.text_tower.adapter_size:  # a bridge's new head
             standardize(model, tokenizer, config, workdir, strategy)
@@ -379,6 +380,7 @@ class TunedStart(Start):
             record_source(source, config, workdir)
 
     def settle(self, model, measured, evaluate, config, workdir):
+        """Saves the mix with the source, the choice by dev, or averaged weights as the run's result."""
         if config.train.interpolate:
             mix(measured, self._initialize, evaluate, config, workdir)
         elif not takes_steps(type(model)):

@@ -250,7 +250,10 @@ class BestCheckpoint:
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
-    """Returns the paths, without suffix, of the checkpoints that a folder lists or holds, ordered by step."""
+    """Returns the paths without suffix of the checkpoints that a folder lists or holds, the earliest step first.
+
+    Warns of a damaged list.
+    """
     try:
         state = tf.train.get_checkpoint_state(str(folder))
     except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves

@@ -202,6 +202,7 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
 
 def _ids(rows: int) -> tf.TensorSpec:
+    """Returns the spec of a column of ids."""
     return tf.TensorSpec([rows], tf.int64)
 
 

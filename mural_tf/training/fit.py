@@ -324,6 +324,7 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
     begin = pipeline * local_replicas
 
     def local_rows(values):
+        """Returns this pipeline's rows of values [B, …], as [local replicas, rows per replica, …]."""
         rows_per_replica = values.shape[0] // replicas
         by_replica = tf.reshape(values, [replicas, rows_per_replica, *values.shape[1:]])
         return by_replica[begin : begin + local_replicas]
