@@ -153,10 +153,10 @@ def _from_trained_model(
     _check_given(config, tuned, given)
     tuned = _with_source_settings(tuned, trained, given)
     if student is not None:
-        if not tuned.method.teacher:
+        if not tuned.method.teacher:  # then the source teaches
             tuned.method.teacher = os.path.abspath(folder)
         return tuned, functools.partial(_restore_both, folder=folder, student=student)
-    if (folder / "checkpoints").is_dir():
+    if (folder / "checkpoints").is_dir():  # a workdir, not an export
         other_method = tuned.other_method or "heads_of" in trained.method  # a stage lacks, for example, SigLIP's bias
         return tuned, functools.partial(_restore_workdir, folder=folder, other_method=other_method)
     if tuned.other_method:
@@ -380,7 +380,7 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
 
 def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenizer]:
     """Returns the model of a workdir or an export, and its tokenizer."""
-    if (folder / "checkpoints").is_dir():
+    if (folder / "checkpoints").is_dir():  # a workdir, not an export
         model, tokenizer, _, _ = load_trained(folder)
         return model, tokenizer
     config = load_config(folder / "config.json")

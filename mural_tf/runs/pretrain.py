@@ -245,7 +245,7 @@ class Start:
         """Gives a new model what it needs besides its weights, such as a teacher; called at every start."""
 
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
-        """Sets a new model's weights, before the first step."""
+        """Sets the weights that a new model's towers bring, if any, and standardizes new adapters."""
         if _starts_from_weights(config):
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
@@ -266,7 +266,7 @@ class Start:
 
 
 def standardize(model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
-    """Gives new adapters the mean and deviation of the states that they take; the chief is the first to do so."""
+    """Gives new adapters the mean and deviation of the states that they take; the chief computes them first."""
     _in_turn(strategy, workdir, lambda: standardize_adapters(model, config, tokenizer, workdir))
 
 

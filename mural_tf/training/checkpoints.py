@@ -236,7 +236,7 @@ class BestCheckpoint:
             self.value = json_field(read_json(self._record), "value", float, self._record)
 
     def offer(self, step: int, value: float) -> None:
-        """Keeps the present weights if `value` is above all values before; returns when they are written.
+        """Writes the present weights and best.json if `value` is above all values before; returns when they are written.
 
         Args:
           step: the step after which the model has these weights.
@@ -318,7 +318,7 @@ def restore_for_inference(
 
 
 def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
-    """Keeps a model's weights as the run's result; returns when they are written."""
+    """Saves a model's weights as the run's result; returns when they are written."""
     save_weights(model, workdir / FOLDERS["result"], step)
 
 

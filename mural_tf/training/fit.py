@@ -147,7 +147,7 @@ def _unusable_data(skipped: SkippedRecords, max_fraction: float) -> Iterator[Non
     except tf.errors.OpError as error:
         part_and_tally = unusable(error)
         if part_and_tally is not None:
-            skipped.stop(*part_and_tally, max_fraction)
+            skipped.stop(*part_and_tally, max_fraction)  # raises the `UserError`
         raise
 
 
