@@ -123,7 +123,7 @@ def _set_sizes(config: ConfigDict) -> str:
 
 
 def _set_steps(train: ConfigDict, steps: int) -> None:
-    """Sets the steps, within bounds, and an open period of evaluations; shortens the periods of rows and checkpoints."""
+    """Sets steps, within bounds, and an open period of evaluations; shortens the periods of rows and checkpoints."""
     train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
     fifth = max(train.steps // 5, 1)  # at least 20 rows and 5 checkpoints; 5 evaluations by default
     train.log_every = min(train.log_every, max(train.steps // 20, 1))

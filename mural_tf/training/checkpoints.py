@@ -236,7 +236,7 @@ class BestCheckpoint:
             self.value = json_field(read_json(self._record), "value", float, self._record)
 
     def offer(self, step: int, value: float) -> None:
-        """Writes the present weights and best.json if `value` is above all values before; returns when they are written.
+        """Writes the present weights and best.json if `value` is above all values before; returns when all is written.
 
         Args:
           step: the step after which the model has these weights.
