@@ -50,7 +50,7 @@ class MeasuredModel:
       tokenizer: the run's tokenizer.
       config: the run's configuration.
       workdir: the run's folder.
-      alone: whether one replica trains.
+      alone: whether only one replica trains.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
@@ -64,7 +64,7 @@ class MeasuredModel:
         self._embedder = None
 
     def at(self, step: int) -> DualEncoder:
-        """Returns the model after `step` steps; restores a copy, for which the latest checkpoint must be of it."""
+        """Returns the model at `step`; restores a copy from the latest checkpoint, which must be of the same step."""
         if self._model is None:
             # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables;
             # another thread is outside that scope.

@@ -69,7 +69,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
       given: fields, such as "optimizer.name", whose value in `config` stays, even if it is the default.
 
     Raises:
-      UserError: there are no captions to train on.
+      UserError: there are no captions or translation pairs, by whose number sizes are set.
     """
     config = config.copy_and_resolve_references()
     train = config.train
