@@ -92,7 +92,7 @@ def _captions_in_field(config: ConfigDict) -> dict[str, int]:
     fields = {stream_class(stream).batch_field for stream in streams_of(config)}
     captions = dict.fromkeys(sorted(fields), 1)
     if "image_text_batch" in captions:
-        captions["image_text_batch"] = max(captions_per_image(config), 1)  # image_groups.py refuses 0
+        captions["image_text_batch"] = max(captions_per_image(config), 1)  # a 0 is refused later, by `build_model`
     return captions
 
 
