@@ -33,7 +33,7 @@ FEW_PAIRS = 0.1  # share of the pairs of the language with most
 UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats per piece
 SMOOTHING = 0.1  # added to the count of each piece
 MOST_RECORDS = 200_000  # records of either kind that are read
-CELLS = (
+CELLS = (  # the formats of a row's cells, by the fields of `Language`
     "{name} {captions:,} {pairs:,} {pieces_per_word:.1f} {unknown:.1%} {cut:.1%} {distance:.2f} {recall:.1f}".split()
 )
 PROFILE_TEXTS = 2_000  # training texts of a language whose pieces are counted
@@ -194,7 +194,7 @@ def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
         return WELL
     if language.unknown > UNKNOWN:
         return VOCABULARY
-    if language.cut > max(CUT, 2 * pivot.cut):
+    if language.cut > max(CUT, 2 * pivot.cut):  # texts that are long in all languages do not count
         return CUT_TEXTS
     return PAIRS if language.pairs <= FEW_PAIRS * most_pairs else STAGE
 
@@ -256,7 +256,7 @@ def _most_similar(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarr
 
 
 def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
-    """Examines a model on a split, and returns the table and the advice of `describe`.
+    """Examines a model on a split, and returns the table and the advice of `describe`; prints languages left out.
 
     Args:
       model: a workdir or an export.

@@ -39,7 +39,7 @@ def write_error_page(
     show: str = "wrong",
     seed: int = 0,
 ) -> pathlib.Path:
-    """Writes a page of queries with the results of one or two models, and returns its path.
+    """Writes a page of queries with the results of one or two models, and prints and returns its path.
 
     Args:
       models: {name to show: model}, one or two.

@@ -50,13 +50,9 @@ def family_of(language: str) -> str:
 
 
 def map_languages(
-    embedder: Embedder,
-    data_dir: str | pathlib.Path,
-    split: str,
-    languages: Sequence[str],
-    output: str | pathlib.Path,
+    embedder: Embedder, data_dir: str | pathlib.Path, split: str, languages: Sequence[str], output: str | pathlib.Path
 ) -> tuple[list[str], np.ndarray]:
-    """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
+    """Measures, draws and writes the map, and prints neighbours; returns languages and similarities, float64 [L, L].
 
     Args:
       embedder: the model whose text tower is examined.
@@ -148,7 +144,7 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
         raise ValueError("All embeddings are equal: there is nothing to compare.")
     explained = np.cumsum(values**2) / np.sum(values**2)
     explaining = int(np.searchsorted(explained, variance - 1e-12)) + 1  # rounded sums may end below 1
-    nonzero = int(np.count_nonzero(values > 1e-10 * values[0]))
+    nonzero = int(np.count_nonzero(values > 1e-10 * values[0]))  # smaller values are rounding
     directions = min(explaining, nonzero)
     if len(centred) < 2 * directions:
         raise ValueError(
@@ -214,7 +210,10 @@ FAR = 18  # a line leads to labels that are farther away
 
 
 def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws `languages` at `points` [L, 2], coloured by family, and returns the files, languages.png and .svg."""
+    """Draws `languages` at `points` [L, 2], coloured by family, and returns the files, languages.png and .svg.
+
+    Raises `UserError` without matplotlib.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -235,7 +234,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     axes.autoscale_view()
     centres = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(centres, np.array([(extent.width + 2, LABEL) for extent in extents]))
+    offsets = label_offsets(centres, np.array([(extent.width + 2, LABEL) for extent in extents]))  # 2: a gap
     for point, offset, language in zip(points, offsets, languages):
         _draw_label(axes, point, offset, language)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)

@@ -78,7 +78,7 @@ def find_queries(
 
 
 def choose_queries(searched: list[Searched], count: int, show: str, seed: int = 0) -> list[Searched]:
-    """Returns at most `count` queries.
+    """Returns at most `count` queries: misses, queries where the first model falls behind, or any queries.
 
     Args:
       searched: queries with the results of one or two models.

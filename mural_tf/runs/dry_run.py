@@ -48,7 +48,7 @@ BUSY = 2.5  # load per processor, from which on other programs slow the measured
 
 
 def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None:
-    """Prints what a run needs.
+    """Prints the memory and time that a run needs: measured here or, for a TPU, forecast by its compiler.
 
     Args:
       config: the configuration.
@@ -56,8 +56,8 @@ def dry_run(config: ConfigDict, tpu: str = HERE, restored: bool = False) -> None
       restored: whether the run would start from trained weights.
 
     Raises:
-      UserError: an unknown slice, a step that a TPU refuses, batches that replicas cannot share, a model that cannot be
-        built, data that is not there.
+      UserError: an unknown slice, a step that a TPU refuses, settings out of their range, batches that replicas cannot
+        share, a model that takes no steps or cannot be built, data that is not there.
     """
     slice_ = None
     if tpu != HERE:
@@ -86,7 +86,7 @@ def _print_for_slice(config: ConfigDict, slice_: Slice) -> None:
     print("Nothing is trained and nothing is written.", flush=True)
     if not has_compiler():
         announce("Tracing a step for XLA …")
-        print(check_step(config, vocabulary_size, batch=2), flush=True)
+        print(check_step(config, vocabulary_size, batch=2), flush=True)  # operations are alike for all sizes
         print(missing_compiler(), flush=True)
         return
     try:
@@ -157,7 +157,7 @@ def _send_module(sender: multiprocessing.connection.Connection, config: ConfigDi
 
 
 def _print_fewest_chunks(config: ConfigDict, vocabulary_size: int, slice_: Slice) -> None:
-    """Compiles the step with more and more chunks, and prints the first number that fits."""
+    """Compiles the step with numbers of chunks, by bisection, and prints the smallest that fits, or that none fits."""
 
     def fits(chunks: int) -> bool:
         chunked = config.copy_and_resolve_references()
@@ -187,7 +187,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """Returns a number with three digits, or all digits before its point."""
+    """Returns a number as text: with three digits or, from 100 on, all digits before its point."""
     if value < 100:
         return f"{value:,.3g}"
     return f"{value:,.0f}"
@@ -203,12 +203,12 @@ def _bytes(size: float) -> str:
 
 def describe_step(step: CompiledStep, config: ConfigDict) -> str:
     """Returns the compiler's answer as text: whether it accepts the step, memory, time and the most expensive parts."""
-    lines = [*_accepted(step, config), *_step_memory(step), *_step_time(step, config), *_step_parts(step)]
+    lines = [*_step_acceptance(step, config), *_step_memory(step), *_step_time(step, config), *_step_parts(step)]
     return "\n".join(lines)
 
 
-def _accepted(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
-    """Yields lines on the step that the compiler accepted."""
+def _step_acceptance(step: CompiledStep, config: ConfigDict) -> Iterator[str]:
+    """Yields lines on the accepted step: its size and the first five features that it must not have."""
     slice_ = step.slice
     train = config.train
     captions = train.image_text_batch // slice_.replicas

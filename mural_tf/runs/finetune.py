@@ -55,7 +55,7 @@ def finetune(
     profile: str = "",
     given: Collection[str] = (),
 ) -> None:
-    """Fine-tunes from `source`, or goes on where the same command stopped; then as `pretrain`.
+    """Fine-tunes from `source`, or goes on where the same command stopped; then evaluates and exports as `pretrain`.
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
@@ -78,7 +78,7 @@ def finetune(
     config, initialize = starting_point(as_begun(config, workdir, given), source, given)
     check_dev(config)
     start = Start(open_batches)
-    if initialize is not None:
+    if initialize is not None:  # else the tower brings its weights
         start = TunedStart(initialize, open_batches)
     train_and_finish(config, workdir, tpu, debug_nans, profile, start)
 
@@ -115,7 +115,8 @@ def starting_point(
 ) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
     """Returns the configuration with the source's settings, and a function that sets a new model's weights.
 
-    The function is `None` where the tower brings its weights when it is built.
+    The function is `None` where the tower brings its weights when it is built. If there can be no mix with the source's
+    weights at the end, it prints so and sets `train.interpolate` to False.
 
     Args:
       config, given: as in `finetune`.
@@ -152,10 +153,10 @@ def _from_trained_model(
     _check_given(config, tuned, given)
     tuned = _with_source_settings(tuned, trained, given)
     if student is not None:
-        if not tuned.method.teacher:
+        if not tuned.method.teacher:  # then the source teaches
             tuned.method.teacher = os.path.abspath(folder)
         return tuned, functools.partial(_restore_both, folder=folder, student=student)
-    if (folder / "checkpoints").is_dir():
+    if (folder / "checkpoints").is_dir():  # a workdir, not an export
         other_method = tuned.other_method or "heads_of" in trained.method  # a stage lacks, for example, SigLIP's bias
         return tuned, functools.partial(_restore_workdir, folder=folder, other_method=other_method)
     if tuned.other_method:
@@ -193,7 +194,7 @@ def _value(config: ConfigDict, name: str) -> object:
 def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> ConfigDict:
     """Returns the configuration with the source's augmentation, optimiser and sizes where these are open.
 
-    Its `evaluation.source_data` becomes the source's data, on which forgetting shows.
+    An open `evaluation.source_data` becomes the source's data, on which forgetting shows, if they are other data.
     """
     config.augmentation.update(inherited(config, source, "augmentation", source.augmentation, given))
     source_data = source.data.directory
@@ -206,7 +207,8 @@ def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collect
 def _student_of(config: ConfigDict) -> pathlib.Path | None:
     """Returns the folder whose text tower takes the place of the source's, `None` if the configuration names none.
 
-    Paths of models in the configuration become absolute, because the workdir keeps them.
+    Paths of models in `config` become absolute, because the workdir keeps them. Raises `UserError` for a folder
+    without a trained model.
     """
     for name in ("student", "teacher"):
         path = config.method.get(name, "")
@@ -278,6 +280,7 @@ def _take_tower(config: ConfigDict, tower: str, source: ConfigDict, given: Colle
     settings = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
     settings.update(inherited(config, source, tower, INHERITED, given))
     if keeps_cache and source[tower].cached and f"{tower}.frozen" not in given:
+        # It stays cached unless the user named `cached=False`.
         settings.update(frozen=True, cached=config[tower].cached or f"{tower}.cached" not in given)
         if f"{tower}.precision" not in given:  # states that are made in another precision are another tower's
             settings["precision"] = source[tower].precision
@@ -293,6 +296,9 @@ def _set_bridge(config: ConfigDict, text_config: ConfigDict, student: pathlib.Pa
       text_config: the student's configuration.
       student: the student's folder, for the message.
       head_settings: the values of `HEAD_SETTINGS`.
+
+    Raises:
+      UserError: a head that learns from the student's head, which is of another kind than the default.
     """
     learns_from_student = "student_size" in config.method
     has_other_head = not _has_plain_heads(text_config.model) or text_config.text_tower.adapter_size
@@ -328,12 +334,12 @@ def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
 
 
 def _has_plain_heads(model: str) -> bool:
-    """Whether a method's heads are one dense layer each, as in every method."""
+    """Whether a method builds the default heads, one dense layer each."""
     return method_class(model).build_head is DualEncoder.build_head
 
 
 def _check_hub_handle(config: ConfigDict, source: str, folder: pathlib.Path) -> None:
-    """Raises `UserError` for a source that is neither a trained model nor a text tower of TF-Hub."""
+    """Raises `UserError` for a source other than a text tower of TF-Hub, and for any source with a student."""
     if config.method.get("student"):
         raise UserError(
             f"method.student needs a workdir or an export with the pictures' tower; --from={source} is something else."
@@ -353,7 +359,7 @@ def _check_hub_handle(config: ConfigDict, source: str, folder: pathlib.Path) -> 
 
 
 def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> Embedder:
-    """Sets the weights of a bridge, and returns the embedder of the source, the model in `folder`.
+    """Sets the weights of a bridge, prints their origin, and returns the embedder of the source, the model in `folder`.
 
     The text tower is the student's, the new head stays as it is, and everything else is the source's.
     """
@@ -361,7 +367,7 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
     student_model, _ = _trained_model(student)
     sources = {**source.weights_by_part(), "text_encoder": student_model.text_encoder}
     parts = {name: part for name, part in model.weights_by_part().items() if not name.endswith("_head")}
-    if hasattr(model.image_text_head, "own"):
+    if hasattr(model.image_text_head, "own"):  # a head that keeps the student's own head
         parts["own"] = model.image_text_head.own
         sources["own"] = student_model.text_head(student_model.head_names[0])
     for name, part in parts.items():
@@ -374,7 +380,7 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
 
 def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenizer]:
     """Returns the model of a workdir or an export, and its tokenizer."""
-    if (folder / "checkpoints").is_dir():
+    if (folder / "checkpoints").is_dir():  # a workdir, not an export
         model, tokenizer, _, _ = load_trained(folder)
         return model, tokenizer
     config = load_config(folder / "config.json")
@@ -385,7 +391,7 @@ def _trained_model(folder: pathlib.Path) -> tuple[DualEncoder, WordPieceTokenize
 
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
-    """Restores a workdir's result; with `other_method` variables that it lacks stay as they are."""
+    """Restores a workdir's result and prints its path; with `other_method`, parts that it lacks stay as they are."""
     path = restore_for_inference(model, folder, partly=other_method)
     print(f"Starts from the weights of {display_name(path)}.")
 

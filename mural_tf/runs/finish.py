@@ -50,7 +50,7 @@ class MeasuredModel:
       tokenizer: the run's tokenizer.
       config: the run's configuration.
       workdir: the run's folder.
-      alone: whether one replica trains.
+      alone: whether only one replica trains.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
@@ -60,22 +60,22 @@ class MeasuredModel:
         self._config = config
         self._workdir = workdir
         self.tokenizer = tokenizer
-        self._restored = None  # the step of the copy's weights
+        self._restored_step = None  # the step of the copy's weights
         self._embedder = None
 
     def at(self, step: int) -> DualEncoder:
-        """Returns the model after `step` steps; for a copy, the latest checkpoint must be of this step."""
+        """Returns the model at `step`; restores a copy from the latest checkpoint, which must be of the same step."""
         if self._model is None:
             # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables;
             # another thread is outside that scope.
             with concurrent.futures.ThreadPoolExecutor(1) as outside:
                 self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
-        if not self._is_original and self._restored != step:
+        if not self._is_original and self._restored_step != step:
             restore_for_inference(self._model, self._workdir, "latest")
             if self._average is not None:
                 for weight, average in zip(self._model.trainable_variables, self._average.values):
                     weight.assign(average.read_value())
-            self._restored = step
+            self._restored_step = step
         embed_class_names(self._model.image_encoder, self._model.text_head(self._model.head_names[0]))
         return self._model
 
@@ -114,15 +114,18 @@ class SplitEvaluation:
         self._last_line = ""
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or `None` if the data has no such split: often there is only training data."""
+        """Returns the evaluation, or prints why it is missing and returns `None`.
+
+        So it is for a model without image tower, and for data without this split: often there is only training data.
+        """
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
-            self._say("No evaluation with images: the model has no image tower.")
+            self._print_once("No evaluation with images: the model has no image tower.")
             return None
         try:
             records.list_files(data, records.IMAGE_TEXT, self.split)
         except UserError as error:
-            self._say(f"No evaluation: {error}")
+            self._print_once(f"No evaluation: {error}")
             return None
         embedder = self._measured.embedder(step)
         groups = self._config.evaluation.groups.to_dict()
@@ -130,7 +133,7 @@ class SplitEvaluation:
             groups = None  # not chosen: the data's own
         return measure_retrieval(embedder, data, self.split, name=self.name, groups=groups)
 
-    def _say(self, line: str) -> None:
+    def _print_once(self, line: str) -> None:
         """Prints a line, once for all evaluations of a run."""
         if line != self._last_line:
             print(line, flush=True)
@@ -141,7 +144,7 @@ EXPORT = "export"
 
 
 def _is_exported(export: pathlib.Path, steps: int) -> bool:
-    """Whether a folder holds the export of this step: another may be of a run before it was lengthened."""
+    """Whether a folder holds the export of step `steps`, and not of the run before it was lengthened."""
     config = export / "config.json"
     return config.exists() and load_config(config).train.steps == steps
 
@@ -149,7 +152,7 @@ def _is_exported(export: pathlib.Path, steps: int) -> bool:
 def finish_run(
     measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, make_evaluator: Callable = SplitEvaluation
 ) -> None:
-    """Evaluates, exports and searches, then prints the summary.
+    """Evaluates, exports, searches, writes the report and summary.json, and prints the summary.
 
     Each file appears when it is complete, and the summary last: an interrupted end of a run can be repeated.
 
@@ -157,7 +160,7 @@ def finish_run(
       measured: the trained model.
       config: the run's configuration.
       workdir: the run's folder.
-      make_evaluator: returns, from (measured, config, split), what measures the model, as `SplitEvaluation` does.
+      make_evaluator: called with (measured, config, split); returns an evaluator such as `SplitEvaluation`.
     """
     step = config.train.steps
     seconds = {"training": training_seconds(read_metrics(workdir))}
@@ -186,7 +189,7 @@ def finish_run(
 
 
 def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Writes the numbers of the last step's evaluation to metrics.jsonl, and their report."""
+    """Writes the last step's evaluation to metrics.jsonl, in place of an earlier row, and to its report."""
     step = config.train.steps
     data = config.data.directory
     # A run that was killed after its evaluation has the row already.
@@ -196,7 +199,7 @@ def _save_evaluation(evaluation: Evaluation, name: str, config: ConfigDict, work
 
 
 def _needs_export(export: pathlib.Path, steps: int) -> bool:
-    """Whether a folder lacks the export of this step; says so if it has versions, which stay as they are."""
+    """Whether a folder lacks the export of this step; False, and a printed line, if it has versions, which stay."""
     if (export / VERSIONS).is_dir():
         print(f"{export} has versions and stays as it is; `python -m mural_tf export --version=N` adds another one.")
         return False
@@ -206,8 +209,8 @@ def _needs_export(export: pathlib.Path, steps: int) -> bool:
 def _export(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
     """Exports the run's result, with its evaluations on the model card."""
     step = config.train.steps
-    measured_on = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
-    export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, measured_on, overwrite=True)
+    evaluations = evaluations_of(workdir, step, True, existing_name(workdir, "result"))
+    export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, evaluations, overwrite=True)
 
 
 def _summary(
@@ -228,7 +231,7 @@ def _summary(
         table = group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     searched = []
     for sentence, pictures in searches.items():
-        names = [name for name, _ in pictures[:3]]
+        names = [name for name, _ in pictures[:3]]  # as many as fit a line
         searched.append(f"{sentence!r}: {', '.join(names)}, …")
     parameter_counts = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     return {
@@ -244,14 +247,14 @@ def _summary(
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Adds the time that the block takes to {stage: seconds}."""
+    """Sets `seconds[stage]` to the time that the block takes."""
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun
 
 
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Prints the summary of a finished run and what to do next."""
+    """Prints the summary of a finished run, and commands that use its model."""
     path = workdir / SUMMARY
     summary = read_json(path)
     table = json_field(summary, "table", str, path)

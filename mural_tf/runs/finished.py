@@ -8,7 +8,7 @@ SUMMARY = "summary.json"  # a run's last file
 
 
 def is_finished(workdir, steps: int | None = None) -> bool:
-    """Whether a run has been trained, evaluated and exported; with `steps`, whether for exactly so many steps."""
+    """Whether the run in `workdir` is trained, evaluated and exported; with `steps`, for exactly that many steps."""
     path = workdir / SUMMARY
     if steps is None or not path.exists():
         return path.exists()

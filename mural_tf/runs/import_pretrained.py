@@ -82,7 +82,10 @@ def _check_source(source: str) -> None:
 
 
 def with_vocabulary(source: str, config: ConfigDict | None, vocabulary: str | pathlib.Path) -> ConfigDict:
-    """Returns the configuration of an import with a vocabulary file, because big_vision's weights bring none."""
+    """Returns the configuration of an import with a vocabulary file, for weights that bring no vocabulary.
+
+    Raises `UserError` for a workdir or an unknown source.
+    """
     _check_source(source)
     if source == WORKDIR:
         raise UserError("--vocabulary is for weights from elsewhere, and not for a workdir.")
@@ -99,7 +102,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, text, 
     _check_empty(workdir)
     if source == WORKDIR:
         _check_flags_of_workdir(onto=onto, text=text, as_trained=as_trained)
-        onto = weights
+        onto = weights  # all parts are copied from it
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is the workdir's.")
     model, config, pieces, fresh_parts = _build(source, weights, config, method, onto, text, as_trained)
@@ -141,7 +144,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
 
     Arguments as in `import_into_workdir`.
     """
-    parts_from = []
+    parts_from = []  # of a workdir, whose parts are copied
     if source != WORKDIR:
         weights = local_model(weights)
         _check_folder(source, weights)
@@ -160,6 +163,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, t
     for _, _, parts in parts_from:
         loaded += parts
     config, loaded_pieces = _configure(config, parts_from, loaded, weights, onto, text, as_trained)
+    # The text tower's own vocabulary, else the old model's, else a file's or the data's.
     pieces = loaded_pieces or pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
     with building(loaded, only_texts=config.image_tower.name == "none"):
@@ -218,7 +222,7 @@ def _configure(
                 f"{size_at_first}: they are not in one space."
             )
         config.image_tower.projection = size  # the image tower is fresh, and leads into the texts' space
-    if text and size != size_before:
+    if text and size != size_before:  # before the text tower, whose weights are the last
         raise UserError(
             f"The head of {text} leads to {size} numbers, the images of {weights} to {size_before}: they are "
             "not of one space."
@@ -234,9 +238,7 @@ IMPORTED = "imported.json"  # in the workdir of a published checkpoint: {"source
 
 
 def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
-    """Returns `source`, or, if it is a published checkpoint, the workdir that is made of it next to `workdir`.
-
-    This workdir is made once.
+    """Returns `source`; a published checkpoint is imported once, into a workdir next to `workdir` that is returned.
 
     Args:
       source: a path, a name on a hub, or an address.
@@ -294,7 +296,10 @@ class PartsFrom(NamedTuple):
 
 
 def _parts_from(source: str, weights: pathlib.Path, text, onto) -> list[PartsFrom]:
-    """Returns the weights to load: the source's, and the weights of the text tower `text`, if it is given."""
+    """Returns the weights to load: the source's and, if it is given, the text tower's, `text`.
+
+    Raises `UserError` for a `text` other than a text tower, and for a `text` with weights without an image tower.
+    """
     parts = tuple(importer_of(source).parts)
     if text or (onto and source == "clip"):  # CLIP's texts are only English: the workdir's are kept
         parts = tuple(part for part in parts if part not in TEXT)
@@ -332,7 +337,7 @@ def _copy_parts(old_model: DualEncoder, model: DualEncoder, loaded: Collection[s
 
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:
-    """Returns the lines of `vocabulary.file` or, without it, of a vocabulary of the training data.
+    """Returns the lines of `vocabulary.file` or, without it, of a vocabulary that is built of the training data.
 
     Raises `UserError` where neither is named.
     """

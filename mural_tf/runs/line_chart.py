@@ -19,8 +19,8 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
       title: describes the chart for readers who do not see it; the last values are added.
 
     Returns:
-      {"title", "xs" and "ys": [(label, position)], "lines": [{"name", "path" of an SVG, "single": is it one point}]};
-      `None` if there is nothing to draw.
+      {"title", "xs" and "ys": [(label, position)], "lines": [{"name", "path" of an SVG, "single": whether it is only
+      one point}]}; `None` if there is nothing to draw.
     """
     lines = {}
     for name, points in series.items():
@@ -30,11 +30,11 @@ def line_chart(series: Mapping[str, Points], title: str) -> dict[str, object] | 
     if not lines:
         return None
     xs, ys = zip(*itertools.chain.from_iterable(lines.values()))
-    right = max(*xs, 1)
+    right = max(*xs, 1)  # not 0: positions are divided by it
     low = min(*ys, 0.0)
     high = max(ys)
     if high <= low:
-        high = low + 1.0
+        high = low + 1.0  # all values are 0
 
     def across(x: float) -> str:
         return f"{100 * x / right:.2f}"

@@ -99,10 +99,7 @@ def choices(content: bytes, precision: str) -> list[Choice]:
 
 
 def export_lite(
-    workdir: str | pathlib.Path,
-    export: str | pathlib.Path,
-    checkpoint: str = "result",
-    precision: str = "",
+    workdir: str | pathlib.Path, export: str | pathlib.Path, checkpoint: str = "result", precision: str = ""
 ) -> dict:
     """Writes `export/lite/`, which appears when it is complete, and returns its report.
 
@@ -137,7 +134,7 @@ def export_lite(
         "text": settings | {"sha256": hashlib.sha256(vocabulary).hexdigest()},
         "languages": languages,
         "bytes": {},  # filled when all files are written
-        "bound": 2.0,  # accepts any vectors, until the trial has measured them
+        "bound": 2.0,  # the largest 1 - cosine: accepts any vectors, until the trial has measured them
     }
     with whole_folder(export / FOLDER, DESCRIPTION) as partial:
         save_config(config, partial / "config.json")
@@ -213,7 +210,7 @@ class _Trial:
         self._embedders = {}  # {file's name: `Remembered` with the chosen encoder}
         for name, content in encoders.items():
             (folder / name).write_bytes(content)
-        self._expected = self._recalls(original, original)
+        self._expected = self._recalls(original, original)  # by language, to which candidates are compared
 
     def choose(self, name: str, candidates: Sequence[Choice]) -> None:
         """Stores an encoder by the first candidate that loses at most `MOST_LOST` in every language, else the last."""
@@ -229,14 +226,14 @@ class _Trial:
                 return
 
     def _is_faster(self, name: str) -> bool:
-        """Whether int8 takes less than `FASTER` of float16's time."""
+        """Whether int8 takes less than `FASTER` of float16's time; writes both to the folder to measure them."""
         times = {}
         for precision in ("float16", "int8"):
-            self._open(name, Choice(precision))
+            self._write_and_open(name, Choice(precision))
             times[precision] = self._milliseconds(name)
         return times["int8"] < FASTER * times["float16"]
 
-    def _open(self, name: str, choice: Choice) -> Embedder:
+    def _write_and_open(self, name: str, choice: Choice) -> Embedder:
         """Writes an encoder in the form of a choice, and returns the embedder of the folder."""
         (self._folder / name).write_bytes(choice.apply(self._encoders[name]))
         _write(self._folder / DESCRIPTION, self._description)
@@ -249,7 +246,7 @@ class _Trial:
         recall by which it is worse}. A text encoder is measured with the original's images, an image encoder with the
         text encoder that was chosen before it.
         """
-        embedder = Remembered(self._open(name, choice))
+        embedder = Remembered(self._write_and_open(name, choice))
         if name == TEXT_ENCODER:
             recalls = self._recalls(embedder, self._original)
             cosines = self._original.cosines_of_texts(embedder, self._texts)
@@ -274,6 +271,8 @@ class _Trial:
     def _recalls(self, texts: Remembered, images: Remembered) -> dict[str, float]:
         """Returns {language: mean recall in percent}, {} if it is not measured.
 
+        Afterwards texts are compared by the captions that the original has encoded, in place of `TEXTS`.
+
         Args:
           texts, images: the embedders of texts and of pictures.
         """
@@ -293,7 +292,7 @@ class _Trial:
         return recalls
 
     def _examples(self, name: str) -> Sequence:
-        """Returns the texts in UTF-8, features or pictures by which an encoder is timed."""
+        """Returns about `TIMED` texts in UTF-8, rows of features, or pictures by which an encoder is timed."""
         tower = self._config.image_tower
         if name == TEXT_ENCODER:
             step = max(1, len(self._texts) // TIMED)
@@ -333,7 +332,7 @@ class _Trial:
         # The probes decide later whether the encoders are the model's, also where no picture could be compared.
         probes = Fingerprint(encode_probes(lite_embedder(self._folder)))
         original_probes = Fingerprint(encode_probes(self._original.embedder))
-        distances.append(2.0 * original_probes.distance(probes))
+        distances.append(2.0 * original_probes.distance(probes))  # doubled as a margin
         return max(distances)
 
 
@@ -387,7 +386,7 @@ class Remembered:
         return np.sum(self.encode_text(texts) * other.encode_text(texts), axis=1)
 
     def cosines_of_images(self, other: Remembered) -> np.ndarray:
-        """Returns the cosine of each compared picture's two vectors, float32 [N]; [1] without pictures."""
+        """Returns the cosine of each compared picture's two vectors, float32 [N]; one cosine of 1 without pictures."""
         images = list(self._compared.values())
         own_vectors, _ = self.encode_image(images)
         other_vectors, _ = other.encode_image(images)

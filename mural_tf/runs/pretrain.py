@@ -42,7 +42,7 @@ from mural_tf.training.workers import chief_first, is_chief, sum_over_workers, w
 def pretrain(
     config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False, profile: str = ""
 ) -> None:
-    """Trains from scratch, or from where the same command stopped, then evaluates, exports and shows a search.
+    """Trains from scratch, or from where the same command stopped, then evaluates, exports and prints a search.
 
     SIGTERM ends it after the running step with everything saved; so does Ctrl-C, which then raises `KeyboardInterrupt`.
 
@@ -160,7 +160,7 @@ def _train_in_workdir(
         make_columns=columns_of,
         make_observers=functools.partial(observers, profile=profile),
     )
-    signals.check()
+    signals.check()  # a signal after the last step ends the run before its evaluation
     if is_complete and is_chief(strategy):
         start.settle(model, measured, evaluate, config, workdir)  # saves averaged, mixed or chosen weights as result
         finish_run(measured, config, workdir, start.evaluation)
@@ -213,7 +213,7 @@ def _build_model(
 def _announce_training(
     model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, strategy: tf.distribute.Strategy
 ) -> None:
-    """Prints what is trained, and where."""
+    """Prints devices, model, parameters, steps and workdir or, in workers but the chief, only that they train."""
     if is_chief(strategy):
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
@@ -245,14 +245,14 @@ class Start:
         """Gives a new model what it needs besides its weights, such as a teacher; called at every start."""
 
     def fill(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy) -> None:
-        """Sets a new model's weights, before the first step."""
+        """Sets the weights that a new model's towers bring, if any, and standardizes new adapters."""
         if _starts_from_weights(config):
             fill_towers(model, config)
         if config.image_tower.adapter_size or config.text_tower.adapter_size:
             standardize(model, tokenizer, config, workdir, strategy)
 
     def settle(self, model: DualEncoder, measured: MeasuredModel, evaluate, config, workdir: pathlib.Path) -> None:
-        """Keeps the run's result, where it differs from the weights after the last step.
+        """Saves the run's result where it differs from the weights after the last step: here averaged weights.
 
         Args:
           model: the trained model.
@@ -299,7 +299,7 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
 
 
 def _prepare(config: ConfigDict, pieces: list[str], workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the tokenizer of a run whose data are there and whose workdir has its vocabulary.
+    """Prepares the data and the workdir's vocabulary where they are missing, and returns the tokenizer.
 
     `pieces` is the vocabulary of the weights that the text tower starts with; [] if it starts without weights.
     """

@@ -46,7 +46,7 @@ def write_report_page(
     seconds: Mapping[str, float],
     searches: Mapping[str, Sequence[tuple[str, bytes]]],
 ) -> pathlib.Path:
-    """Writes the page and returns its path.
+    """Writes report.html in the workdir and returns its path.
 
     Args:
       workdir: the folder of a run whose training is over.
@@ -80,9 +80,9 @@ def write_report_page(
         languages=languages,
         searches=thumbnails,
         examples=examples,
-        data=_data(config),
+        data=_data_lines(config),
         seconds={stage: duration(value) for stage, value in seconds.items()},
-        settings=_settings(workdir, config),
+        settings=_settings_lines(workdir, config),
         share=lambda value, top: f"{100 * value / top:.1f}%",
     )
     write_whole(workdir / NAME, page)
@@ -179,7 +179,7 @@ def _by_language(rows: list[dict], evaluation: Evaluation) -> list[dict]:
             names.update(dict.fromkeys(key.split("/")[0] for key in row if "/" in key))
     for name in names:
         last_step = max(row["step"] for row in rows if has_evaluation(row, name, row["step"]))
-        if name not in (evaluation.name, "train") and last_step:
+        if name not in (evaluation.name, "train") and last_step:  # 0: only measured before the run
             chart = _bars(name, _at_step(rows, name, last_step), _at_step(rows, name, 0), evaluation)
             charts.append({**chart, "title": f"{name}, step {last_step:,}"})
     return charts
@@ -196,7 +196,7 @@ def _bars(name: str, now: Mapping, before: Mapping, evaluation: Evaluation) -> d
       now, before: {key: metric} at the last step and before the first; `before` may lack any.
       evaluation: the last evaluation of the run, by whose groups the languages are divided.
     """
-    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
+    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")  # "": no heading
     for group, members in evaluation.groups.items():
         group_of.update(dict.fromkeys(members, group))
     bars_of_groups = {group: [] for group in evaluation.groups}
@@ -317,7 +317,7 @@ def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[s
 # Data and settings.
 
 
-def _data(config: ConfigDict) -> list[tuple[str, str]]:
+def _data_lines(config: ConfigDict) -> list[tuple[str, str]]:
     """Returns (name, value) of the training data's folders and of their descriptions."""
     lines = []
     for folder in training_folders(config.data):
@@ -326,11 +326,11 @@ def _data(config: ConfigDict) -> list[tuple[str, str]]:
             description = read_json(as_path(folder) / "dataset.json")
         except UserError:  # other people's records come without a description
             continue
-        lines += _described(description)
+        lines += _entry_lines(description)
     return lines
 
 
-def _described(description: Mapping) -> list[tuple[str, str]]:
+def _entry_lines(description: Mapping) -> list[tuple[str, str]]:
     """Returns (name, value) of the entries of a dataset.json, such as ("image_text, train", "90 captions, 30 images").
 
     Entries of another form than this project's are left out or shown as they are.
@@ -360,7 +360,7 @@ def _items(value: object) -> Iterable[tuple[str, object]]:
     return value.items()
 
 
-def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
+def _settings_lines(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
     """Returns (name, value) of the configuration and the environment."""
     lines = [(name, json.dumps(value, default=list)) for name, value in flat(config.to_dict()).items()]
     with contextlib.suppress(UserError):

@@ -74,7 +74,7 @@ class TextVectors:
         self._store = tempfile.TemporaryFile()
         for file in self._files:
             for rows, vectors in read_rows(file, ["name"]):
-                dtype = dtype or vectors.dtype
+                dtype = dtype or vectors.dtype  # of the first rows; others are converted
                 if vectors.shape[1] != self.width:
                     raise UserError(f"{file} holds vectors of {vectors.shape[1]} numbers, expected {self.width}.")
                 if not all(isinstance(row["name"], str) for row in rows):
@@ -96,7 +96,7 @@ class TextVectors:
         if not len(self._keys):
             return vectors
         keys = np.array([bytes_hash(text) for text in texts], np.uint64)
-        positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)  # N for a hash above all
         text_numbers = np.flatnonzero(self._keys[positions] == keys)  # of texts that the folder has
         rows = self._rows[positions[text_numbers]]
         vectors[text_numbers] = self._vectors[rows]
@@ -132,7 +132,7 @@ def open_teacher(path: str) -> Teacher:
 
 
 def give_teacher(model: DualEncoder) -> None:
-    """Opens the teacher that a model's configuration names, if it names one."""
+    """Sets a model's `outside_teacher` to the teacher that its configuration names, if there is a name."""
     path = model.options.get("teacher", "")
     if path:
         model.outside_teacher = open_teacher(path)

@@ -60,7 +60,7 @@ MIXES = "mixes.json"
 
 
 def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[str] = ()) -> ConfigDict:
-    """Returns the configuration with values in place of its zeros, and prints them.
+    """Returns the configuration with values in place of its zeros and, if it takes steps, prints them.
 
     Args:
       config: the run's configuration, with 0 for some of `train.steps`, `train.image_text_batch`,
@@ -69,11 +69,12 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
       given: fields, such as "optimizer.name", whose value in `config` stays, even if it is the default.
 
     Raises:
-      UserError: there are no captions to train on.
+      UserError: there are no captions or translation pairs, by whose number sizes are set.
     """
     config = config.copy_and_resolve_references()
     train = config.train
     if not takes_steps(method_class(config.model)):
+        # Rate and batches are not used, but have to be above 0.
         train.steps = 0
         train.evaluate_first = True
         train.interpolate = False
@@ -82,10 +83,10 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
         train.text_text_batch = 1
         return config
     sizes = (train.steps, train.image_text_batch, train.text_text_batch)
-    is_open = 0 in (*sizes, config.optimizer.learning_rate)
+    is_any_open = 0 in (*sizes, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
     optimizer = f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
-    if is_open:
+    if is_any_open:
         print(f"{_set_sizes(config)}, {optimizer}.", flush=True)
     else:
         print(f"Optimiser: {optimizer}.", flush=True)
@@ -122,9 +123,9 @@ def _set_sizes(config: ConfigDict) -> str:
 
 
 def _set_steps(train: ConfigDict, steps: int) -> None:
-    """Sets the number of steps, within bounds, and shortens the periods of rows, evaluations and checkpoints to it."""
+    """Sets steps, within bounds, and an open period of evaluations; shortens the periods of rows and checkpoints."""
     train.steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
-    fifth = max(train.steps // 5, 1)
+    fifth = max(train.steps // 5, 1)  # at least 20 rows and 5 checkpoints; 5 evaluations by default
     train.log_every = min(train.log_every, max(train.steps // 20, 1))
     train.evaluate_every = train.evaluate_every or fifth
     train.checkpoint_every = min(train.checkpoint_every, fifth)
@@ -138,7 +139,7 @@ def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str
     optimizer = config.optimizer
     rate = optimizer.learning_rate
     if method_class(config.model).sized_by == TEXT_PAIRS:
-        width = max(config.text_tower.hidden_size, STAGE_WIDTH)
+        width = max(config.text_tower.hidden_size, STAGE_WIDTH)  # narrower towers keep `STAGE_RATE`
         if rate == 0:
             optimizer.learning_rate = STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
@@ -292,7 +293,7 @@ class TunedEvaluation(SplitEvaluation):
         self._other_languages = None  # found by the first evaluation
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or `None` if the data has no such split."""
+        """Returns the evaluation with both groups, or `None` as `SplitEvaluation` does."""
         evaluation = super().__call__(step)
         if evaluation is None:
             return None
@@ -316,7 +317,7 @@ class TunedEvaluation(SplitEvaluation):
 
     @staticmethod
     def _add_group(evaluation: Evaluation, group: str, languages: Sequence[str]) -> None:
-        """Adds a group of languages to an evaluation, with the means of their metrics; nothing without languages."""
+        """Adds a group and the means of its languages' metrics to an evaluation; without languages, does nothing."""
         if not languages:
             return
         evaluation.groups[group] = tuple(languages)
@@ -371,6 +372,7 @@ class TunedStart(Start):
         give_teacher(model)
 
     def fill(self, model, tokenizer, config, workdir, strategy):
+        """Sets the source's weights, and measures the model that a bridge's image tower comes from."""
         source = self._initialize(model)
         if config.method.get("student") and config.text_tower.adapter_size:  # a bridge's new head
             standardize(model, tokenizer, config, workdir, strategy)
@@ -378,6 +380,7 @@ class TunedStart(Start):
             record_source(source, config, workdir)
 
     def settle(self, model, measured, evaluate, config, workdir):
+        """Saves the mix with the source, the choice by dev, or averaged weights as the run's result."""
         if config.train.interpolate:
             mix(measured, self._initialize, evaluate, config, workdir)
         elif not takes_steps(type(model)):
@@ -387,7 +390,7 @@ class TunedStart(Start):
 
 
 def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Measures the model that a bridge takes its image tower from, as step 0, to compare the bridge with it."""
+    """Measures the model that a bridge takes its image tower from, writes the numbers as step 0, and prints them."""
     evaluation = TunedEvaluation(_measured_by(source), config, config.evaluation.split)(0)
     if evaluation is not None:
         append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
@@ -419,7 +422,7 @@ def mix(
     config: ConfigDict,
     workdir: pathlib.Path,
 ) -> None:
-    """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
+    """Gives the measured model the mix of weights that dev prefers, and saves it as the run's result.
 
     It prints and writes each share's recalls. It also measures the source on the result's split, as step 0. `check_dev`
     has made sure of a dev split.
@@ -444,7 +447,7 @@ def mix(
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
-        if evaluation is None:  # a model without pictures
+        if evaluation is None:  # a model without pictures: `best_share` is then 1, the tuned weights
             break
         rows.append({"share": share, **_recalls_by_group(evaluation)})
         scores[share] = evaluate.score(evaluation)
@@ -462,7 +465,7 @@ def mix(
 
 
 def _measure_source(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Measures the source, whose weights `measured` has, on the result's split, and notes it as step 0, once."""
+    """Measures the source, whose weights `measured` has, on the result's split, and writes it as step 0, once."""
     evaluate = TunedEvaluation(measured, config, config.evaluation.split)
     if any(has_evaluation(row, evaluate.name, 0) for row in read_metrics(workdir)):
         return
@@ -504,7 +507,7 @@ class StandingTowers:
 
 
 def evaluated_texts(config: ConfigDict) -> list[bytes]:
-    """Returns the captions by which a model is chosen and measured, each once."""
+    """Returns the captions by which a model is chosen and measured, in UTF-8, each once."""
     data = config.data.directory
     texts = {}  # a set that keeps its order
     for split in ("dev", config.evaluation.split):
@@ -515,7 +518,7 @@ def evaluated_texts(config: ConfigDict) -> list[bytes]:
 
 
 def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Sets the choice of a model without training steps to the best mean recall on dev, and keeps the run's result.
+    """Sets a model without training steps to its choice with the best mean recall on dev, and saves the result.
 
     Args:
       model: a model that has learned.
@@ -531,7 +534,7 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
     embedder = measured.embedder(0, KnownStates(result, column))
     if records.find_files(data, records.IMAGE_TEXT, "dev"):
         evaluate = SplitEvaluation(_measured_by(StandingTowers(embedder)), config, "dev")
-        evaluation = _best_choice(model, result.image_text_head, evaluate)
+        evaluation = _choose_best(model, result.image_text_head, evaluate)
         keep_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, 0))  # of a run that was killed
         append_metrics(workdir, metrics_row([evaluation], 0, data))
     else:
@@ -539,8 +542,8 @@ def choose_on_dev(model: KnownTexts, measured: MeasuredModel, config: ConfigDict
     save_result(result, workdir, 0)
 
 
-def _best_choice(model: KnownTexts, head, evaluate: SplitEvaluation) -> Evaluation:
-    """Sets a head to the choice with the best mean recall, prints all recalls, and returns its evaluation."""
+def _choose_best(model: KnownTexts, head, evaluate: SplitEvaluation) -> Evaluation:
+    """Sets a head to the choice with the best mean recall, prints all recalls, and returns the best evaluation."""
     evaluations = {}
     recalls = {}
     for value in model.choices:

@@ -46,7 +46,7 @@ GALLERY = 1_000  # pictures, about as many as are searched later
 
 
 class TowerChoice(tf.Module):
-    """Whether each text takes the own tower: string [B] → bool [B].
+    """Decides whether each text takes the own tower: string [B] → bool [B].
 
     Args:
       weights: float32 [BUCKETS + 1], of the runs' buckets, and a bias; positive for the own tower.
@@ -88,13 +88,13 @@ def learn_choice(texts: Sequence[str], languages: Sequence[str], gains: Mapping[
     text_gains = np.array([gains.get(language, 0.0) for language in languages])
     counts = collections.Counter(languages)
     importance = np.abs(text_gains) / np.array([counts[language] for language in languages])
-    importance /= max(importance.sum(), 1e-12)
+    importance /= max(importance.sum(), 1e-12)  # 0 if the towers are equal in all languages
     buckets = buckets_of(tf.constant([text.encode("utf-8", "replace") for text in texts]))
     bucket_of_run = buckets.flat_values.numpy()
     text_of_run = buckets.value_rowids().numpy()
     scale = 1.0 / np.sqrt(np.maximum(buckets.row_lengths().numpy(), 1))
     weights = np.zeros(BUCKETS + 1)
-    squares = np.full(BUCKETS + 1, 1e-12)
+    squares = np.full(BUCKETS + 1, 1e-12)  # of gradients; not 0, because steps are divided by their roots
     for _ in range(ROUNDS):
         logits = np.bincount(text_of_run, weights[bucket_of_run], len(texts)) * scale + weights[-1]
         probabilities = 1.0 / (1.0 + np.exp(-logits))
@@ -180,6 +180,7 @@ def _mean_recall(ranks: Sequence[np.ndarray], size: int) -> float:
 def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[str, dict[str, float]]:
     """Writes an export with both text towers and returns {language: {"own": recall, "other": recall}} on dev.
 
+    Prints the languages whose texts take the own tower.
     The export has no `hub` modules, because a text tower there has one vocabulary.
 
     Args:
@@ -189,7 +190,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
       output: the folder to make.
 
     Raises:
-      UserError: the exports are not of one space, the data lacks records, or `output` exists.
+      UserError: the exports are not of one space, the data lacks a dev split, or `output` exists.
     """
     own_folder = pathlib.Path(local_copy(own))
     other_folder = pathlib.Path(local_copy(other))
@@ -197,7 +198,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     other_embedder = open_model(other_folder)
     picture = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
     difference = np.abs(own_embedder.encode_image([picture]) - other_embedder.encode_image([picture])).max()
-    if difference > 1e-3:
+    if difference > 1e-3:  # more than rounding
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
     own_recalls = dev_recalls(own_embedder, data_dir)
     other_recalls = dev_recalls(other_embedder, data_dir)

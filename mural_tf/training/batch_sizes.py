@@ -11,7 +11,7 @@ from mural_lite.errors import UserError
 from mural_tf.data.streams.pipeline import captions_per_image, stream_class
 from mural_tf.models import method_class, streams_of, takes_steps
 
-LEAST = {  # of the counts in the configuration's `train`
+LEAST = {  # {count in the configuration's `train`: its smallest value}
     **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "steps_per_execution"), 1),
     **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every"), 0),
 }
@@ -29,7 +29,9 @@ def _check_ranges(config: ConfigDict) -> None:
 
 
 def check_train(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` for counts that are too small, and for batches that the replicas cannot share evenly.
+    """Raises `UserError` for numbers out of their range, and for batches that cannot be divided evenly.
+
+    A batch is divided by the replicas, by the captions of an image that come together, and by `train.micro_batches`.
 
     Args:
       config: a complete configuration.
@@ -65,9 +67,9 @@ def _check_least(config: ConfigDict) -> None:
 
 
 def round_batches(config: ConfigDict, names: Collection[str], replicas: int) -> None:
-    """Rounds batches that follow from the data to a number that the replicas share evenly, and prints the number.
+    """Rounds batch sizes that follow from the data to multiples that can be divided evenly, and prints the changes.
 
-    It is the nearest number below or, for little data, the least such number.
+    It is the nearest multiple below or, for little data, the smallest multiple; see `check_train`.
 
     Args:
       config: a complete configuration, which is changed.
@@ -90,12 +92,12 @@ def _captions_in_field(config: ConfigDict) -> dict[str, int]:
     fields = {stream_class(stream).batch_field for stream in streams_of(config)}
     captions = dict.fromkeys(sorted(fields), 1)
     if "image_text_batch" in captions:
-        captions["image_text_batch"] = max(captions_per_image(config), 1)
+        captions["image_text_batch"] = max(captions_per_image(config), 1)  # a 0 is refused later, by `build_model`
     return captions
 
 
 def chunk_numbers(config: ConfigDict, replicas: int) -> list[int]:
-    """Returns the larger values of `train.micro_batches` that divide a replica's part of all batches, increasing."""
+    """Returns the values above `train.micro_batches` that divide a replica's part of every batch, increasing."""
     train = config.train
     sizes = []  # of a replica's part of each batch, in groups of captions of one image
     for name, captions in _captions_in_field(config).items():

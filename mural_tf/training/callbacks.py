@@ -49,7 +49,7 @@ class Intervals:
 
     @classmethod
     def of(cls, train: ConfigDict) -> Intervals:
-        """Returns the intervals for `config.train`; if its `log_every` is 0, they have the smallest other period."""
+        """Returns intervals of `train.log_every` steps; if it is 0, of the smallest other period, or of all steps."""
         other_periods = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
         return cls(train.steps, train.log_every or min(other_periods, default=train.steps))
 
@@ -86,10 +86,11 @@ class Callback(keras.callbacks.Callback):
 
 
 class TrainingLog(Callback):
-    """Writes every number that the steps return, and shows progress: a bar at a terminal, plain lines otherwise.
+    """Writes the means of the steps' numbers, and shows progress: a bar at a terminal, plain lines otherwise.
 
-    A row covers the steps since the row before it: `train.log_every` of them, or fewer where a signal ended the run or
-    a run goes on from there; every step is in one row. Use it as a context manager around `fit`.
+    A row of metrics.jsonl and TensorBoard covers the steps since the row before it: `train.log_every` of them, or fewer
+    where a signal ended the run or a run goes on from there; every step is in one row. Use the log as a context manager
+    around `fit`.
 
     Args:
       workdir: the run's folder.
@@ -116,7 +117,7 @@ class TrainingLog(Callback):
         self.pairs_per_step = pairs_per_step
         self.skipped = skipped
         self.writes = writes
-        self._first = True
+        self._is_first_step = True
         self._interval_steps = 0
 
     def __enter__(self) -> TrainingLog:
@@ -125,11 +126,11 @@ class TrainingLog(Callback):
             initial=self.step,
             desc="Training",
             unit=" steps",
-            smoothing=0.05,
+            smoothing=0.05,  # an even speed: most steps are alike
             disable=not self.writes or not sys.stderr.isatty(),
         )
-        self._begun = time.monotonic()
-        self._last_line = self._begun
+        self._start_time = time.monotonic()
+        self._line_time = self._start_time
         self._measured_from = None  # (step, time) of the end of the first interval, which compiles
         self._writer = None
         return self
@@ -141,20 +142,20 @@ class TrainingLog(Callback):
                 self._writer.close()
 
     def on_train_begin(self, logs=None):
-        if self._first and self.writes:
+        if self._is_first_step and self.writes:
             print("Building and compiling the first step …", flush=True)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._interval_begun = _clocks()
+        self._interval_start = _clocks()
 
     def on_train_batch_end(self, batch, logs=None):
         self._interval_steps = batch + 1
-        if self._first and self.writes:
-            print(f"First step after {time.monotonic() - self._begun:.1f} s.", flush=True)
-        self._first = False
+        if self._is_first_step and self.writes:
+            print(f"First step after {time.monotonic() - self._start_time:.1f} s.", flush=True)
+        self._is_first_step = False
 
     def on_epoch_end(self, epoch, logs=None):
-        seconds = np.subtract(_clocks(), self._interval_begun).tolist()
+        seconds = np.subtract(_clocks(), self._interval_start).tolist()
         steps = self._interval_steps
         self._take_tallies()
         self.step += steps
@@ -163,7 +164,7 @@ class TrainingLog(Callback):
         self._show(steps, values)
         if self._measured_from is None:
             self._measured_from = self.step, time.monotonic()
-        self.model.step.guard.raise_if_stuck()
+        self.model.step.guard.raise_if_stuck()  # last: the row that shows why is written
 
     def _interval_values(self, logs: Mapping[str, tf.Tensor], steps: int, seconds: list[float]) -> dict[str, float]:
         """Returns {name: number} of an interval: the steps' means in `logs`, rates, times and counts.
@@ -183,7 +184,7 @@ class TrainingLog(Callback):
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.step.guard.total.numpy()),
         )
-        if abs(wall - elapsed) < 0.1:  # else someone set the clock by which the pipeline measures waiting
+        if abs(wall - elapsed) < 0.1:  # seconds; else someone set the clock by which the pipeline measures waiting
             values["data_wait_fraction"] = wait / elapsed
         return values
 
@@ -201,7 +202,7 @@ class TrainingLog(Callback):
             self.skipped.add_tallies(part, tallies)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
-        """Writes one row; TensorBoard gets only the numbers whose names are `shown`, if it is given."""
+        """Writes a row, if this process writes; with `shown` TensorBoard gets only the numbers of these names."""
         if not self.writes:
             return
         append_metrics(self.workdir, {"step": step, **values})
@@ -236,9 +237,9 @@ class TrainingLog(Callback):
         is_bar_shown = not self._bar.disable
         if is_bar_shown or not self.writes:
             return
-        if now - self._last_line <= LINE_EVERY and self.step < self.steps:
+        if now - self._line_time <= LINE_EVERY and self.step < self.steps:
             return
-        self._last_line = now
+        self._line_time = now
         parts = [f"loss {loss:.4f}"]
         if "temperature" in values:
             parts.append(f"temperature {values['temperature']:.4f}")
@@ -263,7 +264,7 @@ class TrainingLog(Callback):
 
 
 def duration(seconds: float) -> str:
-    """Returns "40 s", "12 min", "5.5 h" or "3.1 days"."""
+    """Returns a time in words: "40 s", from two minutes on "12 min", from 1.5 of the unit on "5.5 h" or "3.1 days"."""
     for size, unit in ((86_400, "days"), (3_600, "h")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -332,7 +333,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def after_the_step(self, waits: bool = True) -> Iterator[None]:
-        """Inside, a first signal only sets `received`; with `waits` False, within such a block, it raises again."""
+        """Inside, a first signal only sets `received`; in a block with `waits` False within such a block, it raises."""
         outer_waits = self._waits
         self._waits = waits
         try:
@@ -346,7 +347,7 @@ class StopSignals:
             raise StopRequested
 
     def _stop(self, number, frame) -> None:
-        """Handles both signals: raises `StopRequested`, or notes the first signal where signals wait."""
+        """Handles both signals: raises `StopRequested`, or notes and prints the first signal where signals wait."""
         is_first = self.received is None
         self.received = signal.Signals(number)
         if is_first and self._waits:
@@ -379,8 +380,8 @@ class StopAfterStep(Callback):
 class PeriodicEvaluation(Callback):
     """Evaluates every `every` steps, records the numbers, and keeps the best weights.
 
-    The checkpoint of the step is complete before. So a run that is interrupted meanwhile loses no step, and evaluates
-    when it starts again: only an evaluation that was completed has its numbers in metrics.jsonl.
+    The step's checkpoint is complete before its evaluation begins, and only a completed evaluation has its numbers in
+    metrics.jsonl. So a run that is interrupted meanwhile loses no step, and evaluates when it starts again.
 
     Args:
       evaluate: called with the step; returns `None`, or an evaluation with `name`, `metrics` and `groups`.
@@ -416,7 +417,9 @@ class PeriodicEvaluation(Callback):
             self.evaluate_if_due(self.log.step)
 
     def evaluate_if_due(self, step: int, first: bool = False) -> None:
-        """Evaluates `step` if an evaluation is due and is not done yet; only where the workdir is written.
+        """Evaluates the model, records the numbers and keeps the best weights, if that is due and not done yet.
+
+        Does nothing in a worker that does not write. Raises `StopRequested` if a signal interrupts it.
 
         Args:
           step: the step that training has reached.
@@ -440,5 +443,5 @@ class PeriodicEvaluation(Callback):
         if self._best is None:
             self._best = BestCheckpoint(self.evaluate.model(step), self.log.workdir)
         self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
-        means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
-        self.log.record(step, evaluation.metrics, means)
+        shown = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
+        self.log.record(step, evaluation.metrics, shown)

@@ -42,7 +42,7 @@ class SnapshotReader:
         self._names = []
         values = []
         for operation in traced.graph.get_operations():
-            if operation.type == "SaveV2":
+            if operation.type == "SaveV2":  # inputs: prefix, names, slices, then the values
                 self._names += list(tf.get_static_value(operation.inputs[1]))
                 values += operation.inputs[3:]
         # Received again at every call: the keys of collectives, where reading takes all workers.
@@ -79,12 +79,12 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
         shutil.rmtree(partial, ignore_errors=True)
 
 
-# Of a workdir's checkpoints, by the name that users give them.
+# {name that users give to a checkpoint: its folder in the workdir}
 FOLDERS = {"result": "checkpoints/result", "latest": "checkpoints", "best": "checkpoints/best"}
 
 
 class Checkpoints:
-    """The last `keep` checkpoints in a folder, written on a thread.
+    """The last `keep` checkpoints in a folder, written on a thread; creating it removes unfinished files.
 
     Args:
       checkpoint: the state that is saved; all its variables must exist.
@@ -124,7 +124,7 @@ class Checkpoints:
         if not self._kept:
             return None
         restored = _restore_newest(lambda path: self._restored, self._kept, self._folder)
-        self._kept = self._kept[: self._kept.index(restored) + 1]
+        self._kept = self._kept[: self._kept.index(restored) + 1]  # later checkpoints are damaged
         return restored
 
     def prepare(self) -> None:
@@ -134,7 +134,7 @@ class Checkpoints:
             self._reader.read()
 
     def save(self, step: int) -> None:
-        """Reads all values now and starts to write them; later changes are not in the file.
+        """Waits for the save before, reads all values and starts to write them; later changes are not in the file.
 
         Raises `UserError` if the save before this one failed.
         """
@@ -156,7 +156,7 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """Raises the error that `wait` would raise, without waiting."""
+        """Raises the error that a save ended with, as `wait` does, but without waiting; each error once."""
         error = self._error
         if error is None:
             return
@@ -236,7 +236,7 @@ class BestCheckpoint:
             self.value = json_field(read_json(self._record), "value", float, self._record)
 
     def offer(self, step: int, value: float) -> None:
-        """Keeps the present weights if `value` is above all values before; returns when they are written.
+        """Writes the present weights and best.json if `value` is above all values before; returns when all is written.
 
         Args:
           step: the step after which the model has these weights.
@@ -250,7 +250,10 @@ class BestCheckpoint:
 
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
-    """Returns the paths, without suffix, of the checkpoints that a folder lists or holds, ordered by step."""
+    """Returns the paths without suffix of the checkpoints that a folder lists or holds, the earliest step first.
+
+    Warns of a damaged list.
+    """
     try:
         state = tf.train.get_checkpoint_state(str(folder))
     except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves
@@ -261,7 +264,7 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
     if state:
         paths.update(state.all_model_checkpoint_paths)
         paths.add(state.model_checkpoint_path)
-    with_step = [path for path in paths if re.search(r"-\d+$", path)]
+    with_step = [path for path in paths if re.search(r"-\d+$", path)]  # a damaged list may name others
     return sorted(with_step, key=step_of)
 
 
@@ -293,7 +296,7 @@ def restore_for_inference(
       partly: leave parts of the model that the checkpoint does not hold as they are: it is another method's.
 
     Raises:
-      UserError: the checkpoint is missing, or belongs to another architecture or vocabulary.
+      UserError: the name is unknown, or the checkpoint is missing, damaged, or of another architecture or vocabulary.
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
@@ -315,7 +318,7 @@ def restore_for_inference(
 
 
 def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
-    """Keeps a model's weights as the run's result; returns when they are written."""
+    """Saves a model's weights as the run's result; returns when they are written."""
     save_weights(model, workdir / FOLDERS["result"], step)
 
 
@@ -357,7 +360,7 @@ def _on_this_host() -> tf.train.CheckpointOptions:
 
 
 def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: list[str], folder: pathlib.Path) -> str:
-    """Restores the newest checkpoint that is not damaged, and returns its path.
+    """Restores the newest checkpoint that is not damaged, warns of the damaged before it, and returns its path.
 
     Args:
       checkpoint_of: returns the objects that the checkpoint at a path restores.
@@ -365,7 +368,7 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
       folder: the checkpoints' folder, for messages.
 
     Raises:
-      UserError: all are damaged, or the newest that is not does not fit the objects.
+      UserError: all are damaged, or the newest undamaged checkpoint does not fit the objects.
     """
     for number in reversed(range(len(paths))):
         path = paths[number]
@@ -375,7 +378,7 @@ def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: 
             status.assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            reason = first_line(error)[:300]
+            reason = first_line(error)[:300]  # characters: it may list all variables
             raise UserError(
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None

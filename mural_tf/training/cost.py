@@ -75,14 +75,15 @@ class Measurement:
 
 
 def measure(config: ConfigDict, restored: bool = False) -> Measurement:
-    """Returns what a run with this configuration needs on this machine; measuring takes a minute.
+    """Returns the parameters, memory and time per step of a run on this machine; measuring takes a minute.
 
     Args:
       config: the resolved configuration.
       restored: whether the run would start from trained weights.
 
     Raises:
-      UserError: batches that the replicas cannot share, data that is not there, or a model that cannot be built.
+      UserError: settings out of their range, batches that the replicas cannot share, data that is not there, or a model
+        that cannot be built.
     """
     replicas = max(len(tf.config.list_logical_devices("GPU")), 1)
     config = as_compiled(complete(config).copy_and_resolve_references(), tf.distribute.get_strategy())
@@ -124,7 +125,7 @@ def _measure(config: ConfigDict, replicas: int, restored: bool) -> Measurement:
 
 
 def _tokenizer_and_size(config: ConfigDict):
-    """Returns a tokenizer for the data, `None` without data, and the size of the vocabulary that the run would have.
+    """Returns a tokenizer for the data (`None` without data), and the size of the vocabulary that a run would have.
 
     Where a run would build its vocabulary, the tokenizer has a smaller vocabulary of a few texts.
     """
@@ -201,6 +202,7 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
 
 def _ids(rows: int) -> tf.TensorSpec:
+    """Returns the spec of a column of ids."""
     return tf.TensorSpec([rows], tf.int64)
 
 
@@ -240,7 +242,7 @@ def parameters(model: DualEncoder) -> dict[str, int]:
     """Returns {part of the model: how many trainable numbers it has}, with the rest as "others"."""
     counts = {}
     for name, part in model.weights_by_part().items():
-        variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]
+        variables = part.trainable_variables if hasattr(part, "trainable_variables") else [part]  # or a variable
         counts[name] = sum(variable.shape.num_elements() for variable in variables)
     rest = trainable_parameters(model) - sum(counts.values())
     if rest > 0:
@@ -258,7 +260,7 @@ def memory_of_replica(model: DualEncoder, config: ConfigDict, replicas: int) -> 
     return {
         "weights": _bytes(model.weights),
         "moments": _bytes(moments),
-        "gradients": 4.0 * trainable_parameters(model) * len(model.optimizers),
+        "gradients": 4.0 * trainable_parameters(model) * len(model.optimizers),  # float32, of each optimiser's loss
         "batches": 2.0 * _bytes(tf.nest.flatten(batch)),  # one is trained on, one is on its way
     }
 
@@ -276,7 +278,7 @@ def _peak_memory() -> int:
 
 
 def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> int:
-    """Returns into how many equal parts to cut the batch, one of which is measured: replicas times a power of 2.
+    """Returns into how many equal parts the batch is cut to measure steps of one part: replicas times a power of 2.
 
     There are as few as possible so that a step of one part takes at most about `LONGEST` seconds.
     """
@@ -285,6 +287,7 @@ def _parts_to_measure(model: DualEncoder, config: ConfigDict, replicas: int) -> 
     choices = [replicas]
     while all(size % (2 * choices[-1] * group) == 0 for size in sizes):
         choices.append(2 * choices[-1])
+    # One step of the smallest part that has `PROBE` items of each kind tells how long larger parts take.
     probe_parts = replicas
     for parts in choices:
         if min(sizes) // parts >= PROBE:
@@ -341,7 +344,7 @@ def _seconds_of_step(
             seconds_per_step(warm_up)
             return seconds_per_step(counted)
     except tf.errors.OpError as error:
-        reason = error.message.split("\n\t [[")[0].splitlines()[0]
+        reason = error.message.split("\n\t [[")[0].splitlines()[0]  # without the list of nodes
         raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
 
 

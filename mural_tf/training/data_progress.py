@@ -11,8 +11,8 @@ from mural_lite.skipped import KINDS
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.step import bookkeeping, gather
 
-_KEY = "data_progress"
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_KEY = "data_progress"  # under which `training_checkpoints` saves the places
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a variable's key in a checkpoint of TensorFlow
 
 
 class DataProgress:
@@ -24,8 +24,8 @@ class DataProgress:
 
     Attributes:
       places: {stream: int64 variable [pipelines, sources, PLACE]}.
-      tallies: {stream: int64 variable [pipelines, sources, 1 + kinds, 3]}, of the batches since the program asked for
-        them; not saved.
+      tallies: {stream: int64 variable [pipelines, sources, 1 + kinds, 3]}, as `data/skipped_records.py` describes them,
+        of the batches since the program asked for them; not saved.
     """
 
     def __init__(self, sources: Mapping[str, int], pipelines: int = 1):
@@ -39,7 +39,7 @@ class DataProgress:
             self.tallies[stream] = bookkeeping(tallies, f"{stream}_tally")
 
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
-        """Takes over the places and tallies of all input pipelines; a part of the training step.
+        """Assigns the places and tallies of all input pipelines from their batches; a part of the training step.
 
         Args:
           batch: a replica's batch, with "<stream>_place" and "<stream>_tally" of its own pipeline, [1, sources, …].

@@ -43,8 +43,9 @@ def evaluations_of(
     for row in rows:
         if row["step"] != step:
             continue
-        for name in _names(row):
+        for name in _evaluation_names(row):
             description = _describe(row, name)
+            # With `>=` the later of two evaluations of equally many languages counts.
             if name not in evaluations or len(description["languages"]) >= len(evaluations[name]["languages"]):
                 evaluations[name] = description
                 numbers[name] = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
@@ -62,7 +63,7 @@ def _has_recall(row: Mapping) -> bool:
     return any(key.endswith("/mean_recall") for key in row)
 
 
-def _names(row: Mapping) -> list[str]:
+def _evaluation_names(row: Mapping) -> list[str]:
     """Returns the names of the evaluations that a row of metrics.jsonl holds."""
     names = dict.fromkeys(key.split("/")[0] for key in row if "/" in key)
     return [name for name in names if name != "train"]
@@ -77,7 +78,7 @@ def _describe(row: Mapping, name: str) -> dict[str, object]:
     recorded = row.get(EVALUATED, {}).get(name, {})  # {}: rows of the evaluation during training name no data
     return {
         "data": "",
-        "split": "dev" if name.endswith("_dev") else "",
+        "split": "dev" if name.endswith("_dev") else "",  # as `SplitEvaluation` names it
         **recorded,
         "step": row["step"],
         "languages": sorted(languages),

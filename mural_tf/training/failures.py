@@ -47,7 +47,7 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
 
 
 def _remedy_of_little_memory(config: ConfigDict, replicas: int) -> str:
-    """Returns how to make a step smaller: by more chunks or, where the batch cannot be divided further, its size."""
+    """Returns advice in words: more chunks or, where the batch cannot be divided further, smaller batches."""
     larger_numbers = chunk_numbers(config, replicas)
     if larger_numbers:
         return f"encode a batch in more chunks, with --config.train.micro_batches={larger_numbers[0]}"

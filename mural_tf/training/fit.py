@@ -72,7 +72,7 @@ def fit(
     make_columns: Callable[..., dict] | None = None,
     make_observers: Callable[..., list] | None = None,
 ) -> bool:
-    """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
+    """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`, and saves it there.
 
     Args:
       model: compiled by `compile_model`.
@@ -147,7 +147,7 @@ def _unusable_data(skipped: SkippedRecords, max_fraction: float) -> Iterator[Non
     except tf.errors.OpError as error:
         part_and_tally = unusable(error)
         if part_and_tally is not None:
-            skipped.stop(*part_and_tally, max_fraction)
+            skipped.stop(*part_and_tally, max_fraction)  # raises the `UserError`
         raise
 
 
@@ -158,7 +158,7 @@ def _restore(
     strategy: tf.distribute.Strategy,
     sources: dict[str, list],
 ) -> tuple[Checkpoints, bool, int]:
-    """Restores the model and its place in the data, and says where a new epoch begins because the data changed.
+    """Restores the model and its place in the data, and prints why a new epoch begins if the data changed.
 
     Call it in the strategy's scope. Returns the workdir's checkpoints, whether one was restored, and its step or 0.
 
@@ -180,7 +180,7 @@ def _restore(
     step = _common_step(model, strategy)
     if misfit and writes:
         print(f"Step {step:,}: {misfit}. Training goes on with a new epoch of the data.", flush=True)
-    _compare_data(model.progress, sources, workdir, step, writes)
+    _adapt_to_data(model.progress, sources, workdir, step, writes)
     return checkpoints, bool(path), step
 
 
@@ -191,8 +191,8 @@ def _reads_share(config: ConfigDict) -> bool:
     return config.data.read == "share"
 
 
-def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
-    """Begins a new epoch if the data changed since the checkpoint of `step`, and says so; notes the present data."""
+def _adapt_to_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
+    """Begins a new epoch if the data changed since the checkpoint of `step`, prints how, and notes the present data."""
     data = _describe_data(sources, writes)
     changes = data_changes(workdir, step, data)
     if changes:
@@ -324,6 +324,7 @@ def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0,
     begin = pipeline * local_replicas
 
     def local_rows(values):
+        """Returns this pipeline's rows of values [B, …], as [local replicas, rows per replica, …]."""
         rows_per_replica = values.shape[0] // replicas
         by_replica = tf.reshape(values, [replicas, rows_per_replica, *values.shape[1:]])
         return by_replica[begin : begin + local_replicas]

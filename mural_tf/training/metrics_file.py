@@ -55,13 +55,13 @@ def _row(line: str) -> dict | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if isinstance(row, dict) and type(row.get("step")) is int:
+    if isinstance(row, dict) and type(row.get("step")) is int:  # no bool
         return row
     return None
 
 
 def keep_metrics(workdir: pathlib.Path, is_kept: Callable[[dict], bool]) -> None:
-    """Removes the rows of `metrics.jsonl` for which `is_kept(row)` is False.
+    """Removes damaged lines of `metrics.jsonl`, and the rows for which `is_kept(row)` is False.
 
     For example the rows of steps that a restarted run repeats.
     """

@@ -49,7 +49,7 @@ def observers(
 
 
 class Forecast(Callback):
-    """Prints after a minute of steps how long the rest takes.
+    """Prints after a minute of steps how long the rest takes, and may ask whether to go on.
 
     Args:
       log: the run's numbers.
@@ -60,13 +60,13 @@ class Forecast(Callback):
         super().__init__()
         self.log = log
         self.may_ask = may_ask
-        self._said = False
+        self._is_printed = False
 
     def on_epoch_end(self, epoch, logs=None):
         seconds_left = self.log.seconds_left(after=MINUTE)
-        if self._said or seconds_left is None or not self.log.writes:
+        if self._is_printed or seconds_left is None or not self.log.writes:
             return
-        self._said = True
+        self._is_printed = True
         steps_left = self.log.steps - self.log.step
         print(f"Forecast: {duration(seconds_left)} for the {steps_left:,} steps that are left.", flush=True)
         if seconds_left < DAYS or not self.may_ask:
@@ -94,22 +94,22 @@ class AtChance(Callback):
         self.log = log
         self.batch_sizes = batch_sizes
         self.warmup_steps = warmup_steps
-        self._intervals = collections.Counter()  # {name of a number: intervals in succession in which it was stuck}
+        self._stuck_intervals = collections.Counter()  # {name of a number: the last intervals, in which it was stuck}
 
     def on_epoch_end(self, epoch, logs=None):
         for name, value in (logs or {}).items():
             value = float(value)
-            measure, _, task = name.partition("_")
+            measure, _, task = name.partition("_")  # of "loss_image_text": "loss", "image_text"; "loss" has no task
             if measure == "loss" and task:
                 message = (
                     f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
                     "negative, as in a batch of one pair or where all images have one image_id."
                 )
-                self._look(name, value == 0.0, message)
+                self._report_if_stuck(name, value == 0.0, message)
             elif measure == "recall@1" and task in self.batch_sizes:
-                self._look_at_recall(name, task, value)
+                self._check_recall(name, task, value)
 
-    def _look_at_recall(self, name: str, task: str, recall: float) -> None:
+    def _check_recall(self, name: str, task: str, recall: float) -> None:
         """Reports a task's in-batch recall@1, 0..1, that stays below twice the chance after the warm-up."""
         batch = self.batch_sizes[task]
         is_at_chance = recall < 2.0 / batch
@@ -119,15 +119,15 @@ class AtChance(Callback):
             "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
             "temperature is at its bound."
         )
-        self._look(name, is_at_chance and self.log.step > self.warmup_steps, message)
+        self._report_if_stuck(name, is_at_chance and self.log.step > self.warmup_steps, message)
 
-    def _look(self, name: str, is_stuck: bool, message: str) -> None:
-        """Prints the message once the number `name` was stuck in `STUCK` intervals in succession."""
+    def _report_if_stuck(self, name: str, is_stuck: bool, message: str) -> None:
+        """Prints the message when the number `name` has been stuck for `STUCK` intervals in succession; counts them."""
         if not is_stuck:
-            self._intervals[name] = 0
+            self._stuck_intervals[name] = 0
             return
-        self._intervals[name] += 1
-        if self._intervals[name] == STUCK and self.log.writes:
+        self._stuck_intervals[name] += 1
+        if self._stuck_intervals[name] == STUCK and self.log.writes:
             print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
 
 
@@ -141,21 +141,21 @@ class Profile(Callback):
         super().__init__()
         self.first, self.last = steps
         self.log = log
-        self._running = False
+        self._is_running = False
 
     def on_train_batch_begin(self, batch, logs=None):
         step = self.log.step + batch + 1
-        if not self._running and self.log.writes and self.first <= step <= self.last:
+        if not self._is_running and self.log.writes and self.first <= step <= self.last:
             tf.profiler.experimental.start(str(self.log.workdir / "tensorboard"))
-            self._running = True
+            self._is_running = True
 
     def on_train_batch_end(self, batch, logs=None):
         if self.log.step + batch + 1 >= self.last:
-            self.on_train_end()
+            self.on_train_end()  # ends the profile; nothing is left for the training's own end
 
     def on_train_end(self, logs=None):
-        if self._running:
-            self._running = False
+        if self._is_running:
+            self._is_running = False
             tf.profiler.experimental.stop()
             print(f"Profile written to {self.log.workdir / 'tensorboard'}.", flush=True)
 

@@ -35,7 +35,7 @@ MODELS = ("image_tower.weights", "text_tower.weights")  # or a name on the Huggi
 
 
 def check_places(config: ConfigDict) -> None:
-    """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
+    """Raises `UserError` for a place or model that a configuration names where nothing here can read; reads nothing."""
     for name in (*PLACES, *MODELS):
         value = functools.reduce(getattr, name.split("."), config)
         is_address = name in ADDRESSES and value.startswith(("https://", "http://"))
@@ -54,7 +54,7 @@ SAMPLED_PIECES = 8_000
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
-    """Returns the data folder, after building the data of `data.source` in it if it is missing.
+    """Builds the data of `data.source` if they are missing, and returns their folder; raises as `check_data`.
 
     A source that builds its data is registered under the entry point `mural.data`, as in `mural_tf.demo`.
     """
@@ -67,7 +67,7 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
 
 def check_data(data: ConfigDict) -> None:
-    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
+    """Raises `UserError` if the `data` branch of a configuration names an unknown source, or nothing to train on."""
     known_names = ["records", *registered("mural.data")]
     if data.source not in known_names:
         raise UserError(
@@ -82,7 +82,7 @@ def check_data(data: ConfigDict) -> None:
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the tokenizer of a run in an opened workdir, whose first start copies the vocabulary there.
+    """Returns the tokenizer of a run in an opened workdir; a run's first start builds or copies the vocabulary there.
 
     The workdir's config.json gets the vocabulary's digest, and so does `config`. Raises `UserError` if the vocabulary
     is another than at the first start, or cannot be read.
@@ -111,7 +111,7 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
     """
     if config.vocabulary.file:
         return as_path(config.vocabulary.file)
-    return _built_vocabulary(config)
+    return _ensure_vocabulary(config)
 
 
 def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
@@ -147,12 +147,12 @@ def _path_beside_data(config: ConfigDict) -> pathlib.Path:
 
 def _digest_of_sources(data: ConfigDict) -> str:
     """Returns 8 hexadecimal digits that identify the files of `data.sources`, by their names and sizes."""
-    described = []
+    descriptions = []
     for source in training_sources(data):
         files = records.find_files(source.directory, records.IMAGE_TEXT, "train")
         files += records.find_files(source.directory, records.TEXT_PAIRS, "train")
-        described.append(records.describe_files(source.directory, files))
-    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=4).hexdigest()
+        descriptions.append(records.describe_files(source.directory, files))
+    return hashlib.blake2b(json.dumps(descriptions, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
 def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
@@ -160,8 +160,8 @@ def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
     return config.text_tower.languages if takes_languages(config.text_tower) else ()
 
 
-def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
-    """Returns the file of the training texts' vocabulary, after building it if it is missing."""
+def _ensure_vocabulary(config: ConfigDict) -> pathlib.Path:
+    """Builds the training texts' vocabulary next to the data if it is missing, and returns its file."""
     path = _path_beside_data(config)
     if path.exists():
         return path
@@ -194,7 +194,10 @@ def _learn_vocabulary(config: ConfigDict, texts: Iterable[tuple[str, str]], size
 
 
 def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
-    """Yields (language, text); raises `UserError` for a source in another format than this project's records."""
+    """Yields (language, text) of all sources' training texts, without damaged records.
+
+    Raises `UserError` for a source in another format than this project's records.
+    """
     for source in training_sources(data):
         if source.format != "mural":
             name = f"data.sources.{source.name}" if source.name else "data"

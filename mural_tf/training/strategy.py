@@ -57,10 +57,10 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
 
 
 def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
-    """Returns the configuration to build a model of; where XLA compiles a step, lengths of texts are known in it.
+    """Returns the configuration to build a model of: with one group of lengths for words where XLA compiles steps.
 
-    Only a tower of words changes: its groups are languages, whose sizes depend on the texts. With one group it gives
-    the same numbers, but computes on padding too. The change is printed in one line.
+    The groups of a tower of words are languages, whose sizes depend on the texts, and XLA needs known sizes. With one
+    group it gives the same numbers, but computes on padding too. The change is printed in one line.
     """
     groups = config.text_tower.length_groups
     if groups <= 1 or not compiles_steps(config, strategy) or config.text_tower.name != "words":

@@ -128,7 +128,7 @@ def _end_with_standard_input() -> None:
 
 
 def compile_for(module, topology: str, replicas: int, text_path: pathlib.Path | None) -> dict:
-    """Returns the figures of the compiled module, or {"refused": the compiler's own words}.
+    """Compiles a module and returns its figures, time and memory included, or {"refused": the compiler's own words}.
 
     Args:
       module: a StableHLO module.
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     module = read_module(pathlib.Path(module_path))
     cached = cache_file(module, topology, int(replicas))
-    if text_path is not None or not cached.exists():
+    if text_path is not None or not cached.exists():  # the program's text is not cached
         answer = compile_for(module, topology, int(replicas), text_path)
         cached.parent.mkdir(parents=True, exist_ok=True)
         partial = cached.with_suffix(f".{os.getpid()}")

@@ -208,11 +208,11 @@ def _brief_reason(reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     buffer_lines = [line for line in lines if line.startswith(("Size:", "Operator:", "Shape:"))]
     shown = lines[:1] + buffer_lines[: 3 * LARGEST_BUFFERS]
-    return " ".join(shown)[:1500]
+    return " ".join(shown)[:1500]  # characters of a message
 
 
 def fewest_chunks(fits: Callable[[int], bool], candidates: Sequence[int]) -> int | None:
-    """Returns the smallest number of chunks with which a step fits, by bisection; `None` if none of them does.
+    """Returns the smallest number of chunks with which a step fits, by bisection; `None` if no number does.
 
     Args:
       fits: compiles the step with a number of chunks, which takes minutes, and returns whether its memory suffices.

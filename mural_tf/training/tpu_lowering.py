@@ -103,7 +103,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, images: int, texts: int
     Args:
       config: the configuration tree; its batch sizes are not used.
       vocabulary_size: word pieces of the token table.
-      images: image-caption pairs of a replica; images, for a method with several captions per image.
+      images: images of a replica's part, with `captions_per_image` captions each.
       texts: text pairs of a replica; `None`: as many as `images`.
       replicas: how many replicas share a batch.
     """
@@ -168,7 +168,8 @@ def without_calls(step, example):
       example: a batch; the returned step takes batches of its shapes.
     """
     traced = step.get_concrete_function(example)
-    graph = convert_to_constants._run_inline_graph_optimization(traced, False, True)  # TensorFlow has no public way
+    # TensorFlow has no public way; control flow stays (False), and all functions are inlined (True).
+    graph = convert_to_constants._run_inline_graph_optimization(traced, False, True)
     inlined = convert_to_constants._construct_concrete_function(traced, graph, {})
 
     def call(batch):
@@ -184,4 +185,4 @@ def xla_reason(message: str) -> str:
         stripped = line.strip()
         if stripped and not stripped.startswith(TRACEBACK):
             lines.append(stripped)
-    return " ".join(lines)[:1000]
+    return " ".join(lines)[:1000]  # characters of a message

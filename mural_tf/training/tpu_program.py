@@ -28,7 +28,7 @@ _OPERANDS = re.compile(r"%([\w.\-]+)")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One operation of a computation; shape and rest are the compiler's text."""
+    """One operation of a computation; `shape` and `rest`, its operands and attributes, are the compiler's text."""
 
     name: str
     shape: str

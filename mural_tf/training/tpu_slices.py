@@ -23,7 +23,7 @@ class Generation:
       topology: the compiler's name of the generation.
       cores_in_name: how many units of Google Cloud's number make a replica: v4-32 has 32 cores, two per replica.
       peak: published operations per second in bfloat16.
-      memory: its bytes.
+      memory: bytes of its memory.
       clock: cycles per second.
       shapes: {chips of a slice: its shape}.
     """
@@ -79,7 +79,7 @@ def find_slice(name: str) -> Slice:
             f"v4-32, of {', '.join(GENERATIONS)}."
         )
     size = int(match[2])
-    size_per_chip = generation.cores_in_name / generation.chips_per_replica
+    size_per_chip = generation.cores_in_name / generation.chips_per_replica  # in Google Cloud's units
     shapes = {round(chips * size_per_chip): shape for chips, shape in generation.shapes.items()}
     if size not in shapes:
         names = ", ".join(f"{match[1]}-{known_size}" for known_size in shapes)

@@ -44,7 +44,7 @@ def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
 def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
     """Notes the data that is trained on after `step`, as `data_changes` takes it, if it is not noted yet."""
     entries = _entries(workdir, step)
-    if entries and {**entries[-1], **data} == entries[-1]:
+    if entries and {**entries[-1], **data} == entries[-1]:  # all of `data` is in the last entry
         return
     from_step = step + 1 if step else 0  # a checkpoint of this step belongs to the data before
     entries.append({"from_step": from_step, **data})
@@ -66,6 +66,6 @@ def _entries(workdir: pathlib.Path, step: int) -> list[dict]:
 
 
 def _checked(entry: dict, path: pathlib.Path) -> dict:
-    """Returns the fields of an entry of the file `path`; raises `ValueError` or `UserError` for one of another type."""
+    """Returns the fields of an entry of the file `path`; raises `ValueError` or `UserError` for another type."""
     field_types = {"from_step": int, "files": dict[str, int], "dataset": str}
     return {name: json_field(entry, name, field_type, path) for name, field_type in field_types.items()}

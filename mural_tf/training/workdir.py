@@ -100,7 +100,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     _make_folder(workdir)
     if has_config:
-        _compare_configs(workdir, config, writes)
+        _reconcile_configs(workdir, config, writes)
     else:
         _check_own(workdir)
         save_config(config, workdir / "config.json")
@@ -109,12 +109,15 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
     remove_partial(workdir)
     if not (workdir / "environment.json").exists():
         write_whole(workdir / "environment.json", json.dumps(environment(), indent=2) + "\n")
-    _compare_threads(workdir)
+    _warn_of_threads(workdir)
     return workdir
 
 
-def _compare_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) -> None:
-    """Takes what changed in `config` into a workdir's config.json; raises `UserError` for a change it cannot take."""
+def _reconcile_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) -> None:
+    """Writes allowed changes in `config` to a workdir's config.json; raises `UserError` for any other change.
+
+    A workdir in which nothing was trained takes all changes, and loses its vocabulary.
+    """
     recorded = load_config(workdir / "config.json")
     changes = _differences(recorded, config)
     is_untrained = {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING
@@ -134,11 +137,13 @@ def _compare_configs(workdir: pathlib.Path, config: ConfigDict, writes: bool) ->
     if changes:
         _take_changes(workdir, recorded, config, changes)
     if writes:
-        _keep_data_folder(workdir, recorded, config)
+        _write_data_folder(workdir, recorded, config)
 
 
 def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict, changes: dict[str, str]) -> None:
     """Writes the changed fields of `config` to the workdir's config.json, and prints them.
+
+    Raises `UserError` for fewer steps than are trained.
 
     Args:
       workdir: the run's folder.
@@ -162,8 +167,8 @@ def _take_changes(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDic
     save_config(recorded, workdir / "config.json")
 
 
-def _keep_data_folder(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict) -> None:
-    """Writes the data's folder and split to the workdir's config.json, where exports and fine-tuning look for them."""
+def _write_data_folder(workdir: pathlib.Path, recorded: ConfigDict, config: ConfigDict) -> None:
+    """Writes the data's folder and split, if they changed, to config.json, where exports and fine-tuning look."""
     has_moved = recorded.data.directory != config.data.directory
     if has_moved or recorded.evaluation.split != config.evaluation.split:
         recorded.data.directory = config.data.directory
@@ -176,7 +181,7 @@ def _rates_follow_steps(config: ConfigDict, steps_before: int) -> bool:
 
     So it is where they decay to the end, or the warm-up is not over when the shorter run ends; see `optimizers/`.
     """
-    decays_to_end = not config.optimizer.decay[0]
+    decays_to_end = not config.optimizer.decay[0]  # a rate above 0 decays by a number of steps instead
     fewer_steps = min(steps_before, config.train.steps)
     return decays_to_end or config.optimizer.warmup_steps >= fewer_steps
 
@@ -197,7 +202,7 @@ def _make_folder(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def _compare_threads(workdir: pathlib.Path) -> None:
+def _warn_of_threads(workdir: pathlib.Path) -> None:
     """Warns when a run goes on with another number of threads, among which sums are divided in another way."""
     now = threads()
     before = read_json(workdir / "environment.json").get("threads", now)

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
-    """Whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
+    """Whether XLA compiles whole steps, and so needs sizes that are known before the first step."""
     return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
 
 
@@ -36,7 +36,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
-    """Returns the sum of the workers' values. All workers must call it, and wait for each other here."""
+    """Returns the sum of the workers' values; waits for all workers, each of which must call it."""
     worker_count = workers(strategy)
     if worker_count == 1:
         return int(value)

@@ -182,10 +182,10 @@ def test_time_of_training_leaves_out_interruptions():
 
 def test_counts_of_another_form_are_shown_as_they_are():
     counts = {"image_text": {"test": {}, "train": {"images": 5000, "captions": "many"}}, "text_pairs": {"train": None}}
-    assert report_page._described({"name": 5, "counts": counts, "languages": "all"}) == [
+    assert report_page._entry_lines({"name": 5, "counts": counts, "languages": "all"}) == [
         ("name", "5"),
         ("image_text, test", ""),
         ("image_text, train", "5,000 images, many captions"),
         ("text_pairs, train", "None"),
     ]
-    assert report_page._described({"counts": [5]}) == report_page._described({"counts": {"image_text": 5}}) == []
+    assert report_page._entry_lines({"counts": [5]}) == report_page._entry_lines({"counts": {"image_text": 5}}) == []
