@@ -17,6 +17,7 @@ embedding is 1280 wide.
 from __future__ import annotations
 
 import math
+import string
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -221,13 +222,18 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
     block_counts = blocks_by_stage(config.depth, builder.lite)
+    if max(block_counts) > len(string.ascii_lowercase):  # Keras names the blocks of a stage by letters
+        raise UserError(
+            f"image_tower.depth={config.depth} gives a stage {max(block_counts)} blocks, expected at most "
+            f"{len(string.ascii_lowercase)}: EfficientNet-B7 has depth 3.1."
+        )
     blocks_before = 0
     parts = []  # of the embedding, [B, …] each
     for stage_number, (stage, block_count) in enumerate(zip(STAGES, block_counts), start=1):
         for block in range(block_count):
             x = builder.block(
                 x,
-                name=f"block{stage_number}{chr(ord('a') + block)}_",  # "block1a_", as in Keras
+                name=f"block{stage_number}{string.ascii_lowercase[block]}_",  # "block1a_", as in Keras
                 kernel=stage.kernel,
                 channels=scaled_width(stage.width, config.width),
                 expansion=stage.expansion,

@@ -33,7 +33,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     with file:
         for line_count, line in enumerate(file, start=1):
             word, *numbers = line.rstrip().split(" ")
-            if line_count == 1 and len(numbers) == 1 and word.isdigit() and numbers[0].isdigit():
+            if line_count == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
                 _check_size(path, int(numbers[0]), size)
                 continue
             if word not in words or words[word] in vectors:

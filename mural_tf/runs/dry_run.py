@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from mural_lite.errors import UserError
 from mural_lite.progress import announce
+from mural_tf.data.streams.pipeline import captions_per_image
 from mural_tf.models import complete, method_class, takes_steps
 from mural_tf.optimizers import check_optimizer
 from mural_tf.pretrained.importers import configure_towers
@@ -111,9 +112,9 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
     """
     announce("Lowering a step …")
     replicas = slice_.replicas
-    captions = config.train.image_text_batch // replicas
+    images = config.train.image_text_batch // captions_per_image(config) // replicas
     pairs = config.train.text_text_batch // replicas
-    module = lower_in_subprocess(config, vocabulary_size, captions, pairs, replicas)
+    module = lower_in_subprocess(config, vocabulary_size, images, pairs, replicas)
     return compile_step(module, slice_, text_file)
 
 

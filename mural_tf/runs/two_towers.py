@@ -138,8 +138,13 @@ class TwoTowers(tf.Module):
 
 
 def training_texts(data_dir: str) -> tuple[list[str], list[str]]:
-    """Returns the training texts and their languages, each text once per language."""
+    """Returns the training texts and their languages, each text once per language.
+
+    Raises `UserError` for a folder without training texts.
+    """
     pairs = dict.fromkeys(texts_of(data_dir))  # a set that keeps its order
+    if not pairs:
+        raise UserError(f"{data_dir} has no training texts: the choice between the towers learns from the split train.")
     languages, texts = zip(*pairs)
     return list(texts), list(languages)
 

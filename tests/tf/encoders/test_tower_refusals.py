@@ -36,6 +36,7 @@ OUT_OF_RANGE = {
 REFUSALS = {
     **{f"{name}={value}": tower(**{name: value}) for tower, fields in OUT_OF_RANGE.items()
        for name, value in fields.items()},
+    "more blocks than letters": image(depth=7.0),
     "a resnet's rate": image(name="resnet", drop_connect_rate=1.0),
     "an unknown image tower": image(name="vgg"),
     "an unknown text tower": text(name="gru"),

@@ -150,5 +150,11 @@ def test_two_exports_become_one(tmp_path, monkeypatch):
         export_two_towers(other, own, str(data), str(tmp_path / "out"))
 
 
+def test_a_folder_without_training_texts_is_one_line(tmp_path):
+    records.write_records(tmp_path, records.IMAGE_TEXT, "dev", toy_data.image_text_records(6))
+    with pytest.raises(UserError, match="has no training texts"):
+        two_towers.training_texts(str(tmp_path))
+
+
 def weights_by_parity():
     return np.where(np.arange(BUCKETS + 1) % 2, 1.0, -1.0).astype(np.float32)

@@ -106,6 +106,19 @@ def lowered(monkeypatch, compiler):
     return compiler
 
 
+@pytest.mark.parametrize("method,fields,images", [("mural", {}, 12), ("embn", {"captions_per_image": 3}, 4)])
+def test_a_replica_s_images_have_all_their_captions(lowered, monkeypatch, method, fields, images):
+    """The batch counts captions: 48 of them on four replicas."""
+    sizes = []
+    monkeypatch.setattr(dry_run_module, "lower_in_subprocess", lambda config, *given: sizes.append(given) or b"1")
+    lowered(answering(ANSWER))
+    config = toy_data.toy_config("/nowhere", method)
+    config.method.update(fields)
+    config.train.update(dict(image_text_batch=48, text_text_batch=8))
+    dry_run_module.compile_for_slice(config, 77, SLICE)
+    assert sizes == [(77, images, 2, 4)]
+
+
 @pytest.mark.parametrize("least,expected", [
     (4, "--config.train.micro_batches=4 makes it fit."), (99, "No train.micro_batches makes it fit"),
 ])  # fmt: skip
