@@ -99,7 +99,7 @@ def _answer_values(
     question = read_question(query, index.embeddings.shape[1], find_row, PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
-    counted_filters = ()
+    counted_filters = ()  # without filters the index has its counts at hand
     if answered.matching <= COUNTED:
         counted_filters = tuple(filters)
     facets = index.facets(counted_filters)
@@ -115,11 +115,11 @@ def _answer_values(
         "mark": functools.partial(mark, question=question.sentence),
         "script": Markup(SCRIPT),
         "script_hash": SCRIPT_HASH,
-        "unknown": unknown_fields,
+        "unknown": unknown_fields,  # fields of filters that no item has
         "is_shown": not answered.nothing_fits or "closest" in query,
-        "closest": {"closest": 1} if query.get("closest") else {},
+        "closest": {"closest": 1} if query.get("closest") else {},  # kept in further addresses
         "examples": [] if question.is_ranked else served.examples,
-        "before": max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,
+        "before": max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,  # `offset` of the page before
     }
 
 
@@ -140,7 +140,7 @@ def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], lin
     for name in dict.fromkeys(names):  # each name once
         facet = facets.get(name, {})
         chosen = [filter_ for filter_ in filters if filter_.name == name]
-        if "least" in facet:
+        if "least" in facet:  # many numbers or dates
             offered_fields.append(_range(name, facet, chosen, links))
         elif facet.get("values") and not served.shop.counts_stock(name, facet["values"]):
             values = []

@@ -144,7 +144,7 @@ class ShopFields:
             return ""  # rows with equal numbers were joined: their sum is not known
         if are_numbers:
             value = f"{min(parts, key=amount_of)} – {max(parts, key=amount_of)}"
-        is_number = re.fullmatch(r"[\d.,\s–]+", value) is not None
+        is_number = re.fullmatch(r"[\d.,\s–]+", value) is not None  # also "36 – 38"
         if currency and is_number and _PRICE.search(name):
             value = f"{value} {_first_value(currency)}"
         return value

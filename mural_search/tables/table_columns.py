@@ -272,7 +272,7 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     Args:
       values: {column: values of the first rows}.
       is_there: whether the value of a cell leads to a picture.
-      identity: the column of ids, which holds the pictures only if no other column may.
+      identity: the column of ids, which loses to a column that is as likely; "" without one.
       notes: notes on the table, for the message.
 
     Raises:
@@ -281,7 +281,7 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
 
     def picture_share(name: str, is_picture: Callable[[Value], bool]) -> float:
         """Returns the share, 0 to 1, of a column's first values that are pictures by a test."""
-        first_values = values[name][:50]
+        first_values = values[name][:50]  # a few, because each picture may be looked for on disk
         return sum(map(is_picture, first_values)) / len(first_values)
 
     def likelihood(name: str) -> tuple:
@@ -358,7 +358,7 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
       choices: {role: columns} that the user chose.
     """
     texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
-    with_language = _with_language(texts)
+    with_language = _columns_with_language(texts)
     chosen: dict[str, str] = {}  # {column: language}
     for role, names in choices.items():
         if role.startswith("caption."):
@@ -367,11 +367,11 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
         names = choices.get("caption", ())
         bases = tuple(map(plain, names))  # a chosen name may be the base of columns with languages
         chosen |= {name: "" for name in names if name in values}
-        return {**_of_bases(with_language, bases), **chosen}, bases
+        return {**_columns_of_bases(with_language, bases), **chosen}, bases
     base = _caption_base(texts, with_language)
     if base is not None:
         columns = {name: "" for name in texts if plain(name) == base}
-        return {**columns, **_of_bases(with_language, (base,))}, (base,)
+        return {**columns, **_columns_of_bases(with_language, (base,))}, (base,)
     wordiness = {name: _wordiness(column) for name, column in texts.items()}
     wordiest = max(wordiness, key=wordiness.get, default="")
     if wordiest and wordiness[wordiest] > 0:
@@ -383,7 +383,7 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
     """Returns the plain name, without a language, of the columns of captions; `None` if no name is likely.
 
     It is the usual name of captions that comes first in `_CAPTION`, or else the name with the most languages, at least
-    two. `with_language` is from `_with_language`.
+    two. `with_language` is from `_columns_with_language`.
     """
     counts = collections.Counter(base for base, _ in with_language.values())
     names = {*map(plain, texts), *counts}
@@ -394,7 +394,7 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
     return bases[0] if bases else None
 
 
-def _with_language(values: Values) -> dict[str, tuple[str, str]]:
+def _columns_with_language(values: Values) -> dict[str, tuple[str, str]]:
     """Returns {column: (base, language)} of the columns whose names end in a language, and which hold words.
 
     For example "caption_id" may be a caption's number or a caption in Indonesian: its values decide.
@@ -407,8 +407,8 @@ def _with_language(values: Values) -> dict[str, tuple[str, str]]:
     return columns
 
 
-def _of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
-    """Returns {column: language} of the columns from `_with_language` that have these bases."""
+def _columns_of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
+    """Returns {column: language} of the columns from `_columns_with_language` that have these bases."""
     return {name: language for name, (base, language) in with_language.items() if base in bases}
 
 
@@ -446,9 +446,9 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Values, rows: int) -> str:
-    """Returns the first column in which nearly each of the `rows` has a different code, such as "A-12"; or "".
+    """Returns the first column with a text in each of the `rows` rows, nearly all different codes; "" without one.
 
-    A code has a digit. Columns of prices, other amounts and dates do not count.
+    A code, such as "A-12", has a digit. Columns of prices, other amounts and dates do not count.
     """
     for name, column in values.items():
         if OF_PRICES.search(name) or _AMOUNTS.search(plain(name)):
@@ -464,7 +464,7 @@ def _find_identity(values: Values, rows: int) -> str:
 # Guessing languages.
 
 GUESSED_FROM = 300  # captions from which the languages of a column are estimated
-ROUNDS = 30
+ROUNDS = 30  # of expectation maximisation
 LIKELY = 8  # languages that are compared by the large models
 # And these, which the small models pass over in short captions: for them "a red shirt" is Danish or Albanian.
 WIDESPREAD = ("en", "de", "es", "fr")
@@ -484,7 +484,7 @@ class Guess:
     certainty = 1.0
 
     def __init__(self, texts: Sequence[str], earlier: Iterable[Mapping] = ()):
-        """Estimates the languages of texts.
+        """Estimates the languages of texts, and announces it, because loading lingua's models takes long.
 
         Args:
           texts: the captions of the column.
@@ -518,8 +518,8 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        """Sets the shares, the scripts and the certainty of the languages, by a sample of captions."""
-        rough_probabilities = _probabilities(_detector(()), sample)
+        """Sets the shares, the scripts and the certainty of the languages by a sample, by small models, then large."""
+        rough_probabilities = _probabilities(_detector(()), sample)  # among all languages
         ranked = list(_shares(rough_probabilities, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
@@ -538,7 +538,7 @@ class Guess:
             self.certainty = sum(certainties) / len(certainties)
 
     def __call__(self, text: str) -> str:
-        """Returns the BCP 47 tag of the likeliest language of a caption, "und" if the column has no language."""
+        """Returns the BCP 47 tag of a caption's likeliest language, "und" if the column has no language; keeps it."""
         if text not in self.languages:
             self.languages[text] = self._likeliest(text)
         return self.languages[text]
@@ -558,7 +558,7 @@ class Guess:
             (probabilities,) = _probabilities(_detector(()), [text])
             return max(probabilities, key=probabilities.get)
         if len(self.shares) < 2:
-            return max(self.shares, default="und")  # the only language
+            return max(self.shares, default="und")  # the only language, if there is any
         (probabilities,) = _probabilities(self._own_detector, [text])
         joint = {tag: probabilities.get(tag, 0.0) * share for tag, share in self.shares.items()}
         return max(joint, key=joint.get)
@@ -641,7 +641,7 @@ def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> 
     shares = np.full(len(tags), 1.0)  # [L]
     for _ in range(ROUNDS):
         joint = likelihoods * shares  # [T, L]
-        posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
+        posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)  # no 0 / 0
         shares = np.mean(posterior, axis=0)
     share_of = {tag: float(share) for tag, share in zip(tags, shares) if share > 0 and share >= least}
     return {tag: share_of[tag] for tag in sorted(share_of, key=share_of.get, reverse=True)}

@@ -64,7 +64,7 @@ def is_encoded(text: str) -> bool:
 
 
 def names_picture(value: Value) -> bool:
-    """Whether the first part of a value is a picture, or a name or an address that ends as a picture's, "hat.jpg"."""
+    """Whether the first part of a value is a picture, or its name or address by the ending, such as "hat.jpg"."""
     parts = several(value)
     if not parts:
         return False
@@ -100,7 +100,7 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
         if any(map(names_picture, cells)):
             pictured = number
             break
-    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]
+    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]  # a title has one cell
     if pictured is None:  # only the first row that is at least half as full as any may have the names
         candidates = [number for number in candidates if 2 * cell_counts[number] >= max(cell_counts)][:1]
     if not candidates:

@@ -113,7 +113,7 @@ class Source:
     is_divided = False
 
     def check(self) -> None:
-        """Raises `UserError` for impossible options, before anything is read."""
+        """Raises `UserError` for a missing or unknown language; families check further options."""
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
             if code == "":
@@ -285,7 +285,7 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
     """Returns " Did you mean NAME?" with the name that is most similar to `name`; "" if no name is similar."""
-    for nearest in difflib.get_close_matches(name, names, 1):
+    for nearest in difflib.get_close_matches(name, names, 1):  # at most one
         return f" Did you mean {nearest}?"
     return ""
 
@@ -350,7 +350,7 @@ class Filters:
     max_characters: int = 0
 
 
-FILTERS = {
+FILTERS = {  # numbers in the order of the attributes of `Filters`
     "none": Filters(),
     # Jia et al. (2021), §3. Left out: its list of rare tokens, which needs the unigrams of the whole web crawl.
     "align": Filters(200, 3.0, 1000, 10, 3, 20, 0),

@@ -121,7 +121,7 @@ class AlignedSource(Source):
         return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
-        """Yields the pair; `reading.tally` counts a pair of which a line is not text or empty, or the score too low."""
+        """Yields the pair of two usable lines with a high enough score; `reading.tally` counts any other pair."""
         tally = reading.tally
         line_a, line_b, *scores = item.lines  # at most one score
         if line_a is None or line_b is None:
@@ -272,7 +272,7 @@ class Opus(AlignedSource):
         languages = self.tags(codes, unit.path, file_reading)
         if languages is None:
             return
-        names = list(members)
+        names = list(members)  # of the files to read
         if self.min_score:
             if scores is None:
                 raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
@@ -389,7 +389,7 @@ class Pairs(Source):
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
         """Yields ({column, as an option names it: value}, place) of each row of the unit.
 
-        (`None`, place) for a row that lacks a column.
+        A row that lacks a column is (`None`, place).
         """
         options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
         columns = [column for column in options if column]
@@ -516,9 +516,9 @@ def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[
 
 
 def skip_lines(content: io.BufferedReader, count: int) -> int:
-    """Reads up to the end of `count` lines, in bounded memory; returns how many of these lines the file lacks."""
+    """Reads `content` up to the end of `count` lines, in bounded memory; returns how many of these it lacks."""
     is_within_line = False
-    while count and (chunk := content.peek(2**16)):
+    while count and (chunk := content.peek(2**16)):  # `count` is the number of lines to go
         if chunk.count(b"\n") >= count:
             rest = chunk.split(b"\n", count)[-1]
             content.read(len(chunk) - len(rest))
