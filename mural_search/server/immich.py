@@ -103,7 +103,7 @@ class _Immich:
         return web.Response(text="pong")
 
     async def predict(self, request: web.Request) -> web.Response:
-        """Answers POST /predict with the vector of a text or of a picture; see the module's docstring."""
+        """Answers POST /predict with the vector of a text or of a picture; raises `BadRequest` for a wrong form."""
         try:
             form = await request.post()
         except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
@@ -173,4 +173,4 @@ class _Immich:
 
 def _vector(vectors: np.ndarray) -> str:
     """Returns the vector in an array [1, D] as immich takes it, a string of JSON: "[0.1, -0.2, …]"."""
-    return json.dumps(vectors[0].astype(float).round(7).tolist())
+    return json.dumps(vectors[0].astype(float).round(7).tolist())  # 7 digits, as float32 has about

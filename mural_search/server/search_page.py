@@ -49,7 +49,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
     settings = served.settings
     links = Links(query)
     labels = Labels(settings.language or preferred(accepted, LANGUAGES) or "en")
-    header = f"{settings.language},{accepted}" if settings.language else accepted
+    header = f"{settings.language},{accepted}" if settings.language else accepted  # the settings' wish comes first
     caption_language = preferred(header, served.languages)
     if "item" in query:
         values = _item_values(served, row_of(served.index, "item", query["item"]), caption_language)

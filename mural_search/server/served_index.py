@@ -31,7 +31,7 @@ STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  #
 
 
 def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns captions as examples of questions: a short caption in each of `EXAMPLES` languages, English first.
+    """Returns at most `EXAMPLES` captions as examples of questions: a short caption per language, English first.
 
     Args:
       captions: {language: captions}.

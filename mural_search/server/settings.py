@@ -135,7 +135,7 @@ def _luminance(color: Color) -> float:
 def _linear(channel: int) -> float:
     """Returns the linear light, 0 to 1, of a channel of sRGB, 0 to 255 (WCAG 2.2, "relative luminance")."""
     if channel <= 10:
-        return channel / 3294.6
+        return channel / 3294.6  # 12.92 x 255; the bound is 0.04045 x 255
     return ((channel / 255 + 0.055) / 1.055) ** 2.4
 
 
@@ -144,7 +144,7 @@ def readable(color: Color, background: Color) -> Color:
 
     The parts of black or white are tried in percent.
     """
-    end = 0 if _luminance(background) > 0.5 else 255
+    end = 0 if _luminance(background) > 0.5 else 255  # black or white
     for percent in range(101):  # 100 is black or white, which is always readable
         mixed = tuple(round(channel + (end - channel) * percent / 100) for channel in color)
         if contrast(mixed, background) >= CONTRAST:

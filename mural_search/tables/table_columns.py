@@ -246,14 +246,14 @@ def _column(role: str, name: str, values: Values) -> str:
     For captions a name may be the base of columns with languages: "title" for "title_de" and "title_en". Raises
     `UserError` if there is no such column.
     """
-    alike = [column for column in values if plain(column) == plain(name)]
+    similar_columns = [column for column in values if plain(column) == plain(name)]
     is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
-    if name not in values and len(alike) == 1:
-        return alike[0]
+    if name not in values and len(similar_columns) == 1:
+        return similar_columns[0]
     if name in values or is_base:
         return name
-    near = difflib.get_close_matches(name, values, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
+    similar_names = difflib.get_close_matches(name, values, 1)
+    hint = f"did you mean {similar_names[0]!r}?" if similar_names else f"it has {', '.join(values)}."
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
@@ -298,9 +298,9 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
             usualness = len(_IMAGE) - _IMAGE.index(plain(name))
         return existing_share, named_share, is_large, usualness, name != identity
 
-    best = max(values, key=likelihood)
-    existing_share, named_share, *_ = likelihood(best)
-    if max(existing_share, named_share) < 0.5 and plain(best) not in _IMAGE:
+    main_column = max(values, key=likelihood)
+    existing_share, named_share, *_ = likelihood(main_column)
+    if max(existing_share, named_share) < 0.5 and plain(main_column) not in _IMAGE:
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
@@ -308,8 +308,8 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         )
     candidates = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if existing_share >= 0.5 else names_picture
-    further = [name for name in candidates if name != best and picture_share(name, is_picture) >= 0.5]
-    return [best, *further]
+    further_columns = [name for name in candidates if name != main_column and picture_share(name, is_picture) >= 0.5]
+    return [main_column, *further_columns]
 
 
 def _find_language(values: Values, taken: Sequence[str]) -> str:
@@ -455,8 +455,8 @@ def _find_identity(values: Values, rows: int) -> str:
             continue
         texts = [value for value in column if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
-        are_amounts = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
-        if len(texts) == rows and len(codes) > 0.95 * rows and not are_amounts:
+        are_amounts_or_dates = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
+        if len(texts) == rows and len(codes) > 0.95 * rows and not are_amounts_or_dates:
             return name
     return ""
 

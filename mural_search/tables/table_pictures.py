@@ -107,7 +107,7 @@ class Pictures:
             return False
 
     def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
-        """Returns the file of a picture, which is written into `keep` if it has none; `None` if it is not there.
+        """Returns the file of a picture; writes it if the table or a download holds it; `None` if it is not there.
 
         Args:
           value: the picture as `pictures_of` returns it: its name, its address or its bytes.

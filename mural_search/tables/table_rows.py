@@ -171,7 +171,7 @@ def _unique_names(cells: Sequence[str]) -> list[str]:
     names: list[str] = []
     taken_names: set[str] = set()
     for number, cell in enumerate(cells, start=1):
-        name = clean(cell).lstrip("\ufeff") or f"column {number}"
+        name = clean(cell).lstrip("\ufeff") or f"column {number}"  # without a byte order mark
         while name in taken_names:
             name = f"{name} ({number})"
         names.append(name)
@@ -238,7 +238,7 @@ def _parsed(text: str) -> list | dict | None:
     try:
         tree = ast.parse(_STRING.sub(_with_comma, text), mode="eval").body
         if isinstance(tree, ast.List):
-            tree.elts = [item for item in tree.elts if ast.unparse(item) != "nan"]
+            tree.elts = [item for item in tree.elts if ast.unparse(item) != "nan"]  # no literal of Python
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None

@@ -242,7 +242,7 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
     total_weights = collections.Counter()  # {number of a source: weight of all its units}
     for number in numbers:
         source_number, unit = units[number]
-        total_weights[source_number] += max(1, unit.weight)
+        total_weights[source_number] += max(1, unit.weight)  # above 0, because shares divide by it
     weights_so_far = collections.Counter()
     share_before = {}
     for number in numbers:

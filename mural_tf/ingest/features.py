@@ -153,7 +153,7 @@ def _write_features(
                 bar.update(len(examples))
         records = written + skipped.total
         bytes_read += file.stat().st_size
-        if skipped.are_too_many(records, max_fraction, bytes_read / max(total_bytes, 1)):
+        if skipped.are_too_many(records, max_fraction, bytes_read / max(total_bytes, 1)):  # also before the end
             raise UserError(
                 f"Too many of {records} records cannot be used: {'; '.join(skipped.lines())}; at most "
                 f"--max_skipped_fraction={max_fraction} may. Repair the data or raise the bound."

@@ -364,7 +364,7 @@ DUPLICATES = ("", "text", "image", "both", "pair")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One conversion. The fields of `identity` decide the bytes written; the others do not.
+    """The settings of a conversion; a value out of bounds raises `UserError`. `identity` has all that decide bytes.
 
     Attributes:
       filters: the filters of web data.

@@ -76,7 +76,7 @@ class AlignedSource(Source):
     min_score = 0.0
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the pairs of files; a second file may be missing."""
+        """Yields the pairs of files; a second file may be missing, which `read` counts."""
         raise NotImplementedError
 
     def files(self) -> list[pathlib.Path]:
@@ -260,7 +260,7 @@ class Opus(AlignedSource):
     def _read_archive(
         self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading
     ) -> Iterator[LinePair]:
-        """Yields the aligned lines of an opened zip.
+        """Yields the aligned lines of an opened zip; raises `UserError` for a `min_score` if the zip has no scores.
 
         Problems of lines are counted in `reading`, and problems of the whole zip in `file_reading`.
         """
@@ -325,7 +325,7 @@ class Lines(AlignedSource):
     language_b: str = ""
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the two files."""
+        """Yields the two files; raises `UserError` if `path` matches several files, or the partner is not named."""
         files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
@@ -343,7 +343,7 @@ class Tatoeba(AlignedSource):
     KIND: ClassVar[str] = "tatoeba"
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields each file in another language with its English partner."""
+        """Yields each file in another language with its English partner; raises `UserError` if there is no file."""
         paths = sorted(as_path(self.path).glob("tatoeba.*-eng.???"))
         other_paths = [path for path in paths if path.suffix != ".eng"]
         if not other_paths:
@@ -381,7 +381,7 @@ class Pairs(Source):
         units: list[Unit] = []
         for path in self.files():
             if path.suffix == PARQUET:
-                units += row_group_units(path, 1.0, unit_bytes)
+                units += row_group_units(path, 1.0, unit_bytes)  # records are about as large as unpacked columns
             else:
                 units += cut(path, self.weight(path), unit_bytes)
         return units
