@@ -59,7 +59,7 @@ def preferred(header: str, languages: Collection[str]) -> str:
       languages: BCP 47 tags. "de" serves a wish for "de-AT".
     """
     languages_by_code = {language.lower(): language for language in languages}
-    # A wish without a quality has the quality 1. Longer headers are no browser's.
+    # A wish without a quality has the quality 1. No browser sends longer headers.
     wishes = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
     for quality, tag in sorted(wishes, key=lambda wish: -wish[0]):  # equal qualities stay in the header's order
         base, _, _ = tag.partition("-")

@@ -107,7 +107,7 @@ class _Search:
 
     def _encode(self, picture: bytes) -> np.ndarray:
         """Returns the vector of an encoded picture, float32 [D]; raises `BadRequest` for a picture that is refused."""
-        self._served.check_pictures()
+        self._served.check_pictures()  # raises `UserError` for an index that cannot answer pictures
         check_picture(picture)
         try:
             (vector,) = self._served.embedder.encode_image([picture])

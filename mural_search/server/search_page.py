@@ -166,7 +166,7 @@ def _range(name: str, facet: Mapping, chosen: Sequence[Filter], links: Links) ->
 def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
     """Returns a value to filter by, {"value", "count", "is_on", "to"}.
 
-    "to" is the address that adds the filter, or removes it if it is among the `chosen` filters, "is_on".
+    "is_on" says whether the filter is among the `chosen` filters; "to" is the address that adds it, or else removes it.
     """
     pair = "filter", str(filter_)
     pairs = links.without(pairs=[pair])

@@ -162,7 +162,7 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
         folder of pictures.
     """
     try:
-        codecs.lookup(encoding or "utf-8")  # no encoding is no mistake
+        codecs.lookup(encoding or "utf-8")  # no encoding is allowed
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
@@ -315,7 +315,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
 
 
 def _unmarked_utf_16(begin: bytes) -> str:
-    """Returns "utf-16-le" or "utf-16-be" for the beginning of such a text without a byte order mark; otherwise "".
+    """Returns "utf-16-le" or "utf-16-be" if text that begins so is UTF-16, though it has no mark; otherwise "".
 
     It shows by the digits, signs and Latin letters of a table: every second byte of these is 0. At least half of the
     characters, of two bytes each, must be of this kind.
@@ -450,7 +450,7 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
 def _rows_of_csv(
     path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], start: int, on_problem: Problem
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields (its first line, the line behind it, its cells) of each row that is whole and not empty.
+    """Yields (number of its first line, number of the line behind it, cells) of each row that is whole and not empty.
 
     Args:
       path: the file, for the places of problems.
@@ -556,7 +556,7 @@ def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterat
 def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     """Yields the rows of a JSON document: a list of objects, a list of lists, or an object, see `_objects_within`.
 
-    Entries of a list that are no rows are reported. Raises `UserError` for a document that is neither list nor object.
+    Reports entries that cannot be rows. Raises `UserError` for a document that is neither a list nor an object.
     """
     if _is_object(content):
         content = _objects_within(content, path)
@@ -722,7 +722,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Ite
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a shard of img2dataset's output; a sample without a picture has an empty one."""
+    """Yields the rows of a shard of img2dataset's output; the column "image" is b"" in a sample without a picture."""
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
@@ -827,7 +827,7 @@ _NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' name
 
 
 def language_of_caption(column: str) -> str | None:
-    """Returns the language of a column that `_caption_column` names, "" without one; `None` for another column."""
+    """Returns "de" for the column "caption.de", "" for "caption", and `None` for a column without captions."""
     name, _, tag = column.partition(".")
     return tag if name == "caption" else None
 

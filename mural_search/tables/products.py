@@ -380,7 +380,7 @@ def _content_for_product(content: RowContent, product: str, entries: Sequence[En
 
 
 def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Adds to each entry the fields that it lacks, and if it lacks captions all captions, from its product's entries.
+    """Adds the fields that an entry lacks, and captions to an entry without captions, from its product's other entries.
 
     Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
 

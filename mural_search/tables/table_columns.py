@@ -207,13 +207,13 @@ def find_columns(
     identity = chosen.get("id", [""])[0] or _first_named(not_captions, IDENTITIES)
     images = chosen.get("image") or _find_images(values, is_there, identity, notes)
     language = chosen.get("language", [""])[0] or _find_language(values, images)
-    taken = {*images, language, identity}
-    free = {name: column for name, column in values.items() if name not in taken}
-    captions, bases = _find_captions(free, chosen)
-    free = {name: column for name, column in free.items() if name not in captions}
-    identity = identity or _find_identity(free, len(rows))
-    parent = _first_named([name for name in free if name != identity], [*GROUPS, *_PARENT])
-    sold = tuple(name for name in free if plain(name) in _SOLD)
+    names_with_role = {*images, language, identity}
+    free_columns = {name: column for name, column in values.items() if name not in names_with_role}
+    captions, bases = _find_captions(free_columns, chosen)
+    free_columns = {name: column for name, column in free_columns.items() if name not in captions}
+    identity = identity or _find_identity(free_columns, len(rows))
+    parent = _first_named([name for name in free_columns if name != identity], [*GROUPS, *_PARENT])
+    sold = tuple(name for name in free_columns if plain(name) in _SOLD)
     others = frozenset(name for name in values if name not in captions)
     if language in captions:  # the user chose the column for captions
         language = ""

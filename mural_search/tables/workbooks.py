@@ -122,7 +122,7 @@ class _Extras:
         self._read_merged_and_links(xml, relations)
         if b"hidden=" in xml:
             self._read_hidden(xml)
-        if b' vm="' in xml:
+        if b' vm="' in xml:  # an attribute of cells whose value is a picture
             self._heading.say("pictures within cells are not read: place them over the cells")
         try:
             for relation in relations:
@@ -165,7 +165,7 @@ class _Extras:
                 self.hidden_columns += range(int(attributes["min"]) - 1, min(int(attributes["max"]), MOST_COLUMNS))
 
     def _add_picture(self, image) -> None:
-        """Adds one of openpyxl's images to the cell where it begins, unless only the page says where it is."""
+        """Adds one of openpyxl's images to the cell where it begins; drops an image that lies on no cell."""
         start = getattr(image.anchor, "_from", None)
         if start is None:
             return
@@ -210,7 +210,7 @@ def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, lis
 def _named_rows(
     path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
 ) -> Iterator[Row]:
-    """Yields the rows below the names of the columns, which it finds, and adds to `heading`.
+    """Finds the names of the columns, adds them to `heading`, and yields the rows below.
 
     Args:
       path: the workbook's path, for the rows' places.

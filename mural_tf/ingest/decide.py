@@ -66,7 +66,7 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its files of rows."""
+        """The job's name in the names of its files of rows: "0003-000012" for unit 12, of source 3."""
         return f"{self.source:04d}-{self.number:06d}"
 
 
@@ -424,7 +424,7 @@ class Decided:
         return translations
 
     def split(self, language: str, image_id: str) -> str:
-        """Returns the split of a divided source's caption, "train" by default; "" if another language holds it out."""
+        """Returns a caption's split: "train" if nothing was divided, "" if another language holds the image out."""
         from mural_tf.ingest.sources.wit import HeldOut  # the only family of sources that are divided
 
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)

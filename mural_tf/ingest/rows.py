@@ -72,7 +72,7 @@ class _RowWriter:
         self._rows: list[tuple] = []
 
     def add(self, row: tuple) -> None:
-        """Adds a row."""
+        """Holds a row, and writes all rows that are held as soon as these are `AT_ONCE`."""
         self._rows.append(row)
         if len(self._rows) == AT_ONCE:
             self.flush()

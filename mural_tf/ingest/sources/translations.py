@@ -389,7 +389,7 @@ class Pairs(Source):
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
         """Yields ({column, as an option names it: value}, place) of each row of the unit.
 
-        A row that lacks a column is (`None`, place).
+        A row that lacks a column is (`None`, place). Raises `UserError` if the whole file lacks it.
         """
         options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
         columns = [column for column in options if column]
