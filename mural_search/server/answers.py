@@ -14,7 +14,7 @@ from mural_search.queries import LONGEST_SENTENCE, SORTED, Hit, Page, Query, Res
 from mural_search.results import Card, card_of
 from mural_search.server.shop import ShopFields
 
-MOST_RESULTS = 1000
+MOST_RESULTS = 1000  # hits that are ranked for a question, on all pages together
 DEFAULT_RESULTS = 20  # on a page
 
 
@@ -168,7 +168,7 @@ def answer(index: Index, embedder, question: Question) -> Answer:
     if question.is_ranked:
         total = min(total, MOST_RESULTS)
     relaxed = None
-    if not matching:
+    if not matching:  # which filter to drop
         relaxed = _relaxed_counts(index, question.filters)
     facets = None
     if question.facets:

@@ -303,7 +303,7 @@ def _host_of(header: str) -> str | None:
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:
     """Returns the answer that tells a client of an error: a page for a browser, {"error": message} for others."""
-    headers = {"Retry-After": "1"} if status == 503 else None
+    headers = {"Retry-After": "1"} if status == 503 else None  # seconds
     if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
         start = "../" * (request.path.count("/") - 1) + "search"  # relative, because a proxy may serve it elsewhere
         page = pages.render(pages.TEMPLATES / "error.html", status=status, message=message, start=start)

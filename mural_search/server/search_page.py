@@ -76,7 +76,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
 def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
     """Returns {variable: value} of the template item.html; captions in `language` come first."""
     item = item_of(served.index, row)
-    captions = sorted(item.captions, key=lambda caption: caption[0] != language)
+    captions = sorted(item.captions, key=lambda caption: caption[0] != language)  # of (language, text)
     if served.index.kind == TEXTS:  # whose items are their own captions
         captions = [("", item.name)]
     return {"row": row, "item": item, "captions": captions, "as_filter": served.fields.filters}

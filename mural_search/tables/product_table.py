@@ -336,7 +336,7 @@ def _text_in(values: Mapping[str, Value], name: str) -> str:
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
 _BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|td|th|thead|tr|ul"
-_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
+_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)  # bounded in time
 _TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
 _LINE_BREAK = re.compile(r"\\[nr]")  # as WooCommerce writes it
@@ -468,7 +468,7 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
         if all(map(os.path.isabs, other_folders)):
             folder = os.path.commonpath(other_folders)
         return f"{presence}, with --images={shlex.quote(folder)} {len(other_folders)} are"
-    if 2 * count < len(values) and any("://" in name for name in names):
+    if 2 * count < len(values) and any("://" in name for name in names):  # most are not there
         return f"{presence}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
     return presence
 

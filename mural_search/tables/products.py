@@ -413,7 +413,7 @@ class LanguageCounts(NamedTuple):
 
 def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
     """Returns {BCP 47 tag: counts} of the captions' languages, the most frequent first."""
-    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)
+    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)  # {language: count} each
     for entry in entries:
         for (language, _), (_, is_guessed) in entry.captions.items():
             captions[language] += 1

@@ -299,7 +299,7 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         return existing_share, named_share, is_large, usualness, name != identity
 
     main_column = max(values, key=likelihood)
-    existing_share, named_share, *_ = likelihood(main_column)
+    existing_share, named_share, *_ = likelihood(main_column)  # from half of the values on it holds pictures
     if max(existing_share, named_share) < 0.5 and plain(main_column) not in _IMAGE:
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(

@@ -60,7 +60,7 @@ ENCODED = ("data:image/", "/9j/", "_9j_", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUk
 
 def is_encoded(text: str) -> bool:
     """Whether a text is a picture in base64 or a data URL; names of files may begin alike, but are shorter."""
-    return text.startswith(ENCODED) and len(text) >= 60
+    return text.startswith(ENCODED) and len(text) >= 60  # characters of a tiny picture
 
 
 def names_picture(value: Value) -> bool:

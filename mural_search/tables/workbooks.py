@@ -160,7 +160,7 @@ class _Extras:
         for tag, listed_attributes in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
             attributes = _attributes_of(listed_attributes)
             if tag == b"row":
-                self.hidden_rows.append(int(attributes.get("r", 0)))
+                self.hidden_rows.append(int(attributes.get("r", 0)))  # 0, above all rows, if the number is left out
             else:
                 self.hidden_columns += range(int(attributes["min"]) - 1, min(int(attributes["max"]), MOST_COLUMNS))
 
