@@ -124,7 +124,7 @@ def _answer_values(
 
 
 def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
-    """Returns the fields by which the page offers to filter, as the template takes them.
+    """Returns the fields by which the page offers to filter, without numbers in stock, as the template takes them.
 
     A field of few values is {"name", "values", "further"}, see `_value`; a field of many numbers is a `_range`.
 

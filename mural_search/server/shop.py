@@ -100,7 +100,7 @@ class ShopFields:
         )
 
     def product_of(self, item: Item) -> Product:
-        """Returns an item as the page shows it."""
+        """Returns an item as the page shows it, without fields that have another place there or that nobody needs."""
         link = _first_value(item.fields.get(self.link, ""))
         if not ADDRESS.fullmatch(link):
             link = ""

@@ -299,8 +299,8 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         return existing_share, named_share, is_large, usualness, name != identity
 
     main_column = max(values, key=likelihood)
-    existing_share, named_share, *_ = likelihood(main_column)  # from half of the values on it holds pictures
-    if max(existing_share, named_share) < 0.5 and plain(main_column) not in _IMAGE:
+    existing_share, named_share, *_ = likelihood(main_column)
+    if max(existing_share, named_share) < 0.5 and plain(main_column) not in _IMAGE:  # a usual name is enough
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "

@@ -183,7 +183,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """The bytes that will be read."""
+        """The bytes of all units, as they lie in files, which will be read."""
         return sum(unit.size for _, unit in self.request.units)
 
     def units_of(self, shard: int) -> list[Unit]:
@@ -516,7 +516,7 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
-    """Returns lines on the sizes, sources, steps and engine of a conversion, which is not run.
+    """Returns a text on the sizes, sources, steps and engine of a conversion, which is planned but not run.
 
     Args:
       sources, output, settings: as `convert` takes them.

@@ -140,7 +140,7 @@ class CaptionedImages(Source):
         self.store()  # raises for a download that cannot be read
 
     def store(self) -> ImageFolder | DownloadedImages:
-        """Returns the images, which are opened once."""
+        """Returns the images, downloads or files of a folder, which are opened at the first call and kept."""
         if getattr(self, "_store", None) is None:  # no field, which would be an option of the source
             folder = as_path(self.images)
             if is_download(folder):

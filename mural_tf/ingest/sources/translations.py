@@ -80,7 +80,7 @@ class AlignedSource(Source):
         raise NotImplementedError
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the first file of every pair."""
+        """Returns the first file of every pair; the second is found again by `pairs`."""
         return [pair.path_a for pair in self.pairs()]
 
     def input_files(self) -> list[pathlib.Path]:
@@ -95,7 +95,7 @@ class AlignedSource(Source):
         return 2 * super().weight(path)
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a pair of files, as far as they belong to the unit."""
+        """Yields the aligned lines of a unit; `reading.tally` counts an unknown language, and a missing second file."""
         pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
         file_reading = _reading_of_file(unit, reading)
         languages = self.tags(pair.codes, str(pair.path_a), file_reading)
@@ -243,7 +243,7 @@ class Opus(AlignedSource):
     input_files = files
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a zip, as far as they belong to the unit."""
+        """Yields the aligned lines of a unit of a zip; `reading.tally` counts a zip that cannot be used."""
         file_reading = _reading_of_file(unit, reading)
         try:
             with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:

@@ -192,7 +192,7 @@ class _LinesOfRows:
         return self
 
     def __next__(self) -> str:
-        """Returns the next readable line."""
+        """Returns the next readable line; raises `csv.Error` if it makes the row too long."""
         self.last, text = next(self._lines)
         while text is None:  # an unreadable line, which `read_lines` has reported
             self.last, text = next(self._lines)
