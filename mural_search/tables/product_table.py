@@ -219,9 +219,9 @@ class ProductTable:
     def _names_of_product(self, values: Mapping[str, Value]) -> list[str]:
         """Returns the names by which other rows may call a row's product, see `RowContent`."""
         identity = self.columns.identity
-        others = [name for name in values if plain(name) in IDENTITIES and name != identity]
+        other_columns = [name for name in values if plain(name) in IDENTITIES and name != identity]
         names = []
-        for column in (identity, *others):
+        for column in (identity, *other_columns):
             text = _text_in(values, column)
             if text and plain(column) in IDS:
                 names.append(f"{ID}{text}")  # marked, because it may equal the article number of another product

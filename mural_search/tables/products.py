@@ -85,13 +85,13 @@ def _without_lists(values: Sequence[str]) -> list[str]:
 
     A product's row lists its sizes, and the rows of its variations have a size each.
     """
-    others = []
+    other_values = []
     for value in values:
         parts = value.split(SEVERAL)
         is_list = len(parts) > 1 and set(parts) <= set(values)
         if not is_list:
-            others.append(value)
-    return others
+            other_values.append(value)
+    return other_values
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:

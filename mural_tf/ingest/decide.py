@@ -310,17 +310,17 @@ def _query(request: Request, decision: str) -> str:
     The columns are unit, key, shard, start and size for LOCATIONS; unit, key, language and text for TRANSLATIONS; and
     for duplicates unit and key, where the unit drops the key.
     """
-    table = {name: rows.files(request.folder, name) for name in TABLES}
+    sql_names = {name: rows.files(request.folder, name) for name in TABLES}
     if decision == LOCATIONS:  # the first place of each address
         first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
         return f"""SELECT unit, key, place.shard AS shard, place.start AS start, place.size AS size
-            FROM (SELECT DISTINCT * FROM {table["addresses"]})
-            JOIN (SELECT source, key, {first_place} FROM {table["places"]} GROUP BY ALL) USING (source, key)
+            FROM (SELECT DISTINCT * FROM {sql_names["addresses"]})
+            JOIN (SELECT source, key, {first_place} FROM {sql_names["places"]} GROUP BY ALL) USING (source, key)
             ORDER BY unit, key"""
     if decision == TRANSLATIONS:
-        return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
-            JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    return _duplicates_query(request, decision, table["records"])
+        return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {sql_names["captions"]})
+            JOIN {sql_names["sentences"]} USING (key) ORDER BY unit, key, file, line"""
+    return _duplicates_query(request, decision, sql_names["records"])
 
 
 def _duplicates_query(request: Request, decision: str, records: str) -> str:
@@ -332,10 +332,10 @@ def _duplicates_query(request: Request, decision: str, records: str) -> str:
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
     if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and decision == SAME_TEXT:  # only texts of the images that stay
         first = f"SELECT unit, image, min(record) AS record FROM {records} WHERE image != 0 GROUP BY ALL"
-        gone = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
+        dropped = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
         keys = f"""SELECT unit, text AS key FROM {records} WHERE image = 0 UNION
             SELECT unit, text AS key FROM {records} SEMI JOIN ({first}) USING (unit, image, record)
-            ANTI JOIN ({gone}) USING (unit, image)"""
+            ANTI JOIN ({dropped}) USING (unit, image)"""
     return f"""WITH keys AS ({keys}), first AS (SELECT key, min(unit) AS keeps FROM keys GROUP BY key)
         SELECT unit, key FROM keys JOIN first USING (key) WHERE unit != keeps ORDER BY unit, key"""
 

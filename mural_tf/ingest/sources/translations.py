@@ -168,12 +168,12 @@ def read_aligned_lines(
     names = list(files)
     number = 0  # the number of the last line
     counts_problems = part.begin == 0  # problems before this part are counted by an earlier part
-    first, *others = [buffered(file) for file in files.values()]
+    first_file, *other_files = [buffered(file) for file in files.values()]
     try:
-        lines_before, part = skip_to(first, part)
-        missing_counts = [skip_lines(other, lines_before) for other in others]
+        lines_before, part = skip_to(first_file, part)
+        missing_counts = [skip_lines(other, lines_before) for other in other_files]
         counts_problems = not any(missing_counts)
-        rows = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
+        rows = itertools.zip_longest(bounded_lines(first_file, part), *map(bounded_lines, other_files), fillvalue=_END)
         for number, lines in enumerate(rows, start=lines_before + 1):
             if _END in lines:
                 shorter_file = _shorter_file(names, lines, part)
