@@ -491,7 +491,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     rest = map(lines.__getitem__, range(begin, len(lines)))  # not a slice, which would copy the rest for each row
     reader = form.reader(rest)
     cells = next(reader)
-    return cells, begin + max(1, reader.line_num)
+    return cells, begin + max(1, reader.line_num)  # the number of lines that the reader took
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:

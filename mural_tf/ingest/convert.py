@@ -278,7 +278,7 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 def _decide_and_write(plan: Plan, settings: Settings, progress: bool) -> None:
     """Takes the decisions that are missing, and writes all shards that are missing, with bars."""
     missing_shards = shards.missing_shards(plan.folder, len(plan.shards))
-    if not missing_shards:
+    if not missing_shards:  # killed before the end: nothing is left but `assemble_data_set`
         return
     for stage in plan.request.stages():
         _write_rows(plan, stage, progress)
@@ -318,7 +318,7 @@ class WriteShard:
     def __call__(self, number: int) -> None:
         """Writes the parts of the shard `number` and, last, its manifest."""
         tally = Tally()
-        writers: dict[tuple[str, str], PartWriter] = {}
+        writers: dict[tuple[str, str], PartWriter] = {}  # {(type of records, split): writer}
         folder = self.plan.folder / "parts"
         with contextlib.ExitStack() as stack:
             for record_type, split, record, languages in self._records(number, tally):
@@ -494,7 +494,7 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
     """
     folder = plan.folder
     tally = Tally()
-    parts: dict[tuple[str, str], list[Part]] = {}
+    parts: dict[tuple[str, str], list[Part]] = {}  # {(type of records, split): parts}
     for manifest in shards.read_manifests(folder, len(plan.shards), tally, settings.max_skipped_fraction):
         for part in manifest.parts:
             parts.setdefault((part.kind, part.split), []).append(part)

@@ -119,12 +119,12 @@ class Request:
         if self.decision_names(stage) <= names:
             return []
         jobs = [Job(UNIT, source_number, number) for number, (source_number, _) in enumerate(self.units)]
-        if LOCATIONS in stage:
+        if LOCATIONS in stage:  # a job for each shard of downloads
             for source_number, source in enumerate(self.sources):
                 downloads = source.downloads()
                 if downloads:
                     jobs += [Job(LOCATIONS, source_number, number) for number in range(len(downloads.shards))]
-        if TRANSLATIONS in stage:
+        if TRANSLATIONS in stage:  # and for each file of translations
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
         return [job for job in jobs if not self._is_done(job, stage, names)]
 

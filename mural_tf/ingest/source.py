@@ -118,7 +118,7 @@ class Source:
             code = getattr(self, name, None)
             if code == "":
                 raise UserError(f"{self.KIND}:{self.path} needs a language: {self.KIND}:{self.path},{name}=de.")
-            if code is not None and column_of(code) is None:
+            if code is not None and column_of(code) is None:  # a column's codes are checked row by row
                 canonical_language(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
