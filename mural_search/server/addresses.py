@@ -43,6 +43,7 @@ def read_question(
 
     Raises:
       BadRequest: a parameter is unknown, repeated or cannot be read; the message names the mistake.
+      web.HTTPNotFound: raised by `row_of`.
     """
     _check_names(query, parameters)
     language = query.get("language", "")

@@ -14,7 +14,7 @@ from mural_search.queries import LONGEST_SENTENCE, SORTED, Hit, Page, Query, Res
 from mural_search.results import Card, card_of
 from mural_search.server.shop import ShopFields
 
-MOST_RESULTS = 1000
+MOST_RESULTS = 1000  # hits that are ranked for a question, on all pages together
 DEFAULT_RESULTS = 20  # on a page
 
 
@@ -52,7 +52,7 @@ class Question:
         return bool(self.sentence) or self.like is not None or self.picture is not None
 
     def check(self) -> None:
-        """Raises `ValueError` for an empty sentence, a value out of bounds, or arguments that exclude each other."""
+        """Raises `ValueError` for a sentence of spaces, a value out of bounds, or arguments that exclude each other."""
         if len(self.sentence) > LONGEST_SENTENCE:
             raise ValueError(f"The sentence has {len(self.sentence)} characters; at most {LONGEST_SENTENCE} are read.")
         if not 1 <= self.k <= MOST_RESULTS:
@@ -102,7 +102,7 @@ class Answer:
     @property
     def next_offset(self) -> int | None:
         """The `offset` of the next page's question; None on the last page."""
-        offset = self.question.offset + DEFAULT_RESULTS
+        offset = self.question.offset + DEFAULT_RESULTS  # the page never asks for another number
         if not self.cards or offset >= self.total:
             return None
         return offset
@@ -168,8 +168,8 @@ def answer(index: Index, embedder, question: Question) -> Answer:
     if question.is_ranked:
         total = min(total, MOST_RESULTS)
     relaxed = None
-    if not matching:
-        relaxed = _relaxed(index, question.filters)
+    if not matching:  # which filter to drop
+        relaxed = _relaxed_counts(index, question.filters)
     facets = None
     if question.facets:
         facets = index.facets(tuple(question.filters))
@@ -195,7 +195,7 @@ def _count(index: Index, filters: Sequence[Filter]) -> int:
     return len(rows)
 
 
-def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
+def _relaxed_counts(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
     """Returns {filter: number of items that pass all other filters}."""
     counts = {}
     for dropped_filter in filters:
@@ -205,9 +205,9 @@ def _relaxed(index: Index, filters: Sequence[Filter]) -> dict[str, int]:
 
 
 def _cards(index: Index, hits: Sequence[Hit], language: str) -> list[Card]:
-    """Returns a card for each hit, with its caption in `language` if it has one; reads all items by one query."""
+    """Returns a card for each hit, with its caption in `language` if it has one; releases the vectors' memory."""
     rows = sorted({hit.row for hit in hits})
-    items = dict(zip(rows, index.table.at(rows)))
+    items = dict(zip(rows, index.table.at(rows)))  # one query for all
     release_pages(index.embeddings)  # the question is ranked: the memory of the vectors can go to other programs
     return [card_of(index, hit, items[hit.row], language) for hit in hits]
 

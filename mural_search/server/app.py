@@ -64,14 +64,17 @@ def serve(
     limits: Limits | None = None,
     immich: str = "",
 ) -> None:
-    """Serves the search page until SIGTERM or SIGINT: then no new requests are taken, and running requests end.
+    """Serves the search page and immich's requests until SIGTERM or SIGINT; prints the address when it is ready.
+
+    At the end no new requests are taken, and running requests get `SHUTDOWN` seconds. Changes settings of the process:
+    Python's switches between threads and its garbage collector.
 
     Args:
       index: the folder of the index that /search answers from; "" to serve only immich's requests.
       export: the model that made the index, which embeds questions; "": the model at the path that the index names. An
         export that has a `lite/` answers by it, without TensorFlow.
       host: the name or IP address to listen on.
-      port: the port to listen on; 0 is any free port. The address is printed when the server is ready.
+      port: the port to listen on; 0 is any free port.
       settings: the settings of the search page.
       hosts: names of the server that requests may have besides localhost. Without them a server on localhost has only
         that name, and a server on other addresses any name.
@@ -107,8 +110,11 @@ async def _watch_for_the_end(app: web.Application) -> None:
 
 
 def run_options() -> dict[str, object]:
-    """Returns {option: value} for aiohttp's `run_app` or `AppRunner` with an application of `create_app`."""
-    # Drops aiohttp's tracebacks of broken requests; an error of the program is logged by `Server`.
+    """Returns {option: value} for aiohttp's `run_app` or `AppRunner`, and silences the logger that is among these.
+
+    The options are for an application of `create_app`, whose `Server` logs errors of the program. The logger would get
+    aiohttp's tracebacks of broken requests.
+    """
     logger = logging.getLogger("mural_tf.server")
     logger.setLevel(logging.CRITICAL)
     return {
@@ -215,7 +221,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class Server:
-    """Bounds requests, and answers every exception with an error of HTTP. The arguments are as in `create_app`."""
+    """Bounds requests, and answers every exception with an error of HTTP; its arguments are as in `create_app`."""
 
     def __init__(self, limits: Limits, hosts: Collection[str] = ()):
         self._limits = limits
@@ -297,7 +303,7 @@ def _host_of(header: str) -> str | None:
 
 def _error_response(request: web.Request, status: int, message: str) -> web.Response:
     """Returns the answer that tells a client of an error: a page for a browser, {"error": message} for others."""
-    headers = {"Retry-After": "1"} if status == 503 else None
+    headers = {"Retry-After": "1"} if status == 503 else None  # seconds
     if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
         start = "../" * (request.path.count("/") - 1) + "search"  # relative, because a proxy may serve it elsewhere
         page = pages.render(pages.TEMPLATES / "error.html", status=status, message=message, start=start)

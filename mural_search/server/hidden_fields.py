@@ -32,32 +32,32 @@ def hide_fields(table: ItemTable, names: Collection[str]) -> None:
     hidden_names = list(names)
     if are_ids_hidden:
         hidden_names.append(VARIATIONS)
-    _ask(table, "CREATE TEMP TABLE hidden (name TEXT)")
+    _execute(table, "CREATE TEMP TABLE hidden (name TEXT)")
     for name in hidden_names:
-        _ask(table, f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
-    _ask(table, f"CREATE TEMP VIEW fields AS {FIELDS}")
+        _execute(table, f"INSERT INTO temp.hidden VALUES ({TEXT})", utf8(name))
+    _execute(table, f"CREATE TEMP VIEW fields AS {FIELDS}")
     if are_ids_hidden:
-        _ask(table, f"CREATE TEMP VIEW items AS {ITEMS}")
+        _execute(table, f"CREATE TEMP VIEW items AS {ITEMS}")
     _index_words(table)
 
 
-def _ask(table: ItemTable, query: str, *values: object) -> list[tuple]:
-    """Runs a statement of SQL and returns its rows, [] for a statement that only changes something."""
+def _execute(table: ItemTable, query: str, *values: object) -> list[tuple]:
+    """Executes a statement of SQL and returns its rows, [] for a statement that only changes something."""
     return list(table.each(query, values))  # `each` is a generator, which runs nothing before it is read
 
 
 def _index_words(table: ItemTable) -> None:
-    """Makes the connection's own tables for the search by words, from the fields and names that are not hidden."""
-    _ask(table, f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
+    """Makes tables for the search by words from the fields and names that are not hidden, and points `table` there."""
+    _execute(table, f"CREATE VIRTUAL TABLE temp.words USING {WORDS_TABLE}")
     for begin in range(0, len(table), TOGETHER):
         block = json.dumps(table.ids[begin : begin + TOGETHER].tolist())  # as the condition `AMONG` takes it
         caption_ids = collections.defaultdict(list)  # {item's id: its captions' ids, in order}
-        for caption_id, item_id in _ask(table, f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
+        for caption_id, item_id in _execute(table, f"SELECT id, item FROM texts WHERE item {AMONG} ORDER BY id", block):
             caption_ids[item_id].append(caption_id)
         for item_id, _, item in read_items(table.each, block):
             for document_id, words in documents(item_id, item, caption_ids[item_id]):
-                _ask(table, f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", document_id, words)
-    _ask(table, "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
-    _ask(table, "CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
-    _ask(table, "INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
+                _execute(table, f"INSERT INTO temp.words (rowid, text) VALUES (?, {TEXT})", document_id, words)
+    _execute(table, "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(temp, words, row)")
+    _execute(table, "CREATE TEMP TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID")
+    _execute(table, "INSERT INTO temp.trigrams SELECT term, doc FROM temp.vocabulary")
     table.schema = "temp"  # where `Postings` finds `words`

@@ -53,12 +53,12 @@ DIMENSIONS = {name: dimensions for dimensions, names in NAMES.items() for name i
 
 
 def check_name(name: str, path: str = "", dimensions: int = 0) -> None:
-    """Raises `UserError` for a name that is not immich's, or whose model has other dimensions than the own model.
+    """Raises `UserError` for a name that is not immich's, or whose model has more or fewer dimensions than our model.
 
     Args:
       name: the name of one of immich's models.
-      path: the own model's path, for the message.
-      dimensions: the number of dimensions of the own model's vectors; 0 if it is not known yet.
+      path: our model's path, for the message.
+      dimensions: the number of dimensions of our model's vectors; 0 if it is not known yet.
     """
     if name not in DIMENSIONS:
         similar_names = difflib.get_close_matches(name, DIMENSIONS, n=1)
@@ -91,7 +91,7 @@ def immich_routes(embedder, name: str) -> list[web.RouteDef]:
 
 
 class _Immich:
-    """Answers immich's requests; encodes in a thread, one text or picture at a time."""
+    """Answers immich's requests under the name of one of its models; encodes one text or picture at a time."""
 
     def __init__(self, embedder, name: str):
         self._embedder = embedder
@@ -103,7 +103,7 @@ class _Immich:
         return web.Response(text="pong")
 
     async def predict(self, request: web.Request) -> web.Response:
-        """Answers POST /predict with the vector of a text or of a picture; see the module's docstring."""
+        """Answers POST /predict with the vector of a text or of a picture; raises `BadRequest` for a wrong form."""
         try:
             form = await request.post()
         except (ValueError, AssertionError, RuntimeError) as error:  # aiohttp's, of a damaged form
@@ -111,10 +111,10 @@ class _Immich:
         tower = self._tower(form.get("entries"))
         if tower == VISUAL:
             content = form.get("image")
-            encode = self._picture
+            encode = self._answer_picture
         else:
             content = form.get("text")
-            encode = self._text
+            encode = self._answer_text
         if isinstance(content, web.FileField):
             content = content.file.read()
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, encode, content)
@@ -131,7 +131,7 @@ class _Immich:
         """
         try:
             requests = []
-            for task, towers in json.loads(entries).items():
+            for task, towers in json.loads(entries).items():  # {"clip": {"textual": {"modelName": …}}}
                 requests += [(task, tower, options["modelName"]) for tower, options in towers.items()]
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             raise BadRequest(f'entries must be JSON such as {{"{TASK}": {{"textual": …}}}}.', 422) from None
@@ -146,7 +146,7 @@ class _Immich:
         _, tower, _ = requests[0]
         return tower
 
-    def _text(self, text: object) -> dict[str, object]:
+    def _answer_text(self, text: object) -> dict[str, object]:
         """Returns the answer for a text, {"clip": vector}; raises `BadRequest` for a missing or too long text."""
         if not isinstance(text, str):
             raise BadRequest("The form has no text.")
@@ -155,7 +155,7 @@ class _Immich:
         prompt = prompt_of(self._embedder, QUESTIONS)
         return {TASK: _vector(self._embedder.encode_text([text], progress=False, **prompt))}
 
-    def _picture(self, data: object) -> dict[str, object]:
+    def _answer_picture(self, data: object) -> dict[str, object]:
         """Returns the answer for an encoded picture, {"clip": vector, "imageHeight": pixels, "imageWidth": pixels}.
 
         Raises `BadRequest` for a missing, too large or unreadable picture.
@@ -173,4 +173,4 @@ class _Immich:
 
 def _vector(vectors: np.ndarray) -> str:
     """Returns the vector in an array [1, D] as immich takes it, a string of JSON: "[0.1, -0.2, …]"."""
-    return json.dumps(vectors[0].astype(float).round(7).tolist())
+    return json.dumps(vectors[0].astype(float).round(7).tolist())  # 7 digits, as float32 has about

@@ -37,7 +37,7 @@ class Labels:
 
     def number(self, value: int) -> str:
         """Returns a whole number with the marks of thousands that the language uses: "12,345", "12.345"."""
-        return f"{value:,}".replace(",", self._words["thousands"].replace("space", "\u202f"))
+        return f"{value:,}".replace(",", self._words["thousands"].replace("space", "\u202f"))  # a narrow space
 
 
 @functools.cache
@@ -59,6 +59,7 @@ def preferred(header: str, languages: Collection[str]) -> str:
       languages: BCP 47 tags. "de" serves a wish for "de-AT".
     """
     languages_by_code = {language.lower(): language for language in languages}
+    # A wish without a quality has the quality 1. No browser sends longer headers.
     wishes = [(float(quality or 1), tag.lower()) for tag, quality in WISH.findall(header[:1000])]
     for quality, tag in sorted(wishes, key=lambda wish: -wish[0]):  # equal qualities stay in the header's order
         base, _, _ = tag.partition("-")

@@ -35,7 +35,7 @@ def row_of(index: Index, name: str, text: str) -> int:
       BadRequest: the text is neither.
       web.HTTPNotFound: the text's item is no longer in the index.
     """
-    match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)
+    match = re.fullmatch("([0-9]{1,15})-([0-9a-f]{16})", text)  # no index has more rows; 64 bits of a hash
     if not match:
         return to_number(name, text)
     row = int(match[1])

@@ -21,7 +21,7 @@ LARGE = 2**20
 IMAGE_PIXELS = 64 * 10**6  # pixels of a picture by its header, at most
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
 MOST_SCANS = 100
-SCAN = b"\xff\xda"
+SCAN = b"\xff\xda"  # the marker with which a scan of a JPEG begins
 TRANSPARENT = 4  # a transparent pixel takes so many times the memory of another pixel, because it is put on white
 
 

@@ -86,7 +86,7 @@ def _spans(text: list[Word], question: list[Word]) -> list[tuple[int, int]]:
 
 
 def _are_marked(text: list[Word], question: list[Word]) -> Iterator[bool]:
-    """Yields for each word of a text whether a word of the question is in it."""
+    """Yields for each word of a text whether the question has it, or, from `SHORTEST` letters on, its beginning."""
     is_single = len(question) == 1
     whole_words = {word.letters for word in question if is_single or len(word.letters) > 1}  # not "a" in "a red shoe"
     beginnings = tuple(word.letters for word in question if len(word.letters) >= SHORTEST and not word.is_character)

@@ -69,7 +69,7 @@ class _Search:
         self._reading = concurrent.futures.ThreadPoolExecutor(2, "pictures")
 
     async def show_page(self, request: web.Request) -> web.Response:
-        """Answers GET /search with the page of an answer or of an item; addresses of other forms lead there."""
+        """Answers GET /search with the page of an answer or of an item; redirects addresses of other forms there."""
         if not request.match_info["page"]:
             raise web.HTTPFound("search")
         address_with_filters = ranges_as_filters(request.query)
@@ -98,7 +98,7 @@ class _Search:
         return json.dumps(answer(served.index, served.embedder, question).to_json(served.shop))
 
     async def show_answer_to_picture(self, request: web.Request) -> web.Response:
-        """Answers POST /search/answer: a picture as the body with JSON, the page's form with the address of a page."""
+        """Answers POST /search/answer: a picture as the body with JSON; redirects the page's form to a page."""
         if request.content_type != "multipart/form-data":
             vector = await _in_thread(self._reading, self._encode, await request.read())
             return await self.show_answer(request, vector)
@@ -107,7 +107,7 @@ class _Search:
 
     def _encode(self, picture: bytes) -> np.ndarray:
         """Returns the vector of an encoded picture, float32 [D]; raises `BadRequest` for a picture that is refused."""
-        self._served.check_pictures()
+        self._served.check_pictures()  # raises `UserError` for an index that cannot answer pictures
         check_picture(picture)
         try:
             (vector,) = self._served.embedder.encode_image([picture])

@@ -49,7 +49,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
     settings = served.settings
     links = Links(query)
     labels = Labels(settings.language or preferred(accepted, LANGUAGES) or "en")
-    header = f"{settings.language},{accepted}" if settings.language else accepted
+    header = f"{settings.language},{accepted}" if settings.language else accepted  # the settings' wish comes first
     caption_language = preferred(header, served.languages)
     if "item" in query:
         values = _item_values(served, row_of(served.index, "item", query["item"]), caption_language)
@@ -76,7 +76,7 @@ def page_html(served: ServedIndex, query: Mapping[str, str], accepted: str = "")
 def _item_values(served: ServedIndex, row: int, language: str) -> dict[str, object]:
     """Returns {variable: value} of the template item.html; captions in `language` come first."""
     item = item_of(served.index, row)
-    captions = sorted(item.captions, key=lambda caption: caption[0] != language)
+    captions = sorted(item.captions, key=lambda caption: caption[0] != language)  # of (language, text)
     if served.index.kind == TEXTS:  # whose items are their own captions
         captions = [("", item.name)]
     return {"row": row, "item": item, "captions": captions, "as_filter": served.fields.filters}
@@ -99,7 +99,7 @@ def _answer_values(
     question = read_question(query, index.embeddings.shape[1], find_row, PAGE_PARAMETERS)
     answered = answer(index, served.embedder, dataclasses.replace(question, language=language))
     filters = question.filters
-    counted_filters = ()
+    counted_filters = ()  # without filters the index has its counts at hand
     if answered.matching <= COUNTED:
         counted_filters = tuple(filters)
     facets = index.facets(counted_filters)
@@ -115,16 +115,16 @@ def _answer_values(
         "mark": functools.partial(mark, question=question.sentence),
         "script": Markup(SCRIPT),
         "script_hash": SCRIPT_HASH,
-        "unknown": unknown_fields,
+        "unknown": unknown_fields,  # fields of filters that no item has
         "is_shown": not answered.nothing_fits or "closest" in query,
-        "closest": {"closest": 1} if query.get("closest") else {},
+        "closest": {"closest": 1} if query.get("closest") else {},  # kept in further addresses
         "examples": [] if question.is_ranked else served.examples,
-        "before": max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,
+        "before": max(0, question.offset - DEFAULT_RESULTS) if question.offset else None,  # `offset` of the page before
     }
 
 
 def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], links: Links) -> list[dict[str, object]]:
-    """Returns the fields by which the page offers to filter, as the template takes them.
+    """Returns the fields by which the page offers to filter, without numbers in stock, as the template takes them.
 
     A field of few values is {"name", "values", "further"}, see `_value`; a field of many numbers is a `_range`.
 
@@ -140,7 +140,7 @@ def _facets(served: ServedIndex, facets: Mapping, filters: Sequence[Filter], lin
     for name in dict.fromkeys(names):  # each name once
         facet = facets.get(name, {})
         chosen = [filter_ for filter_ in filters if filter_.name == name]
-        if "least" in facet:
+        if "least" in facet:  # many numbers or dates
             offered_fields.append(_range(name, facet, chosen, links))
         elif facet.get("values") and not served.shop.counts_stock(name, facet["values"]):
             values = []
@@ -166,7 +166,7 @@ def _range(name: str, facet: Mapping, chosen: Sequence[Filter], links: Links) ->
 def _value(filter_: Filter, count: int, chosen: Sequence[Filter], links: Links) -> dict[str, object]:
     """Returns a value to filter by, {"value", "count", "is_on", "to"}.
 
-    "to" is the address that adds the filter, or removes it if it is among the `chosen` filters, "is_on".
+    "is_on" says whether the filter is among the `chosen` filters; "to" is the address that adds it, or else removes it.
     """
     pair = "filter", str(filter_)
     pairs = links.without(pairs=[pair])

@@ -31,7 +31,7 @@ STRAY = " \t\r\n|.,;:·•*#_~\\/\"'`«»“”…-–—()[]{}。、،؛।"  #
 
 
 def examples_of(captions: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns captions as examples of questions: a short caption in each of at most four languages, English first.
+    """Returns at most `EXAMPLES` captions as examples of questions: a short caption per language, English first.
 
     Args:
       captions: {language: captions}.
@@ -108,7 +108,7 @@ class ServedIndex:
             hide_fields(index.table, self.settings.hide)
 
     def _use(self, index: Index) -> None:
-        """Answers from an index from now on: sets the attributes that depend on it."""
+        """Sets the attributes that depend on the index, which answers from now on, and the weights of its ranking."""
         self.index = index
         index.weights = parse_weights(self.settings.weights)
         self.fields = fields.of_index(index)

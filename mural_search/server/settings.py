@@ -91,7 +91,7 @@ class PageSettings:
             opened = open_image(read_file(self.logo), LOGO_PIXELS)
             image = turned(opened).convert("RGBA")
         except (OSError, ValueError, SyntaxError) as error:
-            reason = getattr(error, "strerror", "") or error
+            reason = getattr(error, "strerror", "") or error  # the whole `OSError` would repeat the path
             raise UserError(f"--logo={self.logo} cannot be used: {reason}.") from None
         image.thumbnail(LOGO_SIZE, Image.LANCZOS)
         buffer = io.BytesIO()
@@ -135,16 +135,16 @@ def _luminance(color: Color) -> float:
 def _linear(channel: int) -> float:
     """Returns the linear light, 0 to 1, of a channel of sRGB, 0 to 255 (WCAG 2.2, "relative luminance")."""
     if channel <= 10:
-        return channel / 3294.6
+        return channel / 3294.6  # 12.92 x 255; the bound is 0.04045 x 255
     return ((channel / 255 + 0.055) / 1.055) ** 2.4
 
 
 def readable(color: Color, background: Color) -> Color:
-    """Returns the color nearest to `color` that is readable on a background: with a contrast of 4.5 at least.
+    """Returns `color` with as little black, or white on a dark background, as makes it readable: see `CONTRAST`.
 
-    It is mixed with the least black that is enough on a light background, or white on a dark background.
+    The parts of black or white are tried in percent.
     """
-    end = 0 if _luminance(background) > 0.5 else 255
+    end = 0 if _luminance(background) > 0.5 else 255  # black or white
     for percent in range(101):  # 100 is black or white, which is always readable
         mixed = tuple(round(channel + (end - channel) * percent / 100) for channel in color)
         if contrast(mixed, background) >= CONTRAST:

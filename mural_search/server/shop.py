@@ -100,7 +100,7 @@ class ShopFields:
         )
 
     def product_of(self, item: Item) -> Product:
-        """Returns an item as the page shows it."""
+        """Returns an item as the page shows it, without fields that have another place there or that nobody needs."""
         link = _first_value(item.fields.get(self.link, ""))
         if not ADDRESS.fullmatch(link):
             link = ""
@@ -144,7 +144,7 @@ class ShopFields:
             return ""  # rows with equal numbers were joined: their sum is not known
         if are_numbers:
             value = f"{min(parts, key=amount_of)} – {max(parts, key=amount_of)}"
-        is_number = re.fullmatch(r"[\d.,\s–]+", value) is not None
+        is_number = re.fullmatch(r"[\d.,\s–]+", value) is not None  # also "36 – 38"
         if currency and is_number and _PRICE.search(name):
             value = f"{value} {_first_value(currency)}"
         return value

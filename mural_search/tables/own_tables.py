@@ -71,16 +71,16 @@ class Form:
     Attributes:
       encoding: the name of its encoding.
       delimiter: the character between the columns of CSV.
-      more: (name, value) of further arguments of `csv.reader`.
+      reader_options: (name, value) of further arguments of `csv.reader`.
     """
 
     encoding: str = "utf-8"
     delimiter: str = ""
-    more: tuple[tuple[str, Any], ...] = ()
+    reader_options: tuple[tuple[str, Any], ...] = ()
 
     def reader(self, lines: Iterator[str]):
         """Returns a `csv.reader` of lines in this form, which yields each row as a list of its cells."""
-        return csv.reader(lines, delimiter=self.delimiter, **dict(self.more))
+        return csv.reader(lines, delimiter=self.delimiter, **dict(self.reader_options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,8 @@ class OwnTable:
       file_type: the type of all files, such as `CSV`.
       folder: the folder to which the names of the table's pictures are relative.
       form: how its files of text are written.
-      names: whether pictures of a folder that have no other words have their file names as captions.
-      others: {reason: paths} of files in a folder of pictures that are not read.
+      uses_names: whether pictures of a folder that have no other words have their file names as captions.
+      unread_files: {reason: paths} of files in a folder of pictures that are not read.
       inside: reads the words inside the pictures of a folder.
       lists: columns whose texts are lists or objects, see `table_rows.columns_of_lists`.
       heading: the names of the columns, and notes for the user, which come up while rows are read.
@@ -103,8 +103,8 @@ class OwnTable:
     file_type: str
     folder: pathlib.Path
     form: Form = Form()
-    names: bool = False
-    others: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
+    uses_names: bool = False
+    unread_files: Mapping[str, Sequence[pathlib.Path]] = dataclasses.field(default_factory=dict)
     inside: WordsInside = WordsInside()
     lists: frozenset[str] = frozenset()
     heading: Heading = dataclasses.field(default_factory=Heading)
@@ -123,10 +123,10 @@ class OwnTable:
         return f"{name}: {self.file_type}"
 
     def rows(self, on_problem: Problem) -> Iterator[Row]:
-        """Yields the rows, in the order of the files.
+        """Yields the usable rows, in the order of the files, with parsed lists and objects in the columns `lists`.
 
         Args:
-          on_problem: called with the reason and the place of each row that cannot be read.
+          on_problem: called with the reason and the place of each row that cannot be read or used.
         """
         readers = {
             CSV: _read_csv, JSON: _read_json, PARQUET: _read_parquet, EXCEL: _read_excel, DOWNLOADS: _read_downloads,
@@ -153,15 +153,16 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
       name: the path of a file or folder, or a pattern of files, on this machine or in an object store.
       encoding: the encoding of the table's text, such as "utf-8" or "cp1252"; "": it is found by `_find_encoding`.
       captions: where a folder of pictures has its captions. "texts": in text files next to the pictures. "inside": also
-        in the words inside the pictures. "names": also in the names of pictures without any other words. "": "inside",
-        but "texts" in an object store.
+        in the words inside the pictures. "names": as "", and in the names of pictures without any other words. "":
+        "inside", but "texts" in an object store.
 
     Raises:
-      UserError: there is no such file; it is not a table, or has only one column; the encoding is unknown or cannot be
-        found; `captions` with a table that is not a folder of pictures.
+      UserError: there is no such file; it is not a table, is too large, empty, or has only one column; the folder has
+        neither tables nor pictures; the encoding is unknown or cannot be found; `captions` with another table than a
+        folder of pictures.
     """
     try:
-        codecs.lookup(encoding or "utf-8")
+        codecs.lookup(encoding or "utf-8")  # no encoding is allowed
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
@@ -176,7 +177,10 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
 
 
 def _open_files(name: str, encoding: str) -> OwnTable:
-    """Returns the table in a file, or in the files that a pattern names."""
+    """Returns the table in a file, or in the files that a pattern names; the first file decides how all are read.
+
+    Raises `UserError` for no file, files of several types, and for a first file as in `open_table`.
+    """
     if as_path(name).is_file():
         files = [as_path(name)]
     else:
@@ -190,7 +194,7 @@ def _open_files(name: str, encoding: str) -> OwnTable:
     path = files[0]
     if file_type in (PARQUET, EXCEL):
         return OwnTable(files, file_type, path.parent)
-    data = _content(path, _ignore)
+    data = _content(path, _ignore)  # `OwnTable.rows` reports its damage
     form = Form(encoding or _find_encoding(data, path))
     if file_type == CSV:
         form = _find_form(data, path, form)
@@ -214,7 +218,7 @@ def _open_folder(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable
     shards = []
     if is_download(folder):
         shards = find_shards(folder)
-    if shards and shards[0].suffix != ".parquet":
+    if shards and shards[0].suffix != ".parquet":  # shards of Parquet are read as any Parquet
         return OwnTable(shards, DOWNLOADS, folder)
     parquet_files = shards or sorted(folder.glob("*.parquet"))
     if parquet_files:
@@ -223,7 +227,7 @@ def _open_folder(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable
 
 
 def _open_pictures(folder: pathlib.Path, captions: str, encoding: str) -> OwnTable:
-    """Returns the table of the pictures in a folder, with the texts next to them; see `open_table`.
+    """Returns the table of the pictures in a folder, with the texts next to and inside them; see `open_table`.
 
     Raises `UserError` for a folder without pictures.
     """
@@ -237,14 +241,14 @@ def _open_pictures(folder: pathlib.Path, captions: str, encoding: str) -> OwnTab
     if captions == "inside" or is_read_by_default:
         other_files = itertools.chain.from_iterable(others.values())
         inside = WordsInside(pictures, [path for path in other_files if _is_file_below(folder, path)])
-        unread = {}
+        unread = {}  # `others` without the files that are read for their words, such as hat.jpg.xmp
         for reason, paths in others.items():
             unread_paths = [path for path in paths if path not in inside.sidecars]
             if unread_paths:
                 unread[reason] = unread_paths
         others = unread
-    names = captions == "names"
-    return OwnTable(files, PICTURES, folder, Form(encoding), names=names, others=others, inside=inside)
+    uses_names = captions == "names"
+    return OwnTable(files, PICTURES, folder, Form(encoding), uses_names=uses_names, unread_files=others, inside=inside)
 
 
 # Text: encodings and separators.
@@ -269,7 +273,7 @@ def _content(path: pathlib.Path, on_problem: Problem) -> bytes:
     with open_binary(path) as (content, _):
         read_block = getattr(content, "read1", content.read)  # returns everything before the damage
         try:
-            while block := read_block(1 << 20):
+            while block := read_block(1 << 20):  # bytes at a time
                 data += block
                 if len(data) > LARGEST:
                     raise UserError(
@@ -287,7 +291,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     A byte order mark decides; without a mark the text is UTF-16, UTF-8, or else Windows-1252. Raises `UserError` for
     text in another encoding; `path` is for its message.
     """
-    begin = data[: 1 << 12]
+    begin = data[: 1 << 12]  # bytes, enough to show UTF-16
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
@@ -299,10 +303,11 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
         return "utf-8"
     # Words of Windows-1252 have an accent here and there; words of other scripts have only bytes above 127.
     runs = re.findall(rb"[\x80-\xff]+", b"\n".join(lines))
-    long_runs = [run for run in runs if len(run) > 2]
+    long_runs = [run for run in runs if len(run) > 2]  # longer than two accents in a row
     if 2 * sum(map(len, long_runs)) <= sum(map(len, runs)):
         return "cp1252"
-    encodings = [name for name in _SUGGESTED if _decodes(data, name)] or ["shift_jis"]  # as an example
+    # At most three of these are named, to keep the message short; if no encoding fits, an example.
+    encodings = [name for name in _SUGGESTED if _decodes(data, name)] or ["shift_jis"]
     raise UserError(
         f"{path} is neither UTF-8 nor in a Western encoding: name the encoding, such as "
         f"{' or '.join(f'--encoding={name}' for name in encodings[:3])}, or save the file as UTF-8."
@@ -310,9 +315,10 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
 
 
 def _unmarked_utf_16(begin: bytes) -> str:
-    """Returns "utf-16-le" or "utf-16-be" for the beginning of such a text without a byte order mark; otherwise "".
+    """Returns "utf-16-le" or "utf-16-be" if text that begins so is UTF-16, though it has no mark; otherwise "".
 
-    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0.
+    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0. At least half of the
+    characters, of two bytes each, must be of this kind.
     """
     even_zeros = begin[::2].count(0)
     odd_zeros = begin[1::2].count(0)
@@ -359,7 +365,7 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
 
     Raises `UserError` for a file without text, or with one column in every form; `path` is for its message.
     """
-    text = _text(data[: 4 * _SAMPLE], form.encoding)
+    text = _text(data[: 4 * _SAMPLE], form.encoding)  # a character has at most four bytes
     lines = _lines(text[:_SAMPLE])
     if not text.strip():
         raise UserError(f"{path} is empty: expected columns for pictures and captions.")
@@ -388,10 +394,10 @@ def _find_form(data: bytes, path: pathlib.Path, form: Form) -> Form:
 
 
 def _agreement(lines: Sequence[str], form: Form, most_titles: int) -> float:
-    """Returns the share of rows, 0 to 1, that have the most frequent number of columns.
+    """Returns the share of rows, 0 to 1, that have the most frequent number of columns, if `lines` have the form.
 
-    Returns 0 if this number is 1, or if more rows than `most_titles` at the beginning have one column: a decimal comma
-    in every row does not separate columns, because the row with the columns' names has no comma.
+    Returns 0 if this number is 1, or if each of the first `most_titles` + 1 rows has one column: the comma of "1,5" in
+    the prices of all rows separates no columns, because the row with the columns' names has no comma.
     """
     column_counts = list(_column_counts(form.reader(iter(lines))))
     if len(column_counts) > 1:
@@ -414,7 +420,7 @@ def _column_counts(reader: Iterator[list[str]]) -> Iterator[int]:
             return
         except csv.Error:
             cells = []
-        has_open_quote = any(len(cell) > _SAMPLE // 4 for cell in cells)  # its cell goes on to the end
+        has_open_quote = any(len(cell) > _SAMPLE // 4 for cell in cells)  # whose cell is most of the sample
         yield 0 if has_open_quote else len(cells)
 
 
@@ -422,7 +428,10 @@ def _column_counts(reader: Iterator[list[str]]) -> Iterator[int]:
 
 
 def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of CSV below the names of the columns."""
+    """Yields the rows of CSV below the names of the columns; fills `table.heading` by these names.
+
+    A picture in a cell raises `csv.field_size_limit`, which holds for the whole process.
+    """
     form = table.form
     lines = _lines(_text(_content(path, on_problem), form.encoding))
     for line in lines:
@@ -441,7 +450,7 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Itera
 def _rows_of_csv(
     path: pathlib.Path, lines: Sequence[str], form: Form, header: Sequence[str], start: int, on_problem: Problem
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields (its first line, the line behind it, its cells) of each row that is whole and not empty.
+    """Yields (number of its first line, number of the line behind it, cells) of each row that is whole and not empty.
 
     Args:
       path: the file, for the places of problems.
@@ -482,7 +491,7 @@ def _read_row(lines: Sequence[str], begin: int, form: Form) -> tuple[list[str], 
     rest = map(lines.__getitem__, range(begin, len(lines)))  # not a slice, which would copy the rest for each row
     reader = form.reader(rest)
     cells = next(reader)
-    return cells, begin + max(1, reader.line_num)
+    return cells, begin + max(1, reader.line_num)  # the number of lines that the reader took
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
@@ -509,9 +518,12 @@ def _holds_rows(cell: str, form: Form, columns: int) -> bool:
 
 
 def _read_json(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a JSON document, or of lines with an object each; the file may have the ending of either."""
+    """Yields the rows of a JSON document, or of lines with an object each; the file may have the ending of either.
+
+    Raises `UserError` for a .json file that is neither, and for a document without rows.
+    """
     text = _text(_content(path, on_problem), table.form.encoding).lstrip("\ufeff")
-    is_json_file = ".json" in path.suffixes
+    is_json_file = ".json" in path.suffixes  # also hats.json.gz
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -544,7 +556,7 @@ def _rows_of_lines(text: str, path: pathlib.Path, on_problem: Problem) -> Iterat
 def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     """Yields the rows of a JSON document: a list of objects, a list of lists, or an object, see `_objects_within`.
 
-    Raises `UserError` for a document that is a text or a number.
+    Reports entries that cannot be rows. Raises `UserError` for a document that is neither a list nor an object.
     """
     if _is_object(content):
         content = _objects_within(content, path)
@@ -584,7 +596,7 @@ def _objects_within(document: dict, path: pathlib.Path) -> list:
         if len(lengths) > 1:
             raise UserError(f"{path} has columns of different lengths, {lengths}: expected a value for each row.")
         return [dict(zip(document, row)) for row in zip(*values)]
-    are_objects = len(values) > 1 and all(map(_is_object, values))
+    are_objects = len(values) > 1 and all(map(_is_object, values))  # {"size": {"eu": 36}} is a row
     if are_objects and all(value.keys() == values[0].keys() for value in values):
         return _rows_of_objects(document)
     # Exports wrap their rows, for example {"version": 1, "products": [{"image": "1.jpg"}, {"image": "2.jpg"}]}.
@@ -676,7 +688,7 @@ def _object_of(line: str) -> dict | None:
 
 
 def _read_parquet(path: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
-    """Yields the rows of Parquet, without holding the file in memory."""
+    """Yields the rows of Parquet, with all columns, without holding the file in memory."""
     from mural_lite.parquet import read_rows
 
     for number, values in read_rows(path, None, on_problem):
@@ -687,7 +699,10 @@ MOST_ROWS = 1_048_576  # of a workbook's sheet, as Excel has them
 
 
 def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a sheet of an Excel workbook, see `workbooks.read_rows`."""
+    """Yields the rows of a sheet of an Excel workbook, and fills `table.heading`, see `workbooks.read_rows`.
+
+    Raises `UserError` if openpyxl is not installed, and for a file that is too large or not a workbook.
+    """
     try:
         import openpyxl  # noqa: F401 - `workbooks` needs it
     except ImportError:
@@ -695,7 +710,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Ite
     from mural_search.tables import workbooks
 
     try:
-        file = io.BytesIO(_content(path, _ignore))
+        file = io.BytesIO(_content(path, _ignore))  # a damaged workbook fails below
         with zipfile.ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > LARGEST:
                 raise UserError(f"{path} is too large to be held in memory: save it as CSV (UTF-8).")
@@ -707,7 +722,7 @@ def _read_excel(path: pathlib.Path, on_problem: Problem, table: OwnTable) -> Ite
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem, _: OwnTable) -> Iterator[Row]:
-    """Yields the rows of a shard of img2dataset's output; a sample without a picture has an empty one."""
+    """Yields the rows of a shard of img2dataset's output; the column "image" is b"" in a sample without a picture."""
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
@@ -732,7 +747,10 @@ _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic":
 
 
 def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
-    """Yields a row for each picture of a folder, with the captions of its text files and the words inside it."""
+    """Yields a row for each picture of a folder, with the captions of its text files and the words inside it.
+
+    Reports text files that cannot be used, and begins the counts of `table.inside` again.
+    """
     pictures = [path for path in table.files if path.suffix.lower() not in _OF_TEXT]
     table.inside.begin()
     text_files = _text_files_by_stem(table, set(map(_stem, pictures)), on_problem)
@@ -743,7 +761,7 @@ def _read_pictures(table: OwnTable, on_problem: Problem) -> Iterator[Row]:
         captions_inside, fields = table.inside.read(path)
         captions += [(_caption_column(known_language(caption.language)), caption.text) for caption in captions_inside]
         words_of_name = _words_of_name(path.stem)
-        if table.names and words_of_name and not captions:
+        if table.uses_names and words_of_name and not captions:
             captions.append(("caption", words_of_name))
         columns: dict[str, tuple[str, ...]] = collections.defaultdict(tuple)
         for column, caption in captions:
@@ -796,11 +814,11 @@ def _stem(path: pathlib.Path) -> str:
 
 
 def _words_of_name(stem: str) -> str:
-    """Returns the words of a file's name: "red_hat-2" -> "red hat"; "" for a camera's number or without a long word."""
+    """Returns the words of a file's name: "red_hat-2" -> "red hat"; "" for "IMG_2041", or if all words are short."""
     if _NUMBERED.match(stem):
         return ""
     words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
-    if not any(len(word) > 2 or not word.isascii() for word in words):
+    if not any(len(word) > 2 or not word.isascii() for word in words):  # "犬" is a word, "jp" says nothing
         return ""
     return " ".join(words)
 
@@ -809,7 +827,7 @@ _NUMBERED = re.compile(r"[A-Z]{3,4}[_-]?\d{4}")  # the form of all cameras' name
 
 
 def language_of_caption(column: str) -> str | None:
-    """Returns the language of a column that `_caption_column` names, "" without one; `None` for another column."""
+    """Returns "de" for the column "caption.de", "" for "caption", and `None` for a column without captions."""
     name, _, tag = column.partition(".")
     return tag if name == "caption" else None
 
@@ -830,7 +848,7 @@ def language_of(code: str) -> str:
 def _captions_of(path: pathlib.Path, language: str, encoding: str, on_problem: Problem) -> list[tuple[str, str]]:
     """Returns (column, caption) of each caption in a text file: one caption per line, or lines `de=…`.
 
-    A caption without a language may precede the lines `de=…`.
+    A caption without a language may precede the lines `de=…`. Of a file above `LONGEST_TEXT` only the beginning counts.
 
     Args:
       path: the text file.

@@ -193,7 +193,7 @@ class ProductTable:
         return hint
 
     def content_of(self, row: Row) -> RowContent:
-        """Returns the content of a row; raises `Unusable` for a caption whose language is missing or unknown."""
+        """Returns the content of a row; raises `Unusable` as `_captions` does, for the language of a caption."""
         columns = self.columns
         values = row.values
         pictures: list[str | bytes] = []
@@ -219,9 +219,9 @@ class ProductTable:
     def _names_of_product(self, values: Mapping[str, Value]) -> list[str]:
         """Returns the names by which other rows may call a row's product, see `RowContent`."""
         identity = self.columns.identity
-        others = [name for name in values if plain(name) in IDENTITIES and name != identity]
+        other_columns = [name for name in values if plain(name) in IDENTITIES and name != identity]
         names = []
-        for column in (identity, *others):
+        for column in (identity, *other_columns):
             text = _text_in(values, column)
             if text and plain(column) in IDS:
                 names.append(f"{ID}{text}")  # marked, because it may equal the article number of another product
@@ -232,8 +232,8 @@ class ProductTable:
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
         """Returns the captions of a row, see `RowContent.captions`.
 
-        A caption's language is its column's, the row's, the user's for all captions, or guessed. Raises `Unusable` for
-        a caption without any of these, or a language of the row that is unknown.
+        A caption's language is the language of its column, of the row, or of the request, or it is guessed. Raises
+        `Unusable` for a caption without any of these, or an unknown language of the row or the request.
         """
         captions = []
         row_language = _text_in(values, self.columns.language) or self.request.language
@@ -246,7 +246,7 @@ class ProductTable:
                     captions.append((column_language, text, False))
                 elif row_language:
                     captions.append((_tag(row_language), text, False))
-                elif self.guesses or self.table.file_type == PICTURES:
+                elif self.guesses or self.table.file_type == PICTURES:  # whose first pictures may lack captions
                     captions.append((name, text, True))
                 else:
                     raise Unusable("caption without a language")
@@ -254,6 +254,8 @@ class ProductTable:
 
     def with_languages(self, contents: Sequence[RowContent], has_further_rows: bool) -> list[RowContent]:
         """Returns the contents of all rows with guessed languages in the place of columns, see `RowContent.captions`.
+
+        Sets `guesses` anew if there are further rows.
 
         Args:
           contents: the content of each wanted row.
@@ -266,14 +268,14 @@ class ProductTable:
         for content in contents:
             captions = []
             for language, text, is_guessed in content.captions:
-                if is_guessed:
+                if is_guessed:  # until here `language` holds the column
                     language = self._guessed_language(language, text)
                 captions.append((language, text, is_guessed))
             with_languages.append(content._replace(captions=captions))
         return with_languages
 
     def _estimate_languages(self, contents: Sequence[RowContent]) -> None:
-        """Sets `guesses` by the captions of all rows."""
+        """Sets `guesses` by the captions of all rows, or by the file of earlier guesses if it has these captions."""
         texts: dict[str, list[str]] = collections.defaultdict(list)  # {column: captions whose languages are guessed}
         for content in contents:
             for column, text, is_guessed in content.captions:
@@ -334,7 +336,7 @@ def _text_in(values: Mapping[str, Value], name: str) -> str:
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
 _BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|td|th|thead|tr|ul"
-_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
+_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)  # bounded in time
 _TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
 _LINE_BREAK = re.compile(r"\\[nr]")  # as WooCommerce writes it
@@ -359,7 +361,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
 
     Raises:
       UserError: the table cannot be opened, has no rows, or its columns cannot be found; a column, a language or a
-        folder of the request does not exist.
+        folder of the request does not exist; languages must be guessed, and lingua is not installed.
     """
     if request.language and not language_named(request.language):
         canonical_language(request.language)  # raises for a code that no language has
@@ -368,6 +370,7 @@ def inspect_table(request: TableRequest) -> ProductTable:
     pictures = Pictures(own_table, request.images)
     own_table, rows = _first_rows(own_table, request.table)
     names = dict.fromkeys(itertools.chain.from_iterable(row.values for row in rows))  # in order, each once
+    # Columns without a name, "column 5", are not worth a note.
     empty_names = [name for name in own_table.heading.names if name not in names and not name.startswith("column ")]
     if empty_names:
         own_table.heading.say(f"columns without a value in the first {len(rows)} rows: {', '.join(empty_names)}")
@@ -436,7 +439,7 @@ def _earlier_guesses(path: str) -> Collection[Mapping]:
 
 
 def keep_guesses(table: ProductTable) -> None:
-    """Writes the guessed languages of a table into the file that its request names, if it has any."""
+    """Writes a table's guesses of languages into the file `request.guesses`, unless there are no guesses."""
     guesses = {name: guess.to_json() for name, guess in table.guesses.items()}
     if not guesses:
         return
@@ -444,7 +447,7 @@ def keep_guesses(table: ProductTable) -> None:
 
 
 def _first_values(rows: Sequence[Row], name: str) -> list[Value]:
-    """Returns the values of a column in the first rows, whose pictures are looked for."""
+    """Returns the values of a column in the first `CHECKED` rows, whose pictures are looked for."""
     return [row.values[name] for row in rows[:CHECKED] if name in row.values]
 
 
@@ -465,7 +468,7 @@ def _presence(pictures: Pictures, values: Sequence[Value]) -> str:
         if all(map(os.path.isabs, other_folders)):
             folder = os.path.commonpath(other_folders)
         return f"{presence}, with --images={shlex.quote(folder)} {len(other_folders)} are"
-    if 2 * count < len(values) and any("://" in name for name in names):
+    if 2 * count < len(values) and any("://" in name for name in names):  # most are not there
         return f"{presence}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
     return presence
 
@@ -477,7 +480,7 @@ def _notes(table: ProductTable, rows: Sequence[Row], names: Collection[str]) -> 
     of one name. `rows` are the first rows, and `names` the columns that have values there.
     """
     notes = [*table.table.heading.notes]
-    notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.others.items()]
+    notes += [f"left out: {len(paths)} x {reason}" for reason, paths in table.table.unread_files.items()]
     notes += table.table.inside.describe()
     for name in table.fields:
         values = _first_values(rows, name)
@@ -511,6 +514,6 @@ def _guesses(columns: Columns, rows: Sequence[Row], earlier: Collection[Mapping]
         if columns.language and row.values.get(columns.language):
             continue
         for name, value in row.values.items():
-            if columns.caption_language(name) == "":
+            if columns.caption_language(name) == "":  # captions of an unknown language
                 texts[name] += map(plain_text, texts_of(value))
     return {name: Guess(captions, earlier) for name, captions in texts.items() if captions}

@@ -74,7 +74,7 @@ class Entry:
         return len(self.captions) + sum(map(len, self.fields.values()))
 
     def digest(self) -> str:
-        """Returns a hash of the entry's content, 24 hexadecimal digits, which changes with its rows in the table."""
+        """Returns a hash of the entry's product, captions, fields and the name of its file, 24 hexadecimal digits."""
         values = [self.product, self.file and self.file.name, list(self.captions), self.fields]
         content = json.dumps(values).encode()
         return hashlib.blake2b(content, digest_size=12).hexdigest()
@@ -85,20 +85,20 @@ def _without_lists(values: Sequence[str]) -> list[str]:
 
     A product's row lists its sizes, and the rows of its variations have a size each.
     """
-    others = []
+    other_values = []
     for value in values:
         parts = value.split(SEVERAL)
         is_list = len(parts) > 1 and set(parts) <= set(values)
         if not is_list:
-            others.append(value)
-    return others
+            other_values.append(value)
+    return other_values
 
 
 def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> list[Entry]:
-    """Returns the entries of a table, in the order of its rows.
+    """Returns the entries of a table, in the order of its rows, and writes pictures from cells into files.
 
     Args:
-      table: the table.
+      table: the table; its guesses of languages may be estimated again, see `ProductTable.with_languages`.
       tally: counts each row as used, unwanted or unusable.
       keep: the folder for pictures that lie in no file of their own; it is made with the first picture.
       bar: a bar of progress, whose `update` is called for each row; None for no bar.
@@ -106,7 +106,7 @@ def read(table: ProductTable, tally: RowTally, keep: pathlib.Path, bar=None) -> 
     Raises:
       UserError: no row can be used, or more rows are unusable than the request allows.
     """
-    for reason, paths in table.table.others.items():
+    for reason, paths in table.table.unread_files.items():
         for path in paths:
             tally.leave_out(reason, str(path))
     rows = list(_wanted_rows(table, tally, keep, bar))
@@ -145,7 +145,7 @@ def _entries_of(
     for number in with_pictures + without_pictures:
         files = files_of_rows[number]
         product = products[number]
-        content = _of_product(contents[number], product, entries.by_product[product], columns)
+        content = _content_for_product(contents[number], product, entries.by_product[product], columns)
         if not (files or product or content.captions):
             tally.skip("row without a picture, an id or words", content.place)
         elif entries.add(number, content, product, files):
@@ -172,7 +172,8 @@ class _Entries:
     def add(self, number: int, content: RowContent, product: str, files: Mapping[pathlib.Path, str]) -> bool:
         """Adds a row to the entries of its pictures; returns whether these lacked any of it.
 
-        A row without pictures is added to all entries of its product, or gets an entry of its own.
+        A row without pictures is added to all entries of its product, or gets an entry of its own, which is named by
+        the product or else by the row's first caption.
 
         Args:
           number: the number of the row, from 0.
@@ -182,18 +183,18 @@ class _Entries:
         """
         count_before = len(self.by_key)
         if files:
-            entries = [self._entry(product, file, product or name) for file, name in files.items()]
+            entries = [self._find_or_make(product, file, product or name) for file, name in files.items()]
         elif product and self.by_product[product]:
             entries = self.by_product[product]
         elif product:
-            entries = [self._entry(product, None, product)]
+            entries = [self._find_or_make(product, None, product)]
         else:
             _, first_caption, _ = content.captions[0]
-            entries = [self._entry(product, None, first_caption)]
+            entries = [self._find_or_make(product, None, first_caption)]
         are_new = [entry.add(number, content) for entry in entries]
         return any(are_new) or len(self.by_key) > count_before
 
-    def _entry(self, product: str, file: pathlib.Path | None, name: str) -> Entry:
+    def _find_or_make(self, product: str, file: pathlib.Path | None, name: str) -> Entry:
         """Returns the entry of a product's picture, or of a name without a picture; makes it if it is not there.
 
         The name of a new entry is `name`, or `name` with a number.
@@ -218,9 +219,9 @@ class _Entries:
 def _wanted_rows(
     table: ProductTable, tally: RowTally, keep: pathlib.Path, bar
 ) -> Iterator[tuple[RowContent, dict[pathlib.Path, str]]]:
-    """Yields (content, {file of a picture: the picture's name}) of each wanted row.
+    """Yields (content without pictures, {file of a picture: the picture's name}) of each wanted row.
 
-    `keep` and `bar` are as in `read`; `tally` counts the other rows.
+    `keep`, into which pictures are written, and `bar` are as in `read`; `tally` counts the other rows.
     """
     finder = _FileFinder(table.pictures, keep)
     selection = _Selection(table)
@@ -243,7 +244,7 @@ def _wanted_rows(
             continue
         for problem, _ in problems:
             tally.places.append((f"picture of a row that is used with others: {problem}", row.place))
-        yield content._replace(pictures=()), names  # without bytes of pictures, which would fill the memory
+        yield content._replace(pictures=()), names  # bytes of pictures would fill the memory
 
 
 class _FileFinder:
@@ -288,13 +289,16 @@ class _Selection:
         self._reasons = {}  # {name of a product: why its rows are not wanted, or ""}
 
     def reason_against(self, row: Row, content: RowContent) -> str:
-        """Returns why a row is not wanted, "" if it is; to be asked for each row in the order of the table."""
+        """Returns why a row is not wanted, "" if it is, and keeps the answer for later rows of its product.
+
+        To be called once for each row, in the order of the table.
+        """
         reason = self._table.reason_against(row.values)
         if not reason:  # perhaps an earlier row of the product is not wanted
-            reason = _first_of(self._reasons, content.names[:1])
+            reason = _first_of(self._reasons, content.names[:1])  # the first name is the product's id
         if not reason:
             reason = _first_of(self._reasons, _names_of_parent(content, self._table.columns))
-        if not content.parent:
+        if not content.parent:  # a single unwanted variation does not make its product unwanted
             for name in content.names:
                 self._reasons[name] = self._reasons.get(name) or reason
         return reason
@@ -304,6 +308,7 @@ def _names_of_parent(content: RowContent, columns: Columns) -> Sequence[str]:
     """Returns the names that a row may mean by its parent, the likeliest first.
 
     For example, "id:10" is an id, and "10" is an article number or else an id, unless the column is called "parent id".
+    For a row without a parent the only name is "", which no product has.
     """
     parent = content.parent
     if not parent or parent.startswith(ID):
@@ -322,7 +327,7 @@ def _first_of(values: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tuple[pathlib.Path | None, str]:
-    """Returns (file, "") of a picture, or (`None`, why it has no file); takes the arguments of `Pictures.file`."""
+    """Returns (file, "") of a picture, or (`None`, why it has no file); writes files as `Pictures.file` does."""
     try:
         file = pictures.file(value, keep)
     except BadImage as error:
@@ -333,7 +338,7 @@ def _file_of(pictures: Pictures, keep: pathlib.Path, value: str | bytes) -> tupl
 
 
 def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
-    """Returns the id of each row's product, "" without a product; a variation has its parent's product."""
+    """Returns the id of each row's product, "" without a product; for a variation it is the parent's id."""
     product_of: dict[str, str] = {}  # {each name of a product: its id}
     for content in reversed(contents):  # the first row with a name wins
         product_of.update(dict.fromkeys(content.names, content.product))
@@ -346,11 +351,11 @@ def _products_of(contents: Sequence[RowContent], columns: Columns) -> list[str]:
     return products
 
 
-def _of_product(content: RowContent, product: str, entries: Sequence[Entry], columns: Columns) -> RowContent:
-    """Returns the content of a row as a part of its product, which is another content for a variation.
+def _content_for_product(content: RowContent, product: str, entries: Sequence[Entry], columns: Columns) -> RowContent:
+    """Returns the content that a row adds to its product: the row's own, changed if the row is a variation.
 
     Captions of a variation that begin with a caption of the product are dropped: they only add a size. The variation's
-    id goes into the field `VARIATIONS`.
+    id goes into the field `VARIATIONS`, and the product's id takes its place.
 
     Args:
       content: the content of the row.
@@ -375,7 +380,7 @@ def _of_product(content: RowContent, product: str, entries: Sequence[Entry], col
 
 
 def _share_within_products(by_product: Mapping[str, Sequence[Entry]]) -> None:
-    """Gives each entry the fields that only other entries of its product have, and, if it has no captions, theirs.
+    """Adds the fields that an entry lacks, and captions to an entry without captions, from its product's other entries.
 
     Shops often describe a product in its first row, and name only a file in the rows of its further pictures.
 
@@ -408,7 +413,7 @@ class LanguageCounts(NamedTuple):
 
 def languages_of(entries: Sequence[Entry]) -> dict[str, LanguageCounts]:
     """Returns {BCP 47 tag: counts} of the captions' languages, the most frequent first."""
-    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)
+    captions, guesses, pictures = (collections.Counter() for _ in LanguageCounts._fields)  # {language: count} each
     for entry in entries:
         for (language, _), (_, is_guessed) in entry.captions.items():
             captions[language] += 1

@@ -207,13 +207,13 @@ def find_columns(
     identity = chosen.get("id", [""])[0] or _first_named(not_captions, IDENTITIES)
     images = chosen.get("image") or _find_images(values, is_there, identity, notes)
     language = chosen.get("language", [""])[0] or _find_language(values, images)
-    taken = {*images, language, identity}
-    free = {name: column for name, column in values.items() if name not in taken}
-    captions, bases = _find_captions(free, chosen)
-    free = {name: column for name, column in free.items() if name not in captions}
-    identity = identity or _find_identity(free, len(rows))
-    parent = _first_named([name for name in free if name != identity], [*GROUPS, *_PARENT])
-    sold = tuple(name for name in free if plain(name) in _SOLD)
+    names_with_role = {*images, language, identity}
+    free_columns = {name: column for name, column in values.items() if name not in names_with_role}
+    captions, bases = _find_captions(free_columns, chosen)
+    free_columns = {name: column for name, column in free_columns.items() if name not in captions}
+    identity = identity or _find_identity(free_columns, len(rows))
+    parent = _first_named([name for name in free_columns if name != identity], [*GROUPS, *_PARENT])
+    sold = tuple(name for name in free_columns if plain(name) in _SOLD)
     others = frozenset(name for name in values if name not in captions)
     if language in captions:  # the user chose the column for captions
         language = ""
@@ -246,14 +246,14 @@ def _column(role: str, name: str, values: Values) -> str:
     For captions a name may be the base of columns with languages: "title" for "title_de" and "title_en". Raises
     `UserError` if there is no such column.
     """
-    alike = [column for column in values if plain(column) == plain(name)]
+    similar_columns = [column for column in values if plain(column) == plain(name)]
     is_base = role == "caption" and any(plain(name) == split_language(column)[0] for column in values)
-    if name not in values and len(alike) == 1:
-        return alike[0]
+    if name not in values and len(similar_columns) == 1:
+        return similar_columns[0]
     if name in values or is_base:
         return name
-    near = difflib.get_close_matches(name, values, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
+    similar_names = difflib.get_close_matches(name, values, 1)
+    hint = f"did you mean {similar_names[0]!r}?" if similar_names else f"it has {', '.join(values)}."
     raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
 
 
@@ -272,7 +272,7 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
     Args:
       values: {column: values of the first rows}.
       is_there: whether the value of a cell leads to a picture.
-      identity: the column of ids, which holds the pictures only if no other column may.
+      identity: the column of ids, which loses to a column that is as likely; "" without one.
       notes: notes on the table, for the message.
 
     Raises:
@@ -281,7 +281,7 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
 
     def picture_share(name: str, is_picture: Callable[[Value], bool]) -> float:
         """Returns the share, 0 to 1, of a column's first values that are pictures by a test."""
-        first_values = values[name][:50]
+        first_values = values[name][:50]  # a few, because each picture may be looked for on disk
         return sum(map(is_picture, first_values)) / len(first_values)
 
     def likelihood(name: str) -> tuple:
@@ -298,9 +298,9 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
             usualness = len(_IMAGE) - _IMAGE.index(plain(name))
         return existing_share, named_share, is_large, usualness, name != identity
 
-    best = max(values, key=likelihood)
-    existing_share, named_share, *_ = likelihood(best)
-    if max(existing_share, named_share) < 0.5 and plain(best) not in _IMAGE:
+    main_column = max(values, key=likelihood)
+    existing_share, named_share, *_ = likelihood(main_column)
+    if max(existing_share, named_share) < 0.5 and plain(main_column) not in _IMAGE:  # a usual name is enough
         hint = "".join(f" Note: {note}." for note in notes)
         raise UserError(
             f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
@@ -308,8 +308,8 @@ def _find_images(values: Values, is_there: Callable[[Value], bool], identity: st
         )
     candidates = [name for name in values if _SHOWS.search(plain(name)) and not _SHOWS_LESS.search(plain(name))]
     is_picture = is_there if existing_share >= 0.5 else names_picture
-    further = [name for name in candidates if name != best and picture_share(name, is_picture) >= 0.5]
-    return [best, *further]
+    further_columns = [name for name in candidates if name != main_column and picture_share(name, is_picture) >= 0.5]
+    return [main_column, *further_columns]
 
 
 def _find_language(values: Values, taken: Sequence[str]) -> str:
@@ -358,7 +358,7 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
       choices: {role: columns} that the user chose.
     """
     texts = {name: column for name, column in values.items() if bytes not in map(type, column)}
-    with_language = _with_language(texts)
+    with_language = _columns_with_language(texts)
     chosen: dict[str, str] = {}  # {column: language}
     for role, names in choices.items():
         if role.startswith("caption."):
@@ -367,11 +367,11 @@ def _find_captions(values: Values, choices: Mapping[str, Sequence[str]]) -> tupl
         names = choices.get("caption", ())
         bases = tuple(map(plain, names))  # a chosen name may be the base of columns with languages
         chosen |= {name: "" for name in names if name in values}
-        return {**_of_bases(with_language, bases), **chosen}, bases
+        return {**_columns_of_bases(with_language, bases), **chosen}, bases
     base = _caption_base(texts, with_language)
     if base is not None:
         columns = {name: "" for name in texts if plain(name) == base}
-        return {**columns, **_of_bases(with_language, (base,))}, (base,)
+        return {**columns, **_columns_of_bases(with_language, (base,))}, (base,)
     wordiness = {name: _wordiness(column) for name, column in texts.items()}
     wordiest = max(wordiness, key=wordiness.get, default="")
     if wordiest and wordiness[wordiest] > 0:
@@ -383,7 +383,7 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
     """Returns the plain name, without a language, of the columns of captions; `None` if no name is likely.
 
     It is the usual name of captions that comes first in `_CAPTION`, or else the name with the most languages, at least
-    two. `with_language` is from `_with_language`.
+    two. `with_language` is from `_columns_with_language`.
     """
     counts = collections.Counter(base for base, _ in with_language.values())
     names = {*map(plain, texts), *counts}
@@ -394,7 +394,7 @@ def _caption_base(texts: Values, with_language: Mapping[str, tuple[str, str]]) -
     return bases[0] if bases else None
 
 
-def _with_language(values: Values) -> dict[str, tuple[str, str]]:
+def _columns_with_language(values: Values) -> dict[str, tuple[str, str]]:
     """Returns {column: (base, language)} of the columns whose names end in a language, and which hold words.
 
     For example "caption_id" may be a caption's number or a caption in Indonesian: its values decide.
@@ -407,8 +407,8 @@ def _with_language(values: Values) -> dict[str, tuple[str, str]]:
     return columns
 
 
-def _of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
-    """Returns {column: language} of the columns from `_with_language` that have these bases."""
+def _columns_of_bases(with_language: Mapping[str, tuple[str, str]], bases: Sequence[str]) -> dict[str, str]:
+    """Returns {column: language} of the columns from `_columns_with_language` that have these bases."""
     return {name: language for name, (base, language) in with_language.items() if base in bases}
 
 
@@ -446,17 +446,17 @@ def _is_of_words(character: str) -> bool:
 
 
 def _find_identity(values: Values, rows: int) -> str:
-    """Returns the first column in which nearly each of the `rows` has a different code, such as "A-12"; or "".
+    """Returns the first column with a text in each of the `rows` rows, nearly all different codes; "" without one.
 
-    A code has a digit. Columns of prices, other amounts and dates do not count.
+    A code, such as "A-12", has a digit. Columns of prices, other amounts and dates do not count.
     """
     for name, column in values.items():
         if OF_PRICES.search(name) or _AMOUNTS.search(plain(name)):
             continue
         texts = [value for value in column if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
-        are_amounts = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
-        if len(texts) == rows and len(codes) > 0.95 * rows and not are_amounts:
+        are_amounts_or_dates = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
+        if len(texts) == rows and len(codes) > 0.95 * rows and not are_amounts_or_dates:
             return name
     return ""
 
@@ -464,7 +464,7 @@ def _find_identity(values: Values, rows: int) -> str:
 # Guessing languages.
 
 GUESSED_FROM = 300  # captions from which the languages of a column are estimated
-ROUNDS = 30
+ROUNDS = 30  # of expectation maximisation
 LIKELY = 8  # languages that are compared by the large models
 # And these, which the small models pass over in short captions: for them "a red shirt" is Danish or Albanian.
 WIDESPREAD = ("en", "de", "es", "fr")
@@ -484,7 +484,7 @@ class Guess:
     certainty = 1.0
 
     def __init__(self, texts: Sequence[str], earlier: Iterable[Mapping] = ()):
-        """Estimates the languages of texts.
+        """Estimates the languages of texts, and announces it, because loading lingua's models takes long.
 
         Args:
           texts: the captions of the column.
@@ -518,8 +518,8 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        """Sets the shares, the scripts and the certainty of the languages, by a sample of captions."""
-        rough_probabilities = _probabilities(_detector(()), sample)
+        """Sets the shares, the scripts and the certainty of the languages by a sample, by small models, then large."""
+        rough_probabilities = _probabilities(_detector(()), sample)  # among all languages
         ranked = list(_shares(rough_probabilities, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
@@ -538,7 +538,7 @@ class Guess:
             self.certainty = sum(certainties) / len(certainties)
 
     def __call__(self, text: str) -> str:
-        """Returns the BCP 47 tag of the likeliest language of a caption, "und" if the column has no language."""
+        """Returns the BCP 47 tag of a caption's likeliest language, "und" if the column has no language; keeps it."""
         if text not in self.languages:
             self.languages[text] = self._likeliest(text)
         return self.languages[text]
@@ -558,7 +558,7 @@ class Guess:
             (probabilities,) = _probabilities(_detector(()), [text])
             return max(probabilities, key=probabilities.get)
         if len(self.shares) < 2:
-            return max(self.shares, default="und")  # the only language
+            return max(self.shares, default="und")  # the only language, if there is any
         (probabilities,) = _probabilities(self._own_detector, [text])
         joint = {tag: probabilities.get(tag, 0.0) * share for tag, share in self.shares.items()}
         return max(joint, key=joint.get)
@@ -641,7 +641,7 @@ def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> 
     shares = np.full(len(tags), 1.0)  # [L]
     for _ in range(ROUNDS):
         joint = likelihoods * shares  # [T, L]
-        posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)
+        posterior = joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300)  # no 0 / 0
         shares = np.mean(posterior, axis=0)
     share_of = {tag: float(share) for tag, share in zip(tags, shares) if share > 0 and share >= least}
     return {tag: share_of[tag] for tag in sorted(share_of, key=share_of.get, reverse=True)}

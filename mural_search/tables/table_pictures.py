@@ -68,7 +68,7 @@ def _from_base64(text: str) -> bytes | None:
 
 
 def _divided(text: str) -> Sequence[str]:
-    """Returns the names of pictures in a text: its parts, if several and all name pictures, or the whole text."""
+    """Returns the names of pictures in a text: its parts, if all of several name pictures, or the stripped text."""
     parts = [part for part in map(str.strip, re.split(r"[|;,\n]", text)) if part]
     if len(parts) > 1 and all(map(names_picture, parts)):
         return parts
@@ -107,7 +107,7 @@ class Pictures:
             return False
 
     def file(self, value: str | bytes, keep: pathlib.Path) -> pathlib.Path | None:
-        """Returns the file of a picture; `None` if it is not there.
+        """Returns the file of a picture; writes it if the table or a download holds it; `None` if it is not there.
 
         Args:
           value: the picture as `pictures_of` returns it: its name, its address or its bytes.
@@ -135,7 +135,7 @@ class Pictures:
         return self._downloads.get(value, self)
 
     def _find(self, value: str) -> pathlib.Path | None:
-        """Returns the file that a name or address means; `None` if it is not there, or was to be downloaded.
+        """Returns the file that a name or address means; `None` if it is not there, or pictures are downloads.
 
         A file of another ending is taken if no other file has its stem: "hat.png" for "Hat.jpg". Raises `BadImage` for
         a file outside of the folder.
@@ -178,7 +178,7 @@ class Pictures:
         `value` is the picture's name in the table, whose folder the file must fit.
         """
         stems = [_plain_stem(name) for name in names]
-        for stem in (*stems, *map(_of_size, stems)):
+        for stem in (*stems, *map(_without_size, stems)):
             file = self._by_stem.get(stem)
             if file is not None and _allows_folder(value, os.path.dirname(str(file))):
                 return file
@@ -209,7 +209,7 @@ class Pictures:
 
 
 def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
-    """Yields the paths, relative to `folder`, that a picture's name or address may mean, the likeliest first."""
+    """Yields the paths, relative to `folder`, that a picture's name or address may mean: "hats/1.jpg", then "1.jpg"."""
     if "://" in value:
         with contextlib.suppress(ValueError):
             path = unquote(urlsplit(value).path).strip("/")
@@ -246,8 +246,8 @@ def _plain_stem(value: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()  # some systems write é as two characters
 
 
-def _of_size(stem: str) -> str:
-    """Returns the stem of the original of a stem with a size, "hat" for WordPress' "hat-scaled" or "hat-300x200".
+def _without_size(stem: str) -> str:
+    """Returns a stem without its size: "hat" for "hat-scaled" and "hat-300x200", as WordPress names smaller copies.
 
     Also "1000" for "1000.0", which pandas writes for a file with a number as its name.
     """

@@ -60,11 +60,11 @@ ENCODED = ("data:image/", "/9j/", "_9j_", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUk
 
 def is_encoded(text: str) -> bool:
     """Whether a text is a picture in base64 or a data URL; names of files may begin alike, but are shorter."""
-    return text.startswith(ENCODED) and len(text) >= 60
+    return text.startswith(ENCODED) and len(text) >= 60  # characters of a tiny picture
 
 
 def names_picture(value: Value) -> bool:
-    """Whether the first part of a value is a picture, or a name or an address that ends as a picture's, "hat.jpg"."""
+    """Whether the first part of a value is a picture, or its name or address by the ending, such as "hat.jpg"."""
     parts = several(value)
     if not parts:
         return False
@@ -100,7 +100,7 @@ def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
         if any(map(names_picture, cells)):
             pictured = number
             break
-    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]
+    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]  # a title has one cell
     if pictured is None:  # only the first row that is at least half as full as any may have the names
         candidates = [number for number in candidates if 2 * cell_counts[number] >= max(cell_counts)][:1]
     if not candidates:
@@ -171,7 +171,7 @@ def _unique_names(cells: Sequence[str]) -> list[str]:
     names: list[str] = []
     taken_names: set[str] = set()
     for number, cell in enumerate(cells, start=1):
-        name = clean(cell).lstrip("\ufeff") or f"column {number}"
+        name = clean(cell).lstrip("\ufeff") or f"column {number}"  # without a byte order mark
         while name in taken_names:
             name = f"{name} ({number})"
         names.append(name)
@@ -238,7 +238,7 @@ def _parsed(text: str) -> list | dict | None:
     try:
         tree = ast.parse(_STRING.sub(_with_comma, text), mode="eval").body
         if isinstance(tree, ast.List):
-            tree.elts = [item for item in tree.elts if ast.unparse(item) != "nan"]
+            tree.elts = [item for item in tree.elts if ast.unparse(item) != "nan"]  # no literal of Python
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None

@@ -29,7 +29,7 @@ _LINK = re.compile(rb'(?:_xlfn\.)?(?:HYPERLINK|IMAGE)\("([^"]*)"', re.I)  # a fo
 
 
 def read_rows(path: pathlib.Path, file: IO[bytes], most_rows: int, heading: Heading) -> Iterator[Row]:
-    """Yields the rows of one sheet of a workbook, below the names of its columns.
+    """Yields the rows of one sheet of a workbook, below the names of its columns, with pictures and links.
 
     Args:
       path: the workbook's path, for messages.
@@ -62,7 +62,7 @@ def _shown_value(cell) -> Any:
 def _sheet_with_table(book: openpyxl.Workbook, heading: Heading):
     """Returns the first sheet that names pictures, or else the first sheet with two rows of several cells.
 
-    The sheet that was open when the workbook was saved comes first. `heading` takes a note on the other sheets.
+    The sheet that was open when the workbook was saved comes first. Adds a note on the other sheets to `heading`.
     """
     sheets = sorted(book.worksheets, key=lambda sheet: sheet is not book.active)  # a chart may have been open
     ranks = []
@@ -106,7 +106,7 @@ class _Extras:
         self.hidden_rows = []
 
     def read(self, archive: zipfile.ZipFile, part: str, are_zeros_missing: bool) -> None:
-        """Reads all contents of a sheet.
+        """Reads all contents of a sheet besides values into the attributes, and notes pictures that cannot be read.
 
         Args:
           archive: the workbook.
@@ -122,7 +122,7 @@ class _Extras:
         self._read_merged_and_links(xml, relations)
         if b"hidden=" in xml:
             self._read_hidden(xml)
-        if b' vm="' in xml:
+        if b' vm="' in xml:  # an attribute of cells whose value is a picture
             self._heading.say("pictures within cells are not read: place them over the cells")
         try:
             for relation in relations:
@@ -134,7 +134,7 @@ class _Extras:
             self._heading.say("the pictures in the workbook cannot be read")
 
     def _read_formulas(self, xml: bytes, are_zeros_missing: bool) -> None:
-        """Reads the links that formulas make, and the formulas without a value, see `read`."""
+        """Reads `links` that formulas make, and `without_value`; see `read` for `are_zeros_missing`."""
         for cell, formula, value in _FORMULA.findall(xml):
             row, column = _first_cell(cell.decode())
             link = _LINK.match(formula)
@@ -160,12 +160,12 @@ class _Extras:
         for tag, listed_attributes in re.findall(rb'<(?:\w+:)?(col|row) ([^>]*\bhidden="(?:1|true)"[^>]*)>', xml):
             attributes = _attributes_of(listed_attributes)
             if tag == b"row":
-                self.hidden_rows.append(int(attributes.get("r", 0)))
+                self.hidden_rows.append(int(attributes.get("r", 0)))  # 0, above all rows, if the number is left out
             else:
                 self.hidden_columns += range(int(attributes["min"]) - 1, min(int(attributes["max"]), MOST_COLUMNS))
 
     def _add_picture(self, image) -> None:
-        """Adds one of openpyxl's images to the cell where it begins; an image may have a place on the page only."""
+        """Adds one of openpyxl's images to the cell where it begins; drops an image that lies on no cell."""
         start = getattr(image.anchor, "_from", None)
         if start is None:
             return
@@ -210,7 +210,7 @@ def _texts(rows: Iterator[Sequence], extras: _Extras) -> Iterator[tuple[int, lis
 def _named_rows(
     path: pathlib.Path, rows: Iterator[tuple[int, list[str]]], extras: _Extras, heading: Heading
 ) -> Iterator[Row]:
-    """Yields the rows below the names of the columns, and finds these names.
+    """Finds the names of the columns, adds them to `heading`, and yields the rows below.
 
     Args:
       path: the workbook's path, for the rows' places.

@@ -54,7 +54,7 @@ class CountUnit:
         self.splitter = WordSplitter(lower_case, strip_accents)
 
     def __call__(self, job: tuple[int, int, Unit]) -> None:
-        """Counts the words of a unit, and writes the counts and, last, the tally.
+        """Counts the words of a unit, and writes the counts and, last, the tally, into `folder`.
 
         Args:
           job: (number of the job, number of the source, unit).
@@ -76,11 +76,11 @@ class CountUnit:
                     counts.clear()
                     distinct_words = 0
             _write_counts(counts, add)
-        reading.tally.places.clear()
+        reading.tally.places.clear()  # many, of which only the counts are reported
         write_whole(self.folder / f"tally-{number:06d}.json", json.dumps(dataclasses.asdict(reading.tally)))
 
     def _texts(self, source: Source, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yields (language, text) of each text of a unit, and counts it."""
+        """Yields (language, text) of each text of a unit, and counts pairs and captions in `reading.tally.written`."""
         for item in source.read(unit, reading):
             if source.ITEM == PAIR:
                 for pair in source.records(item, reading):
@@ -129,7 +129,7 @@ class WordCounts:
           most: the most words that are returned; words with equal counts come in the order of the alphabet.
         """
         with rows.write(self._folder, "factors", 0, FACTORS) as add:
-            for factor in temperature_factors(self.totals, temperature).items():
+            for factor in temperature_factors(self.totals, temperature).items():  # in a file, for DuckDB
                 add(factor)
         sums = f"SELECT language, word, sum(count)::DOUBLE AS count FROM {self._counts} GROUP BY ALL"
         words = f"""SELECT word, sum(round_even(count * factor, 0))::BIGINT AS count FROM ({sums})
@@ -137,7 +137,7 @@ class WordCounts:
         ((distinct_words,),) = rows.ask(self._folder, f"SELECT count(*) FROM ({words})").fetchall()
         answer = rows.ask(self._folder, f"{words} ORDER BY count DESC, word LIMIT {most}")
         frequent = collections.Counter()
-        while block := answer.fetchmany(100_000):
+        while block := answer.fetchmany(100_000):  # rows, so that they do not lie in memory twice
             frequent.update(dict(block))
         return frequent, distinct_words - len(frequent)
 
@@ -162,7 +162,7 @@ def count_sources(
     strip_accents: bool = False,
     progress: bool = True,
 ) -> tuple[WordCounts, Tally]:
-    """Counts the words of all sources, by language.
+    """Counts the words of all sources by language, and writes the counts to files in `folder`.
 
     Args:
       sources: the sources; they are not checked, and their images are not looked at.
@@ -216,7 +216,7 @@ def build_vocabulary(
       temperature: at least 1, see `WordCounts.combined`; `math.inf` gives all languages one share.
 
     Raises:
-      UserError: a missing source, too much that is unusable, or a `temperature` below 1.
+      UserError: a source without files, too much that is unusable, or a `temperature` below 1.
     """
     if not 1.0 <= temperature <= math.inf:
         raise UserError(f"--temperature={temperature}: expected 1 or more; inf gives languages one share.")

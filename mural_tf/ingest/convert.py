@@ -60,10 +60,10 @@ def convert(
     restart: bool = False,
     progress: bool = True,
 ) -> pathlib.Path:
-    """Converts the sources into the data set folder `output`, which appears when it is complete.
+    """Writes the records of the sources as the data set folder `output`, which appears when it is complete.
 
-    The same sources, in any order, and settings give the same bytes. Stopped in any way, the same call goes on after
-    the last finished shard. With workers, a script calls it below `if __name__ == "__main__":`.
+    The same sources, in any order, and settings give the same bytes. Stopped in any way, the same call goes on with
+    the shards that are not finished. With workers, a script calls it below `if __name__ == "__main__":`.
 
     Args:
       sources: the sources, at least one.
@@ -80,7 +80,7 @@ def convert(
         conversion of something else next to it, or a full disk.
       OSError: any other failed file operation.
     """
-    settings.engine()  # raises for flags that do not fit
+    settings.engine()  # raises for flags of Beam that do not fit, before anything is read
     output = as_path(output)
     sources = in_order(sources)
     for source in sources:
@@ -91,14 +91,14 @@ def convert(
         if unfinished:
             (folder / "decided").mkdir(exist_ok=True)
             plan = make_plan(sources, settings, folder)
-            _prepare(settings, folder, progress)
-            _run(plan, settings, progress)
+            _write_hashes(settings, folder, progress)
+            _decide_and_write(plan, settings, progress)
             assemble_data_set(plan, output, identity, settings)
     return output
 
 
 def in_order(sources: Sequence[Source]) -> list[Source]:
-    """Returns the sources in an order that does not depend on their order on the command line."""
+    """Returns the sources sorted by kind and options: the order on the command line does not count."""
     return sorted(sources, key=lambda source: json.dumps([source.KIND, _options(source)]))
 
 
@@ -156,7 +156,7 @@ def _files_of_settings(settings: Settings) -> dict[str, list]:
     return {setting: descriptions for setting, descriptions in files.items() if descriptions}
 
 
-def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+def _write_hashes(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
     """Writes the hashes of evaluation images and of excluded texts, which all workers share, unless they are there."""
     if settings.evaluation_images:
         hash_evaluation_images(settings.evaluation_images, folder / "decided", progress)
@@ -183,7 +183,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """The bytes that will be read."""
+        """The bytes of all units, as they lie in files, which will be read."""
         return sum(unit.size for _, unit in self.request.units)
 
     def units_of(self, shard: int) -> list[Unit]:
@@ -242,7 +242,7 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
     total_weights = collections.Counter()  # {number of a source: weight of all its units}
     for number in numbers:
         source_number, unit = units[number]
-        total_weights[source_number] += max(1, unit.weight)
+        total_weights[source_number] += max(1, unit.weight)  # above 0, because shares divide by it
     weights_so_far = collections.Counter()
     share_before = {}
     for number in numbers:
@@ -253,7 +253,10 @@ def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: b
 
 
 def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: int) -> list[list[int]]:
-    """Returns the numbers of units in groups of at least `least` bytes, in order; a small rest joins the last group."""
+    """Returns the numbers of units in groups of at least `least` bytes of records, in order.
+
+    A last group of less than half of this joins the group before it.
+    """
     groups: list[list[int]] = [[]]
     size = 0
     for number in numbers:
@@ -262,7 +265,7 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
             size = 0
         groups[-1].append(number)
         _, unit = units[number]
-        size += unit.weight
+        size += unit.weight  # about how many bytes its records have
     if len(groups) > 1 and size < least // 2:
         rest = groups.pop()
         groups[-1] += rest
@@ -272,13 +275,13 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 # The work.
 
 
-def _run(plan: Plan, settings: Settings, progress: bool) -> None:
+def _decide_and_write(plan: Plan, settings: Settings, progress: bool) -> None:
     """Takes the decisions that are missing, and writes all shards that are missing, with bars."""
     missing_shards = shards.missing_shards(plan.folder, len(plan.shards))
-    if not missing_shards:
+    if not missing_shards:  # killed before the end: nothing is left but `assemble_data_set`
         return
     for stage in plan.request.stages():
-        _look(plan, stage, progress)
+        _write_rows(plan, stage, progress)
         decide(plan.request, stage)
     sizes = [plan.size_of(shard) for shard in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
@@ -286,7 +289,7 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
         settings.engine().map(Step("Write", WriteShard, (plan,)), missing_shards, plan.folder, watch)
 
 
-def _look(plan: Plan, stage: Sequence[str], progress: bool) -> None:
+def _write_rows(plan: Plan, stage: Sequence[str], progress: bool) -> None:
     """Writes the rows by which the decisions of a stage are taken, as far as they are missing, with a bar."""
     request = plan.request
     jobs = request.jobs(stage)
@@ -315,7 +318,7 @@ class WriteShard:
     def __call__(self, number: int) -> None:
         """Writes the parts of the shard `number` and, last, its manifest."""
         tally = Tally()
-        writers: dict[tuple[str, str], PartWriter] = {}
+        writers: dict[tuple[str, str], PartWriter] = {}  # {(type of records, split): writer}
         folder = self.plan.folder / "parts"
         with contextlib.ExitStack() as stack:
             for record_type, split, record, languages in self._records(number, tally):
@@ -349,7 +352,7 @@ class WriteShard:
                     yield IMAGE_TEXT, accepted.split, serialize(record), collections.Counter(languages)
 
     def _accepted(self, captioned: Captioned, reading: Reading) -> Captioned | None:
-        """Returns an image for a record, with the captions that pass all filters; `None` if no caption passes."""
+        """Returns an image for a record, with the captions that pass all filters, or `None`; counts all others."""
         accepted = self.screen.accepted_texts(captioned, reading)
         if accepted is None or not self.screen.accepts_image(accepted, reading):
             return None
@@ -359,7 +362,7 @@ class WriteShard:
         return self.screen.record_of(accepted, reading)
 
     def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
-        """Whether a pair passes the filters and is not a duplicate."""
+        """Whether a pair passes the filters and is not a duplicate; `reading.tally` counts any other pair."""
         if not self.screen.accepts_pair(pair, reading.tally):
             return False
         for duplicate_kind in self.duplicate_kinds:
@@ -410,7 +413,7 @@ class PartWriter:
         self._folder = folder
         self._record_type = record_type
         self._split = split
-        self._most_bytes = settings.shard_megabytes * 1_500_000  # half more than a shard should have
+        self._most_bytes = settings.shard_megabytes * 1_500_000  # half more than a shard should have; 0: no bound
         self._shuffle = settings.shuffle
         self.parts: list[Part] = []
         self._stack = contextlib.ExitStack()
@@ -422,7 +425,7 @@ class PartWriter:
     def __exit__(self, *failure) -> None:
         if failure[0] is None and self._part is not None:
             self._close()
-        self._stack.__exit__(*failure)
+        self._stack.__exit__(*failure)  # after a failure it removes the unfinished file
 
     def add(self, record: bytes, languages: dict[str, int]) -> None:
         """Writes a record, or, where records are shuffled, keeps it until the file is closed.
@@ -448,7 +451,7 @@ class PartWriter:
             self._close()
 
     def _open(self) -> None:
-        """Begins the next file."""
+        """Opens the next file, without records or a checksum yet."""
         name = f"{self._name}.{len(self.parts):04d}.tfrecord"
         self._part = Part(
             kind=self._record_type, split=self._split, name=name, bytes=0, crc32c="", records=0, texts=0, languages={}
@@ -491,7 +494,7 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
     """
     folder = plan.folder
     tally = Tally()
-    parts: dict[tuple[str, str], list[Part]] = {}
+    parts: dict[tuple[str, str], list[Part]] = {}  # {(type of records, split): parts}
     for manifest in shards.read_manifests(folder, len(plan.shards), tally, settings.max_skipped_fraction):
         for part in manifest.parts:
             parts.setdefault((part.kind, part.split), []).append(part)
@@ -513,7 +516,7 @@ def assemble_data_set(plan: Plan, output: pathlib.Path, identity: dict, settings
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
-    """Returns lines on the sizes, sources, steps and engine of a conversion, which is not run.
+    """Returns a text on the sizes, sources, steps and engine of a conversion, which is planned but not run.
 
     Args:
       sources, output, settings: as `convert` takes them.

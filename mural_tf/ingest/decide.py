@@ -66,7 +66,7 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its files of rows."""
+        """The job's name in the names of its files of rows: "0003-000012" for unit 12, of source 3."""
         return f"{self.source:04d}-{self.number:06d}"
 
 
@@ -110,20 +110,21 @@ class Request:
             return ["places"]
         if job.kind == TRANSLATIONS:
             return ["sentences"]
-        return list(dict.fromkeys(WRITES.get(decision, "records") for decision in stage))  # each once
+        # Each once. Duplicates of all kinds are decided by "records".
+        return list(dict.fromkeys(WRITES.get(decision, "records") for decision in stage))
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
         """Returns the jobs of a stage that are not done; [] if the stage is decided."""
         names = self.names()
-        if self.marks(stage) <= names:
+        if self.decision_names(stage) <= names:
             return []
         jobs = [Job(UNIT, source_number, number) for number, (source_number, _) in enumerate(self.units)]
-        if LOCATIONS in stage:
+        if LOCATIONS in stage:  # a job for each shard of downloads
             for source_number, source in enumerate(self.sources):
                 downloads = source.downloads()
                 if downloads:
                     jobs += [Job(LOCATIONS, source_number, number) for number in range(len(downloads.shards))]
-        if TRANSLATIONS in stage:
+        if TRANSLATIONS in stage:  # and for each file of translations
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
         return [job for job in jobs if not self._is_done(job, stage, names)]
 
@@ -132,7 +133,7 @@ class Request:
         paths = [rows.path_of(self.folder, table, job.name) for table in self.tables(stage, job)]
         return all(path.name in names for path in paths)
 
-    def marks(self, stage: Sequence[str]) -> set[str]:
+    def decision_names(self, stage: Sequence[str]) -> set[str]:
         """Returns the names of the files of a stage's decisions; they are all there if the stage is decided."""
         names = {path_of(self.folder, decision).name for decision in stage if decision != HELD_OUT}
         if HELD_OUT in stage:
@@ -159,7 +160,7 @@ class Request:
 
 
 class Look:
-    """Looks through the units and files of jobs of a stage, and writes rows; made once in every worker."""
+    """Looks through the unit or file of a job, and writes rows for a stage's decisions; made once in every worker."""
 
     def __init__(self, request: Request, stage: Sequence[str]):
         self.request = request
@@ -168,7 +169,7 @@ class Look:
         self.names = request.names()
 
     def __call__(self, job: Job) -> None:
-        """Writes the job's rows."""
+        """Writes a file of rows for each of the job's tables."""
         job = Job(*job)  # an engine may have turned it into a plain tuple
         with ExitStack() as stack:
             add_row = {}  # {table: function that adds a row}
@@ -222,7 +223,7 @@ class Look:
         for number, record in enumerate(records):
             if isinstance(record, Pair):
                 key = key_of_pair(record)
-                yield "records", (job.number, number, 0, key, key)
+                yield "records", (job.number, number, 0, key, key)  # 0 for no image
                 continue
             accepted = self.screen.accepted_texts(record, reading)
             if accepted is None or not self.screen.accepts_image(accepted, reading):
@@ -275,7 +276,7 @@ def decide(request: Request, stage: Sequence[str]) -> None:
 
     Args:
       request: the conversion's input and folder.
-      stage: the kinds of decisions, one of `Request.stages`.
+      stage: the kinds of decisions, a list of `Request.stages`.
     """
     names = request.names()
     filters = request.settings.filters
@@ -294,9 +295,9 @@ def decide(request: Request, stage: Sequence[str]) -> None:
 
 
 def _frequent(request: Request, key: str, bound: int) -> np.ndarray:
-    """Returns the sorted hashes of texts on more than `bound` images, or images with more texts, uint64 [N].
+    """Returns the sorted hashes of texts on more than `bound` images (`key` is "text"), uint64 [N].
 
-    `key` says which: "text" or "image".
+    With the `key` "image" they are the hashes of images with more than `bound` texts.
     """
     pairs = f"SELECT DISTINCT text, image FROM {rows.files(request.folder, 'texts')}"
     query = f"SELECT {key} FROM ({pairs}) GROUP BY {key} HAVING count(*) > {bound} ORDER BY {key}"
@@ -304,22 +305,22 @@ def _frequent(request: Request, key: str, bound: int) -> np.ndarray:
 
 
 def _query(request: Request, decision: str) -> str:
-    """Returns the SQL query for a decision's rows, (unit, key, …): a unit looks up its rows by their keys.
+    """Returns the SQL query for a decision's rows, in which a unit looks up its keys.
 
-    The other columns are the place of an image for LOCATIONS, and the language and text for TRANSLATIONS. Keys of
-    duplicates are keys that the unit drops.
+    The columns are unit, key, shard, start and size for LOCATIONS; unit, key, language and text for TRANSLATIONS; and
+    for duplicates unit and key, where the unit drops the key.
     """
-    table = {name: rows.files(request.folder, name) for name in TABLES}
+    sql_names = {name: rows.files(request.folder, name) for name in TABLES}
     if decision == LOCATIONS:  # the first place of each address
         first_place = "min(struct_pack(shard := shard, start := start, size := size)) AS place"
         return f"""SELECT unit, key, place.shard AS shard, place.start AS start, place.size AS size
-            FROM (SELECT DISTINCT * FROM {table["addresses"]})
-            JOIN (SELECT source, key, {first_place} FROM {table["places"]} GROUP BY ALL) USING (source, key)
+            FROM (SELECT DISTINCT * FROM {sql_names["addresses"]})
+            JOIN (SELECT source, key, {first_place} FROM {sql_names["places"]} GROUP BY ALL) USING (source, key)
             ORDER BY unit, key"""
     if decision == TRANSLATIONS:
-        return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {table["captions"]})
-            JOIN {table["sentences"]} USING (key) ORDER BY unit, key, file, line"""
-    return _duplicates_query(request, decision, table["records"])
+        return f"""SELECT unit, key, language, text FROM (SELECT DISTINCT * FROM {sql_names["captions"]})
+            JOIN {sql_names["sentences"]} USING (key) ORDER BY unit, key, file, line"""
+    return _duplicates_query(request, decision, sql_names["records"])
 
 
 def _duplicates_query(request: Request, decision: str, records: str) -> str:
@@ -331,10 +332,10 @@ def _duplicates_query(request: Request, decision: str, records: str) -> str:
     keys = f"SELECT DISTINCT unit, {column} AS key FROM {records} WHERE {column} != 0"
     if request.duplicates() == [SAME_IMAGE, SAME_TEXT] and decision == SAME_TEXT:  # only texts of the images that stay
         first = f"SELECT unit, image, min(record) AS record FROM {records} WHERE image != 0 GROUP BY ALL"
-        gone = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
+        dropped = f"SELECT unit, key AS image FROM {rows.file(path_of(request.folder, SAME_IMAGE))}"
         keys = f"""SELECT unit, text AS key FROM {records} WHERE image = 0 UNION
             SELECT unit, text AS key FROM {records} SEMI JOIN ({first}) USING (unit, image, record)
-            ANTI JOIN ({gone}) USING (unit, image)"""
+            ANTI JOIN ({dropped}) USING (unit, image)"""
     return f"""WITH keys AS ({keys}), first AS (SELECT key, min(unit) AS keeps FROM keys GROUP BY key)
         SELECT unit, key FROM keys JOIN first USING (key) WHERE unit != keeps ORDER BY unit, key"""
 
@@ -423,7 +424,7 @@ class Decided:
         return translations
 
     def split(self, language: str, image_id: str) -> str:
-        """Returns the split of a caption of a divided source; "" if another language holds its image out."""
+        """Returns a caption's split: "train" if nothing was divided, "" if another language holds the image out."""
         from mural_tf.ingest.sources.wit import HeldOut  # the only family of sources that are divided
 
         held_out = self._get(HELD_OUT, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)

@@ -69,7 +69,7 @@ def cache_features(
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
     preparation = {}
-    if not encoder.startswith("http"):
+    if not encoder.startswith("http"):  # a handle of TF-Hub has no folder that says how images are prepared
         from mural_tf.export.hub_modules import stored_preparation
 
         preparation = stored_preparation(model_place(encoder))
@@ -117,7 +117,7 @@ def _describe_encoder(encoder: str) -> list[list]:
 def _write_features(
     files: Sequence[pathlib.Path], folder: pathlib.Path, encode: Encode, tower, batch_size: int, max_fraction: float
 ) -> dict[str, object]:
-    """Writes all files of records with features in place of images.
+    """Writes all files of records with features in place of images, without images that do not decode.
 
     Args:
       files: the files of image-text records.
@@ -153,7 +153,7 @@ def _write_features(
                 bar.update(len(examples))
         records = written + skipped.total
         bytes_read += file.stat().st_size
-        if skipped.are_too_many(records, max_fraction, bytes_read / max(total_bytes, 1)):
+        if skipped.are_too_many(records, max_fraction, bytes_read / max(total_bytes, 1)):  # also before the end
             raise UserError(
                 f"Too many of {records} records cannot be used: {'; '.join(skipped.lines())}; at most "
                 f"--max_skipped_fraction={max_fraction} may. Repair the data or raise the bound."
@@ -163,7 +163,7 @@ def _write_features(
 
 
 def _with_feature(example, feature: np.ndarray) -> bytes:
-    """Returns a serialised `tf.train.Example` with a feature, float32 [F], in place of its image."""
+    """Puts a feature, float32 [F], in the place of a `tf.train.Example`'s image, and returns the serialised example."""
     example.features.feature["image"].bytes_list.value[0] = feature.astype("<f4").tobytes()
     return example.SerializeToString(deterministic=True)
 
@@ -212,7 +212,7 @@ def _load_encoder(encoder: str, image_size: int) -> Encode:
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
-        address = encoder
+        address = encoder  # of TF-Hub, or of a folder
         if not encoder.startswith("http"):
             address = str(local_copy(encoder))
         model = tensorflow_hub().load(address)

@@ -52,7 +52,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
 
     Args:
       image: the file's content.
-      opened: the same image as `open_image` returns it.
+      opened: the same image as `open_image` returns it, not decoded yet.
       image_size: the longest shorter side in pixels; a larger image is shrunk to it. 0 leaves the size.
 
     Raises:
@@ -86,7 +86,7 @@ _COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns the perceptual hash of an opened image, turned upright: 64 bits, as a number.
+    """Returns the perceptual hash, 64 bits as a number, of an image that is opened but not decoded, turned upright.
 
     With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit says whether one of the 8 x 8 lowest
     frequencies C G Cᵀ is above their median. ImageHash's `phash` gives the same, with SciPy and PyWavelets. Raises

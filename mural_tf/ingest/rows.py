@@ -39,7 +39,7 @@ def _packages() -> tuple:
 
 
 def path_of(folder: pathlib.Path, table: str, job: str | int) -> pathlib.Path:
-    """Returns the file of a table that a job writes."""
+    """Returns the file `TABLE-JOB.parquet` of the rows that a job writes for a table."""
     return folder / f"{table}-{job}.parquet"
 
 
@@ -72,7 +72,7 @@ class _RowWriter:
         self._rows: list[tuple] = []
 
     def add(self, row: tuple) -> None:
-        """Adds a row."""
+        """Holds a row, and writes all rows that are held as soon as these are `AT_ONCE`."""
         self._rows.append(row)
         if len(self._rows) == AT_ONCE:
             self.flush()
@@ -117,7 +117,7 @@ def ask(folder: pathlib.Path, query: str, parameters: Sequence[Any] = ()) -> Any
 
 @functools.lru_cache(maxsize=1)
 def _database(folder: pathlib.Path, process: int) -> Any:
-    """Returns the connection to DuckDB of a process, because processes cannot share a connection.
+    """Returns the connection to DuckDB of the process with this number, which no other process can share.
 
     Rows that are too many for memory go into `folder`, or, if it is in a store, into a temporary folder.
     """

@@ -113,12 +113,12 @@ class Source:
     is_divided = False
 
     def check(self) -> None:
-        """Raises `UserError` for impossible options, before anything is read."""
+        """Raises `UserError` for a missing or unknown language; families check further options."""
         for name in ("language", "language_a", "language_b"):
             code = getattr(self, name, None)
             if code == "":
                 raise UserError(f"{self.KIND}:{self.path} needs a language: {self.KIND}:{self.path},{name}=de.")
-            if code is not None and column_of(code) is None:
+            if code is not None and column_of(code) is None:  # a column's codes are checked row by row
                 canonical_language(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
@@ -285,7 +285,7 @@ def describe_kinds(kinds: Mapping[str, type[Source]]) -> str:
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
     """Returns " Did you mean NAME?" with the name that is most similar to `name`; "" if no name is similar."""
-    for nearest in difflib.get_close_matches(name, names, 1):
+    for nearest in difflib.get_close_matches(name, names, 1):  # at most one
         return f" Did you mean {nearest}?"
     return ""
 
@@ -350,7 +350,7 @@ class Filters:
     max_characters: int = 0
 
 
-FILTERS = {
+FILTERS = {  # numbers in the order of the attributes of `Filters`
     "none": Filters(),
     # Jia et al. (2021), §3. Left out: its list of rare tokens, which needs the unigrams of the whole web crawl.
     "align": Filters(200, 3.0, 1000, 10, 3, 20, 0),
@@ -364,7 +364,7 @@ DUPLICATES = ("", "text", "image", "both", "pair")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One conversion. The fields of `identity` decide the bytes written; the others do not.
+    """The settings of a conversion; a value out of bounds raises `UserError`. `identity` has all that decide bytes.
 
     Attributes:
       filters: the filters of web data.

@@ -50,7 +50,10 @@ def _record_files(data_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pathlib.Path) -> dict:
-    """Writes the records of `build_translated` into `folder`; returns the further fields of `dataset.json`."""
+    """Writes the records of `build_translated` into `folder`; returns the further fields of `dataset.json`.
+
+    Raises `UserError` if no caption has a translation.
+    """
     from mural_tf.data import records
 
     shards = len(records.list_files(data_dir, IMAGE_TEXT, "train"))

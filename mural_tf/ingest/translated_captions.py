@@ -92,7 +92,7 @@ def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[
       languages: the languages of the translations to yield, BCP 47; empty for all.
 
     Raises:
-      UserError: a line is unusable; otherwise nobody would notice that a translation is lost.
+      UserError: a line or record is unusable; otherwise nobody would notice that a translation is lost.
     """
     if path.is_dir():
         translations = _read_records(path)

@@ -45,7 +45,7 @@ class CaptionedSet(CaptionedImages):
         files = self.input_files()
         size = sum(path.stat().st_size for path in files)
         weight = size * TYPICAL_IMAGE // BYTES_FOR_AN_IMAGE
-        parts = max(1, min(MOST_PARTS[""], weight // unit_bytes))
+        parts = max(1, min(MOST_PARTS[""], weight // unit_bytes))  # as many as of a plain file, which has no ending
         return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
@@ -150,7 +150,7 @@ class Karpathy(CaptionedSet):
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the other families
-        """The images are COCO's or Flickr30K's."""
+        """The name of the set of images: "coco" if the file's name has it, otherwise "flickr30k"."""
         return "coco" if "coco" in pathlib.Path(self.path).name else "flickr30k"
 
     def input_files(self) -> list[pathlib.Path]:

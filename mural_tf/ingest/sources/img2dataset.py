@@ -39,7 +39,7 @@ class Img2dataset(ShardSource):
         return find_shards(self.path)
 
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
-        """Yields the image-caption pairs of a shard."""
+        """Yields each usable image of a shard with its only caption; `reading.tally` counts the others."""
         tally = reading.tally
         for sample in read_samples(item, tally.skip):
             text = self._text(sample, item, tally)
@@ -129,19 +129,19 @@ class CaptionedImages(Source):
     images: str = ""
 
     def check(self) -> None:
-        """Raises `UserError` if the folder of images is not there or cannot be read, or for impossible options."""
+        """Raises `UserError` if the folder of images is not there or cannot be read, or as `Source.check` does."""
         if not self.images or not as_path(self.images).is_dir():
             problem = f"; {self.images} is not a folder" if self.images else ""
             raise UserError(
                 f"{self.KIND}:{self.path} needs images=FOLDER, with image files or img2dataset's output{problem}."
             )
         super().check()
-        self._store = None
+        self._store = None  # opened anew below
         self.store()  # raises for a download that cannot be read
 
     def store(self) -> ImageFolder | DownloadedImages:
-        """Returns the images, which are opened once."""
-        if getattr(self, "_store", None) is None:
+        """Returns the images, downloads or files of a folder, which are opened at the first call and kept."""
+        if getattr(self, "_store", None) is None:  # no field, which would be an option of the source
             folder = as_path(self.images)
             if is_download(folder):
                 self._store = DownloadedImages(folder)
@@ -161,7 +161,7 @@ class CaptionedImages(Source):
         return unpacked_size(path) * TYPICAL_IMAGE // 150
 
     def records(self, item: ImageItem, reading: Reading) -> Iterable[Captioned]:
-        """Yields the image with its captions; a missing or damaged image is counted."""
+        """Yields the image with its captions; `reading.tally` counts a missing or damaged image, once per caption."""
         problem = "missing image"
         try:
             image = self.store().get(item.image_file, reading.decided)

@@ -36,7 +36,7 @@ class OwnRecords(ShardSource):
     splits: tuple[str, ...] = ("train",)
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the shards of the splits."""
+        """Returns the shards of the splits; raises `UserError` if no split has a shard."""
         root = as_path(self.path)
         shards: list[pathlib.Path] = []
         for record_type in (IMAGE_TEXT, TEXT_PAIRS):

@@ -76,11 +76,11 @@ class AlignedSource(Source):
     min_score = 0.0
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the pairs of files; a second file may be missing."""
+        """Yields the pairs of files; a second file may be missing, which `read` counts."""
         raise NotImplementedError
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the first file of every pair."""
+        """Returns the first file of every pair; the second is found again by `pairs`."""
         return [pair.path_a for pair in self.pairs()]
 
     def input_files(self) -> list[pathlib.Path]:
@@ -95,7 +95,7 @@ class AlignedSource(Source):
         return 2 * super().weight(path)
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a pair of files, as far as they belong to the unit."""
+        """Yields the aligned lines of a unit; `reading.tally` counts an unknown language, and a missing second file."""
         pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
         file_reading = _reading_of_file(unit, reading)
         languages = self.tags(pair.codes, str(pair.path_a), file_reading)
@@ -121,7 +121,7 @@ class AlignedSource(Source):
         return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
-        """Yields the pair; `reading.tally` counts a pair of which a line is not text or empty, or the score too low."""
+        """Yields the pair of two usable lines with a high enough score; `reading.tally` counts any other pair."""
         tally = reading.tally
         line_a, line_b, *scores = item.lines  # at most one score
         if line_a is None or line_b is None:
@@ -168,12 +168,12 @@ def read_aligned_lines(
     names = list(files)
     number = 0  # the number of the last line
     counts_problems = part.begin == 0  # problems before this part are counted by an earlier part
-    first, *others = [buffered(file) for file in files.values()]
+    first_file, *other_files = [buffered(file) for file in files.values()]
     try:
-        lines_before, part = skip_to(first, part)
-        missing_counts = [skip_lines(other, lines_before) for other in others]
+        lines_before, part = skip_to(first_file, part)
+        missing_counts = [skip_lines(other, lines_before) for other in other_files]
         counts_problems = not any(missing_counts)
-        rows = itertools.zip_longest(bounded_lines(first, part), *map(bounded_lines, others), fillvalue=_END)
+        rows = itertools.zip_longest(bounded_lines(first_file, part), *map(bounded_lines, other_files), fillvalue=_END)
         for number, lines in enumerate(rows, start=lines_before + 1):
             if _END in lines:
                 shorter_file = _shorter_file(names, lines, part)
@@ -243,7 +243,7 @@ class Opus(AlignedSource):
     input_files = files
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a zip, as far as they belong to the unit."""
+        """Yields the aligned lines of a unit of a zip; `reading.tally` counts a zip that cannot be used."""
         file_reading = _reading_of_file(unit, reading)
         try:
             with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -260,7 +260,7 @@ class Opus(AlignedSource):
     def _read_archive(
         self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, file_reading: Reading
     ) -> Iterator[LinePair]:
-        """Yields the aligned lines of an opened zip.
+        """Yields the aligned lines of an opened zip; raises `UserError` for a `min_score` if the zip has no scores.
 
         Problems of lines are counted in `reading`, and problems of the whole zip in `file_reading`.
         """
@@ -272,7 +272,7 @@ class Opus(AlignedSource):
         languages = self.tags(codes, unit.path, file_reading)
         if languages is None:
             return
-        names = list(members)
+        names = list(members)  # of the files to read
         if self.min_score:
             if scores is None:
                 raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
@@ -325,7 +325,7 @@ class Lines(AlignedSource):
     language_b: str = ""
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the two files."""
+        """Yields the two files; raises `UserError` if `path` matches several files, or the partner is not named."""
         files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
@@ -343,7 +343,7 @@ class Tatoeba(AlignedSource):
     KIND: ClassVar[str] = "tatoeba"
 
     def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields each file in another language with its English partner."""
+        """Yields each file in another language with its English partner; raises `UserError` if there is no file."""
         paths = sorted(as_path(self.path).glob("tatoeba.*-eng.???"))
         other_paths = [path for path in paths if path.suffix != ".eng"]
         if not other_paths:
@@ -381,7 +381,7 @@ class Pairs(Source):
         units: list[Unit] = []
         for path in self.files():
             if path.suffix == PARQUET:
-                units += row_group_units(path, 1.0, unit_bytes)
+                units += row_group_units(path, 1.0, unit_bytes)  # records are about as large as unpacked columns
             else:
                 units += cut(path, self.weight(path), unit_bytes)
         return units
@@ -389,7 +389,7 @@ class Pairs(Source):
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[dict[str, Any] | None, str]]:
         """Yields ({column, as an option names it: value}, place) of each row of the unit.
 
-        (`None`, place) for a row that lacks a column.
+        A row that lacks a column is (`None`, place). Raises `UserError` if the whole file lacks it.
         """
         options = (self.text_a, self.text_b, self.group, column_of(self.language_a), column_of(self.language_b))
         columns = [column for column in options if column]
@@ -516,9 +516,9 @@ def row_group_units(path: pathlib.Path, growth: float, unit_bytes: int) -> list[
 
 
 def skip_lines(content: io.BufferedReader, count: int) -> int:
-    """Reads up to the end of `count` lines, in bounded memory; returns how many of these lines the file lacks."""
+    """Reads `content` up to the end of `count` lines, in bounded memory; returns how many of these it lacks."""
     is_within_line = False
-    while count and (chunk := content.peek(2**16)):
+    while count and (chunk := content.peek(2**16)):  # `count` is the number of lines to go
         if chunk.count(b"\n") >= count:
             rest = chunk.split(b"\n", count)[-1]
             content.read(len(chunk) - len(rest))

@@ -105,5 +105,5 @@ class Uc2(TsvOfCaptions):
     language: str = "en"
 
     def _is_usable(self, fields: list[str]) -> bool:
-        """Whether the column "success" is missing or says yes."""
+        """Whether the column "success", the fourth, is missing or does not say no."""
         return len(fields) < 4 or fields[3].strip().lower() not in ("fail", "false", "0")

@@ -62,7 +62,7 @@ class Wit(CaptionedImages):
     split: str = ""
 
     def check(self) -> None:
-        """Raises `UserError` for impossible options, or missing images."""
+        """Raises `UserError` for an unknown scope, or missing images."""
         if self.scope not in ("all", "language"):
             raise UserError(f"wit: scope={self.scope!r}; expected all or language.")
         super().check()
@@ -138,7 +138,8 @@ def read_wit(
 def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
     """Yields ({column: field}, place) of each row of a TSV, whose quoted fields may hold tabs and line breaks.
 
-    Raises `UserError` for a file whose first line does not name all `columns`.
+    Raises `csv.field_size_limit` of the process if it is lower than `_LONGEST_FIELD`, and `UserError` for a file whose
+    first line does not name all `columns`.
     """
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _LinesOfRows(read_lines(path, on_problem))
@@ -191,7 +192,7 @@ class _LinesOfRows:
         return self
 
     def __next__(self) -> str:
-        """Returns the next readable line."""
+        """Returns the next readable line; raises `csv.Error` if it makes the row too long."""
         self.last, text = next(self._lines)
         while text is None:  # an unreadable line, which `read_lines` has reported
             self.last, text = next(self._lines)
