@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Returns `Rows` of a tensor [N, …] with the own rows (first, count), `None`: all; `Rows` stay as they are."""
+        """Returns a tensor [N, …] as `Rows`; `rows`: (first, count) of the own rows, `None`: all. `Rows` stay unchanged."""
         if isinstance(values, Rows):
             return values
         first, count = rows or (0, count_rows(values))
@@ -88,7 +88,7 @@ class Pairs:
 
     def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
         self.left = Rows.of(left, rows)
-        self.right = self.left._replace(values=Rows.of(right).values)
+        self.right = self.left._replace(values=Rows.of(right).values)  # own rows as the left's: partners stay together
         self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)  # (left [N], right [N]) each
 
     @property
@@ -157,7 +157,7 @@ class Pairs:
 
 
 def in_batch_recall(pairs: Pairs) -> tf.Tensor:
-    """Returns R@1 within the batch, 0..1: the share of queries whose partner no candidate beats, over both directions.
+    """Returns R@1 within the batch, 0..1: the share of queries, in both directions, whose partner no candidate beats.
 
     A candidate as good as the partner does not beat it: the same text twice in a batch is not a mistake. With only some
     queries the result is their part of the whole. A float32 scalar, without gradient.

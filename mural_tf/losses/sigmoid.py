@@ -61,8 +61,8 @@ def sigmoid_loss(
 
 
 def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
-    """Returns the rows of [N, …] in blocks: [K, width, …], the last block filled up with zeros."""
-    missing = -count_rows(values) % width
+    """Returns the rows of [N, …] in K blocks of `width` rows, [K, width, …], the last block filled up with zeros."""
+    missing = -count_rows(values) % width  # rows up to the next multiple of `width`
     paddings = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
     return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 

@@ -113,7 +113,7 @@ def _score_blocks(queries: np.ndarray, candidates: np.ndarray, rows: np.ndarray,
     Positives are pairs (rows, indices), int64 [P], sorted by query; `chunk` is the number of queries in a block. The
     next block overwrites the scores.
     """
-    chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))
+    chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))  # 4 bytes each
     buffer = np.empty((min(chunk, len(queries)), len(candidates)), np.float32)
     starts = np.searchsorted(rows, np.arange(len(queries) + 1))  # where each query's positives begin
     for begin in range(0, len(queries), chunk):
@@ -228,7 +228,7 @@ class Counts:
         self.candidates = candidates
         self.identity = identity
         self.best = np.full(len(queries), np.inf)  # of a query without a positive: nothing is above it
-        self.best_identity = np.full(len(queries), -1)
+        self.best_identity = np.full(len(queries), -1)  # no candidate's
         positive_scores = dot_products(queries, candidates, rows, indices)
         order = np.lexsort((positive_scores, rows))  # the best of each query comes last
         is_last = np.diff(rows[order], append=-1) != 0
@@ -275,7 +275,7 @@ class Counts:
         return np.where(np.isfinite(self.best), 1.0 + self.above + 0.5 * self.tied, np.nan)
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
-        """Counts pairs (query, candidate), int64 [P] each, that float32 cannot tell from a tie, by float64 scores."""
+        """Adds pairs (query, candidate), int64 [P] each, to `above` and `tied` by their float64 scores."""
         is_identical = self.identity[candidates] == self.best_identity[queries]
         self.tied += self._count(queries[is_identical])
         queries = queries[~is_identical]
