@@ -75,7 +75,10 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
-    """Returns the model of an export's newest version; its image encoder is loaded when the first picture comes."""
+    """Returns the model of an export's newest version; its image encoder is loaded when the first picture comes.
+
+    Raises `UserError` for an encoder that cannot be loaded, or that lacks a signature.
+    """
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.saved_models import check_graph, load_saved_model
@@ -83,7 +86,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     version = newest_version(path, ("image_encoder", "text_encoder"))
     config = load_config(description(path, version) / "config.json")
-    check_graph(path / "image_encoder" / str(version))
+    check_graph(path / "image_encoder" / str(version))  # now, although it is loaded later
     text_encoder = load_saved_model(path / "text_encoder" / str(version))
     signatures = text_encoder.signatures
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
@@ -103,14 +106,14 @@ def _load_export(path: pathlib.Path) -> Embedder:
     def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         return text_signature(text=texts)["embedding"]
 
-    heads = {}
+    text_heads = {}  # {head: the function of texts}, without the first head
     if "text_text" in signatures:
-        heads["text_text"] = functools.partial(_only_output, signatures["text_text"], "text")
+        text_heads["text_text"] = functools.partial(_only_output, signatures["text_text"], "text")
     prompted = {}  # {head: the function of texts that begin with a prompt}
     for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):  # "": the first head
         if name in signatures:
             prompted[head] = functools.partial(_only_output, signatures[name], "prompted_text")
-    encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
+    encoders = Encoders(check_image, embed_images, embed_texts, text_heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = embedder_of_graphs(encoders, size, config, display_name(path))
     embedder.kept_alive = text_encoder  # signatures need their SavedModel

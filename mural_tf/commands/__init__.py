@@ -434,7 +434,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
         if flag.present:
             changed[flag.name] = flag.value
     for name in ("evaluation_images", "exclude_texts", "translations", "translation_languages"):
-        values[name] = tuple(values[name])
+        values[name] = tuple(values[name])  # flags give lists
     chosen_filters = dataclasses.replace(FILTERS[filters], **changed)
     settings = Settings(filters=chosen_filters, **values)
     parsed = [parse_source(text, KINDS) for text in sources]

@@ -97,7 +97,7 @@ def _check_fields(arguments: Sequence[str]) -> None:
 
 def _check_field(name: str, fields: Mapping) -> None:
     """Raises `UserError` if `fields`, {name: value or branch}, lack the field of a flag "config.x.y"."""
-    _, *parts = name.split(".")
+    _, *parts = name.split(".")  # without "config"
     for part in parts:
         if part == "method" or not isinstance(fields, Mapping) or not fields:
             return  # a method's own field, or an entry of a field that takes any entries: checked later

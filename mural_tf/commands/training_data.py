@@ -277,8 +277,8 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
         else:
             new_groups.append(group)
     product_count = len(new_groups) + len(seen_groups)
-    held_out_count = min(2 * held_out(product_count), len(new_groups))
-    dev_count = (held_out_count + 1) // 2
+    held_out_count = min(2 * held_out(product_count), len(new_groups))  # of dev and test together
+    dev_count = (held_out_count + 1) // 2  # an odd group goes to dev
     groups_of = {
         "dev": new_groups[:dev_count],
         "test": new_groups[dev_count:held_out_count],

@@ -94,7 +94,7 @@ def image_sentence_loss(
     top: int = 10,
     factors: tuple[float, float] = (1.5, 0.05),
 ) -> tf.Tensor:
-    """Returns the matching loss, the mean over the sentences s (with image v) of the batch of
+    """Returns the matching loss of images and sentences, the mean over all sentences s, whose image is v, of
 
         factors[0] · [s, v, other images] + [v, s, other images' sentences]
         + factors[1] · [s, the farthest other sentence of v, other images' sentences]

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Returns a tensor [N, …] as `Rows`; `rows`: (first, count) of the own rows, `None`: all. `Rows` stay unchanged."""
+        """Returns a tensor [N, …] as `Rows`, or `Rows` unchanged; `rows`: own (first, count), `None`: all rows."""
         if isinstance(values, Rows):
             return values
         first, count = rows or (0, count_rows(values))
@@ -162,7 +162,7 @@ def in_batch_recall(pairs: Pairs) -> tf.Tensor:
     A candidate as good as the partner does not beat it: the same text twice in a batch is not a mistake. With only some
     queries the result is their part of the whole. A float32 scalar, without gradient.
     """
-    own_cosines = tf.stop_gradient(pairs.own_cosines)
+    own_cosines = tf.stop_gradient(pairs.own_cosines)  # the same in both directions
     hit_count = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)

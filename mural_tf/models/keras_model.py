@@ -123,7 +123,7 @@ class KerasModel(keras.Model):
             raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
 
     def _chosen_optimizers(self, optimizer, config: ConfigDict) -> dict[str, keras.optimizers.Optimizer]:
-        """Returns {"joint": optimiser} of a name or an instance, `None`: as configured; raises `UserError` if it is unknown."""
+        """Returns {"joint": optimiser} of a name or an instance, for `None` the configured; else raises `UserError`."""
         if optimizer is None:
             return build_optimizers(config.optimizer, config.train.steps, self.variable_groups(), self.loss_weights())
         try:
@@ -150,7 +150,7 @@ class KerasModel(keras.Model):
         self.check_batch(x)
         spec = getattr(x, "element_spec", None)
         self._batch_spec = None
-        # Keras forgets the shapes that x announces; but if it divides x itself, they are not a replica's shapes.
+        # Keras forgets the sizes that x announces, and `train_step` restores them: not if Keras divides x by replicas.
         is_divided = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
         if isinstance(spec, Mapping) and not is_divided:
             self._batch_spec = tf.nest.map_structure(_spec_of_one_replica, spec)

@@ -125,7 +125,8 @@ class KnownTexts(TranslationDistillation):
     def _known_texts(self, config, tokenizer, columns) -> tuple[list[bytes], np.ndarray]:
         """Returns the texts that have a target, and their targets, float32 [N, D], in the order of their keys.
 
-        At most `method.most_known` texts stay, see `with_smallest_keys`. `columns` is the result of `target_columns`.
+        At most `method.most_known` texts stay, see `with_smallest_keys`; a line is printed if some go. `columns`
+        is the result of `target_columns`.
         """
         most = self.options.most_known
         pairs = {}  # as `_pairs_with_targets` returns them

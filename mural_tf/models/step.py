@@ -141,13 +141,13 @@ class TrainingStep:
 
         `logs` has their global norm.
         """
-        gradients, variables = zip(*self._with_variables(gradients))
+        present, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
             global_norm, *_ = _norm_names(name)
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=logs[global_norm])
+            present, _ = tf.clip_by_global_norm(present, self._clip_norm, use_norm=logs[global_norm])
         optimizer = self._optimizers[name]
-        gradients = conditional(optimizer, self._zero_unless(apply, gradients), apply)
-        optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
+        conditional_gradients = conditional(optimizer, self._zero_unless(apply, present), apply)
+        optimizer.apply_gradients(zip(conditional_gradients, variables), experimental_aggregate_gradients=False)
 
     @staticmethod
     def _zero_unless(apply: tf.Tensor, gradients: list) -> list:
