@@ -39,13 +39,13 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Puts a stand-in for `pkg_resources`, which setuptools 82 lacks and TF-Hub's import needs, into `sys.modules`."""
+    """Puts a substitute for `pkg_resources`, which setuptools 82 lacks but TF-Hub imports, into `sys.modules`."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return
-    stand_in = types.ModuleType("pkg_resources")
-    stand_in.parse_version = importlib.import_module("packaging.version").Version
-    sys.modules["pkg_resources"] = stand_in
+    substitute = types.ModuleType("pkg_resources")
+    substitute.parse_version = importlib.import_module("packaging.version").Version
+    sys.modules["pkg_resources"] = substitute
     try:
         yield
     finally:

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
-        """Returns a tensor [N, …] as `Rows`, or `Rows` unchanged; `rows`: own (first, count), `None`: all rows."""
+        """Returns `Rows` of a tensor [N, …] with the own rows (first, count), `None`: all; `Rows` stay as they are."""
         if isinstance(values, Rows):
             return values
         first, count = rows or (0, count_rows(values))

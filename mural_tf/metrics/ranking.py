@@ -278,19 +278,18 @@ class Counts:
         """Adds pairs (query, candidate), int64 [P] each, to `above` and `tied` by their float64 scores."""
         is_identical = self.identity[candidates] == self.best_identity[queries]
         self.tied += self._count(queries[is_identical])
-        queries = queries[~is_identical]
-        candidates = candidates[~is_identical]
-        scores = self._exact(queries, candidates)
-        best = self.best[queries]
-        self.above += self._count(queries[scores > best])
-        self.tied += self._count(queries[scores == best])
+        other_queries = queries[~is_identical]
+        scores = self._exact_scores(other_queries, candidates[~is_identical])
+        best = self.best[other_queries]
+        self.above += self._count(other_queries[scores > best])
+        self.tied += self._count(other_queries[scores == best])
 
     def _count(self, queries: np.ndarray) -> np.ndarray:
         """Returns int64 [Q]: how often each query is in `queries`."""
         return np.bincount(queries, minlength=len(self.queries))
 
-    def _exact(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-        """Returns the scores of P pairs, float64 [P], one by one where they are few, and else by products of matrices.
+    def _exact_scores(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """Returns the scores of P pairs, float64 [P], pair by pair if they are few, else by products of matrices.
 
         They are many for a model that maps everything to nearly one point, as all models do before training.
         """

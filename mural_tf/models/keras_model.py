@@ -108,8 +108,10 @@ class KerasModel(keras.Model):
         names = [*self.log_names, *self.step.log_names]
         self.meters = Meters((*names, "data_wait_seconds"))
         self.step.guard.build(names)
-        for optimizer in self.optimizers.values():
-            create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
+        for new_optimizer in self.optimizers.values():
+            create_variables(
+                new_optimizer, self.trainable_variables
+            )  # so that a checkpoint can be restored before a step
 
     def _check_compiled(self, config: ConfigDict, keras_arguments: Mapping) -> None:
         """Raises `UserError` for a `compile` with losses that are not the method's, or towers with bfloat16 weights."""
@@ -175,7 +177,7 @@ class KerasModel(keras.Model):
         return super().test_on_batch(x, **kwargs)
 
     def check_batch(self, x) -> None:
-        """Raises `UserError` for batches that are no dictionaries, lack entries, or cannot be shared by the replicas.
+        """Raises `UserError` for batches that are not dictionaries, lack entries, or cannot be shared by the replicas.
 
         `x` is an argument of `fit` and the like: a dataset or one batch; generators are not looked into.
         Batches are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features;

@@ -97,7 +97,7 @@ class TranslationDistillation(LearnedTemperature):
         owner = method_class(self.options.heads_of)
         if not owner.has_image_text_head():
             raise UserError(f"method.heads_of={self.options.heads_of!r}: expected a method with an image-text head.")
-        return owner.build_head(self, name)
+        return owner.build_head(self, name)  # a head of the source's kind, so that its weights fit
 
     @classmethod
     def has_image_text_head(cls):
@@ -219,7 +219,7 @@ class TranslationDistillation(LearnedTemperature):
             dtype = "float16"
         else:
             embed = self._embedder(config, tokenizer, workdir)
-            dtype = "float32"
+            dtype = "float32"  # as precise as the targets of `teach` in a step
         targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
