@@ -109,9 +109,7 @@ class KerasModel(keras.Model):
         self.meters = Meters((*names, "data_wait_seconds"))
         self.step.guard.build(names)
         for new_optimizer in self.optimizers.values():
-            create_variables(
-                new_optimizer, self.trainable_variables
-            )  # so that a checkpoint can be restored before a step
+            create_variables(new_optimizer, self.trainable_variables)  # a checkpoint may be restored before a step
 
     def _check_compiled(self, config: ConfigDict, keras_arguments: Mapping) -> None:
         """Raises `UserError` for a `compile` with losses that are not the method's, or towers with bfloat16 weights."""

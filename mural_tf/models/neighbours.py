@@ -69,11 +69,11 @@ class NeighboursHead(keras.layers.Layer):
     def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
         """Sets the known texts and their mean: the student's states, float32 [N, H], the teacher's vectors [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))  # `own_vectors` subtracts it: 0 until the mean itself is known
-        self.mean.assign(self._own_in_blocks(states).mean(axis=0))
-        self.known.assign(self._own_in_blocks(states))
+        self.mean.assign(self._own_vectors_in_blocks(states).mean(axis=0))
+        self.known.assign(self._own_vectors_in_blocks(states))
         self.vectors.assign(vectors)
 
-    def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
+    def _own_vectors_in_blocks(self, states: np.ndarray) -> np.ndarray:
         """Returns `own_vectors` of states [N, H], computed in blocks: float32 [N, E]."""
         blocks = []
         for begin in range(0, len(states), TEXTS):
@@ -96,7 +96,7 @@ class KnownTexts(TranslationDistillation):
     """
 
     fields = dict(TranslationDistillation.taught, most_known=2**16)  # texts
-    _is_cached = True
+    _is_cached = True  # all targets are made before `learn`
     chooses: ClassVar[str] = ""
     choices: ClassVar[tuple[float, ...]] = ()
 

@@ -174,11 +174,11 @@ def texts_to_states(model, config: ConfigDict, tokenizer) -> Embed:
         (states,) = model.text_states([tokens], False)
         return tf.cast(states, tf.float32)
 
-    return by_tokens(encode, tokenizer, computed_in(config.text_tower, "text"))
+    return texts_to_vectors(encode, tokenizer, computed_in(config.text_tower, "text"))
 
 
-def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
-    """Returns a function of N texts to float32 [N, H], which calls `encode` for texts of similar length at a time.
+def texts_to_vectors(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
+    """Returns a function of N texts to float32 [N, H], which calls `encode` with few texts of similar length at a time.
 
     Args:
       encode: maps tokens, {name: int32 [B, T]}, to float32 [B, H].
@@ -221,7 +221,7 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all pictures by the frozen tower, once …", flush=True)
-            embed = _by_pixels(encode, config.image_tower, width)
+            embed = _pictures_to_states(encode, config.image_tower, width)
             folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
             folder.mark_complete(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
@@ -255,7 +255,7 @@ def _picture_streams(model) -> list[str]:
     return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
-def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
+def _pictures_to_states(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     """Returns a function of N encoded pictures to float32 [N, width], zeros for pictures that do not decode.
 
     `encode` maps uint8 [B, S, S, 3] to states; `tower` is the configuration's `image_tower`.
@@ -263,7 +263,7 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
-        to_states = _by_lite_runtime(encode, tower.image_size)
+        to_states = _lite_encoder(encode, tower.image_size)
     else:
         to_states = tf.function(encode, reduce_retracing=True, autograph=False)
 
@@ -286,7 +286,7 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     return embed
 
 
-def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
+def _lite_encoder(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
     """Returns `encode` as a function of uint8 [B, S, S, 3] that runs on TensorFlow Lite, one picture on each processor.
 
     Lite's float32 kernels take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).

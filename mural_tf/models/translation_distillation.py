@@ -43,7 +43,7 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
-from mural_tf.models.states import by_tokens, data_digest, digest_of, text_states
+from mural_tf.models.states import data_digest, digest_of, text_states, texts_to_vectors
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -210,7 +210,7 @@ class TranslationDistillation(LearnedTemperature):
     def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
         """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts without a target.
 
-        Raises `UserError` for the softmax if a text has no vector of the teacher's.
+        Raises `UserError` if more texts than `data.max_skipped_fraction`, or any for the softmax, get no vector.
         """
         pivots = pivots_of(config.data, self.options.pivot)
         used = [name for name in TARGETS if name in self.used]
@@ -274,7 +274,7 @@ class TranslationDistillation(LearnedTemperature):
         With a frozen text tower it first makes the texts' states, which all runs share, and computes only the head.
         """
         if not self.text_tower.frozen or self.text_tower.name == "words":
-            return by_tokens(lambda tokens: self.teach(tokens, training=False), tokenizer)
+            return texts_to_vectors(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
         states = text_states(self.towers, config, tokenizer, workdir)  # of all texts of the run
 
