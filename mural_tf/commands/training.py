@@ -155,7 +155,7 @@ class CatalogueTrainer:
         ]
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how a model reads texts; `None` for a tower of whole words, and for an export without a vocabulary.
+        """Returns the `Reading` of texts by a model's tokenizer; `None` for whole words, and without a vocabulary.
 
         Args:
           description: the folder with the model's `config.json` and `vocabulary.txt`.
