@@ -23,6 +23,7 @@ __all__ = ["Embedder", "__version__", "load"]
 
 
 def __getattr__(name: str) -> object:
+    """Imports `Embedder` or `load` on first use, and returns it; raises `AttributeError` for any other name."""
     if name in __all__:
         from mural_lite.quiet import quiet_imports
 

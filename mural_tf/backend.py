@@ -39,13 +39,13 @@ keras = _keras_2()
 
 @contextlib.contextmanager
 def _package_resources() -> Iterator[None]:
-    """Replaces `pkg_resources`, which setuptools lacks from 82 on: TF-Hub compares two versions at its import."""
+    """Puts a substitute for `pkg_resources`, which setuptools 82 lacks but TF-Hub imports, into `sys.modules`."""
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
         yield
         return
-    stand_in = types.ModuleType("pkg_resources")
-    stand_in.parse_version = importlib.import_module("packaging.version").Version
-    sys.modules["pkg_resources"] = stand_in
+    substitute = types.ModuleType("pkg_resources")
+    substitute.parse_version = importlib.import_module("packaging.version").Version
+    sys.modules["pkg_resources"] = substitute
     try:
         yield
     finally:
@@ -63,19 +63,19 @@ with _package_resources():  # TensorFlow Text 2.15 imports TF-Hub
 
 
 def sentencepiece_operations() -> types.ModuleType:
-    """Returns the module of tensorflow_text's two operations of SentencePiece; its class gives a resource no name."""
+    """Returns tensorflow_text's SentencePiece operations, which take a resource's name; their class takes no name."""
     return importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer").gen_sentencepiece_tokenizer
 
 
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
-    """Silences file descriptor 2, to which XLA's first compilation writes at any level of logging."""
+    """Silences file descriptor 2 within the context: XLA's first compilation writes there at any level of logging."""
     sys.stderr.flush()
-    with open(os.devnull, "w") as nothing:
-        terminal = os.dup(2)
-        os.dup2(nothing.fileno(), 2)
+    with open(os.devnull, "w") as null_device:
+        standard_error = os.dup(2)
+        os.dup2(null_device.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+            os.dup2(standard_error, 2)
+            os.close(standard_error)

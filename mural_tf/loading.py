@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: bool) -> Embedder | None:
-    """Returns the model in a folder, `None` if it holds no model.
+    """Returns the model in a folder, `None` if it holds no model; raises `UserError` for a model that cannot be used.
 
     Args:
-      path: a workdir, an export, an export's Hub modules, or weights from elsewhere.
-      checkpoint, trust, made_states: as `mural_lite.open_model` takes them.
+      path: a workdir, an export, the folder of an export's Hub modules, or a folder of weights from elsewhere.
+      checkpoint, trust, made_states: as `mural_lite.open_model` takes them; only a workdir needs them.
     """
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
@@ -46,7 +46,7 @@ def open_folder(path: pathlib.Path, checkpoint: str, trust: bool, made_states: b
 
 
 def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Embedder:
-    """Returns the trained model of a workdir; with `made_states`, texts whose states were made skip their tower."""
+    """Returns the trained model of a workdir; with `made_states`, texts with stored states skip the text tower."""
     from mural_tf.models.embedder import embedder_of
     from mural_tf.models.frozen import known_texts
     from mural_tf.training.trained_model import load_trained
@@ -57,14 +57,14 @@ def _load_workdir(path: pathlib.Path, checkpoint: str, made_states: bool) -> Emb
 
 
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    """Returns the model of weights from elsewhere, of the kind `source`; raises `UserError` for only one tower."""
+    """Returns the model of weights of the kind `source`, such as "clip"; raises `UserError` for a kind of one tower."""
     from mural_tf.models.embedder import embedder_of
     from mural_tf.pretrained.front_matter import origin_of
     from mural_tf.pretrained.importers import import_weights, importer_of, starting_config
     from mural_tf.text import tokenizer_of
 
     importer = importer_of(source)
-    if not importer.method or importer.vocabulary is None:
+    if not importer.method or importer.vocabulary is None:  # weights of one tower have no method, or no vocabulary
         raise UserError(
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import {source} --weights={path} --workdir=…, see docs/checkpoints.md."
@@ -75,7 +75,10 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
-    """Returns the model of an export's newest version; its image encoder is loaded when the first picture comes."""
+    """Returns the model of an export's newest version; its image encoder is loaded when the first picture comes.
+
+    Raises `UserError` for an encoder that cannot be loaded, or that lacks a signature.
+    """
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.saved_models import check_graph, load_saved_model
@@ -83,7 +86,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
     version = newest_version(path, ("image_encoder", "text_encoder"))
     config = load_config(description(path, version) / "config.json")
-    check_graph(path / "image_encoder" / str(version))
+    check_graph(path / "image_encoder" / str(version))  # now, although it is loaded later
     text_encoder = load_saved_model(path / "text_encoder" / str(version))
     signatures = text_encoder.signatures
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
@@ -103,14 +106,14 @@ def _load_export(path: pathlib.Path) -> Embedder:
     def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         return text_signature(text=texts)["embedding"]
 
-    heads = {}
+    text_heads = {}  # {head: the function of texts}, without the first head
     if "text_text" in signatures:
-        heads["text_text"] = functools.partial(_only_output, signatures["text_text"], "text")
+        text_heads["text_text"] = functools.partial(_only_output, signatures["text_text"], "text")
     prompted = {}  # {head: the function of texts that begin with a prompt}
-    for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):
+    for head, name in (("", "prompted"), ("text_text", "prompted_text_text")):  # "": the first head
         if name in signatures:
             prompted[head] = functools.partial(_only_output, signatures[name], "prompted_text")
-    encoders = Encoders(check_image, embed_images, embed_texts, heads, prompted)
+    encoders = Encoders(check_image, embed_images, embed_texts, text_heads, prompted)
     size = int(text_signature.structured_outputs["embedding"].shape[-1])
     embedder = embedder_of_graphs(encoders, size, config, display_name(path))
     embedder.kept_alive = text_encoder  # signatures need their SavedModel
@@ -151,15 +154,16 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
 
 
 def _hub_config(path: pathlib.Path, image_size: int) -> ConfigDict:
-    """Returns the configuration of an export, or the defaults where it has no file of it.
+    """Returns the configuration of the export whose Hub modules are in `path`; the defaults if it has no `config.json`.
 
-    `image_size`, and the preparation of images that the module stores, replace the values of both.
+    Images are prepared as the image module's own settings say, and to its `image_size` in pixels. Raises `UserError`
+    for settings that are damaged or out of their ranges.
     """
     from mural_tf.encoders.towers import check_ranges
     from mural_tf.export.hub_modules import stored_preparation
 
     config = base_config()
-    config.image_tower.resize = image_size
+    config.image_tower.resize = image_size  # for modules without a configuration and settings: no border is cut off
     if (path.parent / "config.json").is_file():
         config = load_config(path.parent / "config.json")
     config.image_tower.update({**stored_preparation(path / "image_encoder"), "image_size": image_size})
@@ -169,14 +173,14 @@ def _hub_config(path: pathlib.Path, image_size: int) -> ConfigDict:
 
 def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
     """Returns the side of the images that a Hub module takes; raises `UserError` if it is not fixed."""
-    try:
+    try:  # the first [0] is the positional arguments, the second the images; `int(None)` is a `TypeError`
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
         raise UserError(f"{folder} is not a TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
 def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:
-    """Returns the signature that takes `name` and gives `embedding`; raises `UserError` if it is missing."""
+    """Returns the signature with the input `name` and the output "embedding"; raises `UserError` if it is missing."""
     for signature in saved_model.signatures.values():
         _, named_inputs = signature.structured_input_signature
         if name in named_inputs and "embedding" in signature.structured_outputs:

@@ -33,7 +33,7 @@ CHECKPOINT = ("result", "Which weights of the workdir: its result, the last step
 
 
 def check_data(config) -> None:
-    """Raises `UserError` for a data folder on this machine that does not exist, before TensorFlow is imported."""
+    """Raises `UserError`, without TensorFlow's slow import, if records are to be read from a missing local folder."""
     folder = as_path(config.data.directory)
     is_local = isinstance(folder, pathlib.Path)  # stores are asked later
     if config.data.source == "records" and is_local and not folder.is_dir():
@@ -108,7 +108,7 @@ def finetune(config, dry_run, **training):
 
 
 def _catalogue_config():
-    """Defines --config, by default the configuration for a training from the model that the command line names."""
+    """Defines --config, by default "finetune", or "catalogue" with --from=nothing; returns the flag's holder."""
     default = "finetune"
     if last_value("from", sys.argv[1:]) == "nothing":
         default = "catalogue"
@@ -177,7 +177,7 @@ def catalogue(tables, config, output, translations, train, dry_run, where, field
 
 
 def _define_protocol():
-    """Defines --protocol.NAME=VALUE."""
+    """Defines --protocol.NAME=VALUE, and returns the flag's holder."""
     from ml_collections import config_flags
 
     from mural_tf.evaluation.protocol import default_protocol
@@ -379,7 +379,7 @@ def import_weights(kinds, model, vocabulary, **flag):
 
 
 def _define_filters():
-    """Defines --filters, and a flag for each filter."""
+    """Defines --filters and a flag for each filter, and returns the holder of --filters."""
     from mural_tf.ingest.source import FILTERS, Filters
 
     help_text = "Filter, see --filters and docs/data.md; 0: off."
@@ -434,7 +434,7 @@ def convert(sources, list, output, restart, filters, dry_run, **values):
         if flag.present:
             changed[flag.name] = flag.value
     for name in ("evaluation_images", "exclude_texts", "translations", "translation_languages"):
-        values[name] = tuple(values[name])
+        values[name] = tuple(values[name])  # flags give lists
     chosen_filters = dataclasses.replace(FILTERS[filters], **changed)
     settings = Settings(filters=chosen_filters, **values)
     parsed = [parse_source(text, KINDS) for text in sources]

@@ -36,7 +36,7 @@ def define_config(
     Args:
       help_text: the flag's line in the help.
       required: whether a command without `--config` is an error.
-      default: the configuration without `--config`.
+      default: the name or file of the configuration without `--config`.
     """
     holder = config_flags.DEFINE_config_file("config", None, help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
@@ -72,9 +72,9 @@ class _ConfigParser(flags.ArgumentParser):
 
 
 def _mount_method(config: ConfigDict, arguments: Sequence[str]) -> None:
-    """Gives a configuration the method that the command line names, or the fields of its own that the line overrides.
+    """Mounts the method of --config.model, or the configuration's own where a --config.method.… overrides a field.
 
-    `arguments` are the command line's.
+    Without both, the configuration does not change. `arguments` are the command line's.
     """
     name = last_value("config.model", arguments)
     if not name and any(argument.lstrip("-").startswith("config.method.") for argument in arguments):
@@ -97,7 +97,7 @@ def _check_fields(arguments: Sequence[str]) -> None:
 
 def _check_field(name: str, fields: Mapping) -> None:
     """Raises `UserError` if `fields`, {name: value or branch}, lack the field of a flag "config.x.y"."""
-    _, *parts = name.split(".")
+    _, *parts = name.split(".")  # without "config"
     for part in parts:
         if part == "method" or not isinstance(fields, Mapping) or not fields:
             return  # a method's own field, or an entry of a field that takes any entries: checked later
@@ -112,9 +112,9 @@ def _check_field(name: str, fields: Mapping) -> None:
 
 
 def read_config(path: str) -> ConfigDict:
-    """Returns the result of `get_config` in "FILE.py[:ARGUMENTS]", which gets the arguments as one string.
+    """Runs FILE.py of "FILE.py[:ARGUMENTS]", and returns the result of its `get_config`, called with the arguments.
 
-    `find_config` finds the file of a name. Raises `UserError` for arguments that `get_config` does not take.
+    They are one string. `find_config` finds a name's file. Raises `UserError` for arguments that `get_config` lacks.
     """
     file, colon, arguments = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
@@ -139,9 +139,9 @@ def find_config(path: str) -> str:
     if installed.exists():
         return str(installed) + path.removeprefix(file)
     names = sorted(config.stem for config in CONFIGS.glob("[!_]*.py"))
-    near = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
-    if near:
-        hint = f"; did you mean {near[0]}?"
+    similar_names = difflib.get_close_matches(pathlib.PurePath(file).stem, names, n=1)
+    if similar_names:
+        hint = f"; did you mean {similar_names[0]}?"
     else:
         hint = f". They lie in {CONFIGS}: {', '.join(names[:SHOWN])}, …"
     raise UserError(f"--config={path}: there is no such file, and no installed configuration of this name{hint}")

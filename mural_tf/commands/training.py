@@ -69,7 +69,10 @@ class CatalogueTrainer:
         return bool(self.translations)
 
     def check(self, description: pathlib.Path | None) -> None:
-        """Raises `UserError` for a folder without text pairs to train on, or a source without such a stage."""
+        """Raises `UserError` for a folder without text pairs to train on, or a source that the stage cannot take.
+
+        `description`: the folder with the source's configuration, `None` for a model of another project.
+        """
         if not self.translations:
             return
         for name in self.translations:
@@ -107,7 +110,7 @@ class CatalogueTrainer:
         if is_same_request and all(is_finished(self.folder / name) for name in stages):
             print(f"Training in {self.folder / stages[-1]} is finished.")
             return True  # without opening a run, which takes a model
-        if not self._fit():
+        if not self._train_on_table():
             return False
         if self.translations and not self._train_on_translations():
             return False
@@ -115,7 +118,7 @@ class CatalogueTrainer:
         return True
 
     def _make_data(self, entries: Sequence[Entry], tally: RowTally) -> None:
-        """Makes the data set, unless it exists; pictures that a model was trained on stay in training."""
+        """Makes the data set, unless it exists, and prints it; pictures that a model was trained on stay in train."""
         from mural_tf.commands.training_data import make_data_set
 
         data = self.folder / DATA
@@ -152,7 +155,7 @@ class CatalogueTrainer:
         ]
 
     def reading(self, description: pathlib.Path, texts: Sequence[str]) -> Reading | None:
-        """Returns how a model reads texts; `None` for a tower of whole words, and for an export without a vocabulary.
+        """Returns the `Reading` of texts by a model's tokenizer; `None` for whole words, and without a vocabulary.
 
         Args:
           description: the folder with the model's `config.json` and `vocabulary.txt`.
@@ -164,16 +167,16 @@ class CatalogueTrainer:
         from mural_tf.text import build_tokenizer
 
         tokenizer = build_tokenizer(config, description / "vocabulary.txt")
-        pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
+        pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)  # [texts, words, pieces] to [texts, pieces]
         ids = pieces.values.numpy()
-        unknown = 0.0
+        unknown_share = 0.0
         if len(ids):
-            unknown = float((ids == tokenizer.unknown_id).mean())
-        cut = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
-        return Reading(unknown, cut, tokenizer.room)
+            unknown_share = float((ids == tokenizer.unknown_id).mean())
+        cut_share = float((pieces.row_lengths().numpy() > tokenizer.room).mean())
+        return Reading(unknown_share, cut_share, tokenizer.room)
 
-    def _fit(self) -> bool:
-        """Trains the first stage, or continues it; returns whether it is finished."""
+    def _train_on_table(self) -> bool:
+        """Trains the first stage, on the table's captions, or continues it; returns whether it is finished."""
         from mural_tf.runs.finetune import finetune
         from mural_tf.runs.pretrain import Start, train_and_finish
 
@@ -181,7 +184,7 @@ class CatalogueTrainer:
         config = _with_data(self.config, self.folder / DATA, self.source)
         if self.source == NOTHING:
             given = given_fields()
-            config = _as_begun(config, workdir, given)
+            config = _restore_batches(config, workdir, given)
             batches = ("image_text_batch", "text_text_batch")
             start = Start(open_batches=[name for name in batches if f"train.{name}" not in given])
             train_and_finish(config, workdir, tpu="", debug_nans=False, profile="", start=start)
@@ -217,10 +220,11 @@ def names_in(data: pathlib.Path, split: str) -> set[str]:
 
 
 def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDict:
-    """Returns a copy of the configuration with the data set `data`, which may be small.
+    """Returns a copy of the configuration that trains on the data set in the folder `data`, which may be small.
 
-    Without a `source` to start from, batches are at most half of the data; without pairs there is no text-text loss.
-    Raises `UserError` if there is then no picture with a caption to train on.
+    It evaluates on dev if `evaluation.split` has no pictures. With the source "nothing" its batches are at most half of
+    the data, and without translation pairs there is no text-text loss; raises `UserError` then, if there is no picture
+    with a caption to train on.
     """
     config = config.copy_and_resolve_references()
     config.data.source = "records"
@@ -235,6 +239,7 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
     if "train" not in counts["image_text"]:
         raise UserError(f"{data} has no picture with a caption to train on: too few rows. Give it more rows.")
     captions = counts["image_text"]["train"]["captions"]
+    # At least 2 in a batch, because the others are an example's negatives.
     config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
     config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
     if not pairs:
@@ -242,7 +247,7 @@ def _with_data(config: ConfigDict, data: pathlib.Path, source: str) -> ConfigDic
     return config
 
 
-def _as_begun(config: ConfigDict, workdir: pathlib.Path | RemotePath, given: Collection[str] = ()) -> ConfigDict:
+def _restore_batches(config: ConfigDict, workdir: pathlib.Path | RemotePath, given: Collection[str] = ()) -> ConfigDict:
     """Sets the batches and the text-text weight of a run that began on a smaller table; returns `config` itself.
 
     Fields in `given`, "train.image_text_batch" say, which the user named, keep their values.

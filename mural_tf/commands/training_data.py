@@ -94,9 +94,9 @@ class Caption(NamedTuple):
 
 
 def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True) -> list[Picture]:
-    """Returns the different pictures of entries; pictures that do not decode go to `tally.places`.
+    """Reads the pictures of entries and returns the different pictures, which hold the entries that show them.
 
-    `progress`: whether to show a bar.
+    Pictures that do not decode are added to `tally.places`. `progress`: whether to show a bar.
     """
     by_file = {}  # {file: entries}
     for entry in entries:
@@ -105,7 +105,7 @@ def pictures_of(entries: Sequence[Entry], tally: RowTally, progress: bool = True
     pictures = {}  # {digest: picture}
     files = list(by_file)
     bar = tqdm(desc="Reading pictures", total=len(files), unit=" pictures", disable=not progress)
-    with bar, concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
+    with bar, concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:  # 4: reading waits
         for start in range(0, len(files), AT_ONCE):
             block = files[start : start + AT_ONCE]
             for file, (digest, problem) in zip(block, pool.map(_digest_or_problem, block)):
@@ -124,7 +124,7 @@ def _digest_or_problem(file: pathlib.Path) -> tuple[bytes, str]:
         data = read_file(file)
         opened = open_image(data, MAX_SCAN)
         opened.draft("L", (32, 32))  # a JPEG is decoded at a small size, which is faster
-        turned(opened)
+        turned(opened)  # decodes the picture; the result is not needed
     except BadImage as error:
         return b"", str(error)
     except (OSError, Image.DecompressionBombError):
@@ -141,7 +141,7 @@ class Group:
 
 
 def find_groups(pictures: Sequence[Picture]) -> list[Group]:
-    """Returns the groups, in an order that depends on the ids of products and not on the order of `pictures`."""
+    """Returns the pictures in groups that share no product, sorted by hashes of products' ids: in a stable order."""
     leader = list(range(len(pictures)))  # a forest: pictures of one group lead to the same picture (union-find)
 
     def root(number: int) -> int:
@@ -156,6 +156,7 @@ def find_groups(pictures: Sequence[Picture]) -> list[Group]:
     for number, picture in enumerate(pictures):
         products = {entry.product for entry in picture.entries if entry.product}
         # The ids of products decide, if there are any: a product that gets another picture then stays in its split.
+        # Else 64 bits of the picture's hash, as many as `text_hash` has.
         keys.append(min(map(text_hash, products), default=int.from_bytes(picture.digest[:8], "little")))
         for product in products:
             first_picture = first_pictures.setdefault(product, number)
@@ -241,14 +242,14 @@ def _size_and_time(file: pathlib.Path | None) -> tuple[int, ...]:
 def _write_records(
     pictures: Sequence[Picture], folder: pathlib.Path, image_size: int, seen: Collection[str], tally: RowTally
 ) -> None:
-    """Writes the records of pictures, by split, and of the translations of training into a data set's folder.
+    """Writes the records of pictures, by split, and of the translations among train's captions into a folder.
 
     Args:
       pictures: the pictures with their captions.
       folder: the data set's folder.
       image_size: as `make_data_set` takes it.
       seen: the ids of pictures that a model was trained on.
-      tally: takes the pictures that are gone.
+      tally: pictures that can no longer be read are added to its `places`.
     """
     from mural_tf.data.records import write_records  # with TensorFlow
 
@@ -276,8 +277,8 @@ def _split(pictures: Sequence[Picture], seen: Collection[str]) -> dict[str, list
         else:
             new_groups.append(group)
     product_count = len(new_groups) + len(seen_groups)
-    held_out_count = min(2 * held_out(product_count), len(new_groups))
-    dev_count = (held_out_count + 1) // 2
+    held_out_count = min(2 * held_out(product_count), len(new_groups))  # of dev and test together
+    dev_count = (held_out_count + 1) // 2  # an odd group goes to dev
     groups_of = {
         "dev": new_groups[:dev_count],
         "test": new_groups[dev_count:held_out_count],
@@ -298,9 +299,9 @@ def _is_seen(picture: Picture, seen: Collection[str]) -> bool:
 
 
 def _records(pictures: Iterable[Picture], image_size: int, tally: RowTally) -> Iterator[ImageTextRecord]:
-    """Yields the record of each picture; `image_size` as in `make_data_set`.
+    """Yields the record of each picture that can still be read; `image_size` as in `make_data_set`.
 
-    `tally` gets the pictures that went away, or were damaged, since `pictures_of` read them.
+    Pictures that went away, or were damaged, since `pictures_of` read them are added to `tally.places`.
     """
     for picture in pictures:
         try:

@@ -92,7 +92,7 @@ def transitive_weights(
 
 def _paper_similarity(between_images: tf.Tensor, to_caption: tf.Tensor) -> tf.Tensor:
     """Returns the similarity "paper" of the table above, [N, N], from α^v [N, N] and α^x_ii [N]."""
-    between_images = (1.0 + between_images) / 2.0
+    between_images = (1.0 + between_images) / 2.0  # in [0, 1], as the next
     to_caption = (1.0 + to_caption) / 2.0
     product = between_images * to_caption[:, None] * to_caption[None, :]  # [N, N] * [N, 1] * [1, N]
     product = tf.maximum(product, 0.0)  # rounding can leave it just below 0

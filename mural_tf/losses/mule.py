@@ -31,7 +31,8 @@ SMALLEST_SQUARE = 1e-8  # of a Euclidean distance: the square root has no gradie
 def distances(anchors: tf.Tensor, candidates: tf.Tensor, distance: str = "euclidean") -> tf.Tensor:
     """Returns the distance of every anchor, [R, D], to every candidate, [C, D], both L2-normalised: float32 [R, C].
 
-    "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2.
+    "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2. Raises
+    `ValueError` for another `distance`.
     """
     anchors = tf.cast(anchors, tf.float32)
     candidates = tf.cast(candidates, tf.float32)
@@ -69,7 +70,7 @@ def top_violations(
       top: K; at most as many as an anchor has negatives are averaged.
     """
     violations = tf.nn.relu(margin + positive[:, None] - negative)  # [R, C]
-    violations = tf.where(is_negative, violations, 0.0)
+    violations = tf.where(is_negative, violations, 0.0)  # no violation is smaller, so others add nothing
     candidate_count = negative.shape[1]
     if candidate_count is None:
         worst_count = tf.minimum(top, tf.shape(negative)[1])
@@ -93,7 +94,7 @@ def image_sentence_loss(
     top: int = 10,
     factors: tuple[float, float] = (1.5, 0.05),
 ) -> tf.Tensor:
-    """Returns the matching loss, the mean over the sentences s (with image v) of the batch of
+    """Returns the matching loss of images and sentences, the mean over all sentences s, whose image is v, of
 
         factors[0] · [s, v, other images] + [v, s, other images' sentences]
         + factors[1] · [s, the farthest other sentence of v, other images' sentences]
@@ -174,7 +175,7 @@ def caption_neighbourhood(
     """
     rows = Rows.of(sentences)
     if slots == 1:
-        return 0.0 * tf.reduce_sum(tf.cast(rows.own, tf.float32))  # no two sentences about one image
+        return 0.0 * tf.reduce_sum(tf.cast(rows.own, tf.float32))  # 0 with a gradient: no two sentences about one image
     # A sentence's partners are the other sentences about its image: 1, 2, … rows after it, cyclically.
     partner_languages = []  # [S] each
     partner_distances = []  # [S] each
@@ -280,6 +281,6 @@ def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of `losses`, [R], divided by the number of true values in `is_present`, bool [S]."""
+    """Returns the sum of `losses`, [R], divided by the number of true values in `is_present`, bool [S], at least 1."""
     count = tf.reduce_sum(tf.cast(is_present, tf.float32))
     return tf.reduce_sum(losses) / tf.maximum(count, 1.0)

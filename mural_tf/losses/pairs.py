@@ -88,7 +88,7 @@ class Pairs:
 
     def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: tuple = (), rows: tuple | None = None):
         self.left = Rows.of(left, rows)
-        self.right = self.left._replace(values=Rows.of(right).values)
+        self.right = self.left._replace(values=Rows.of(right).values)  # own rows as the left's: partners stay together
         self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)  # (left [N], right [N]) each
 
     @property
@@ -157,12 +157,12 @@ class Pairs:
 
 
 def in_batch_recall(pairs: Pairs) -> tf.Tensor:
-    """Returns R@1 within the batch, 0..1: the share of queries whose partner no candidate beats, over both directions.
+    """Returns R@1 within the batch, 0..1: the share of queries, in both directions, whose partner no candidate beats.
 
     A candidate as good as the partner does not beat it: the same text twice in a batch is not a mistake. With only some
     queries the result is their part of the whole. A float32 scalar, without gradient.
     """
-    own_cosines = tf.stop_gradient(pairs.own_cosines)
+    own_cosines = tf.stop_gradient(pairs.own_cosines)  # the same in both directions
     hit_count = 0.0
     for direction in (pairs, pairs.reversed):
         best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)

@@ -39,8 +39,8 @@ def sigmoid_loss(
     right = pairs.right.values
     total = count_rows(right)
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
-    blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
-    ids = [(left_ids, _in_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]  # [N] and [K, C] each
+    blocks = _as_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
+    ids = [(left_ids, _as_blocks(right_ids, width)) for left_ids, right_ids in pairs.same]  # [N] and [K, C] each
 
     def block_loss(index, queries, candidates, scale, bias) -> tf.Tensor:
         """Returns the summed loss of the queries with the candidates of one block, a scalar."""
@@ -60,9 +60,9 @@ def sigmoid_loss(
     return loss / tf.cast(total, tf.float32)
 
 
-def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
-    """Returns the rows of [N, …] in blocks: [K, width, …], the last block filled up with zeros."""
-    missing = -count_rows(values) % width
+def _as_blocks(values: tf.Tensor, width) -> tf.Tensor:
+    """Returns the rows of [N, …] in K blocks of `width` rows, [K, width, …], the last block filled up with zeros."""
+    missing = -count_rows(values) % width  # rows up to the next multiple of `width`
     paddings = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
     return tf.reshape(tf.pad(values, paddings), [-1, width, *values.shape[1:]])
 
@@ -95,16 +95,16 @@ def _sum_of_blocks(block_loss: Callable) -> Callable:
         def gradient(upstream):
             array = tf.TensorArray(tf.float32, size=block_count, element_shape=blocks.shape[1:])
             zeros = (tf.zeros_like(queries), array, tf.zeros([]), tf.zeros([]))
-            to_queries, to_blocks, to_scale, to_bias = _over_blocks(block_count, add_gradients, zeros)
+            to_queries, to_blocks, to_scale, to_bias = _loop_over_blocks(block_count, add_gradients, zeros)
             return upstream * to_queries, upstream * to_blocks.stack(), upstream * to_scale, upstream * to_bias
 
-        (total,) = _over_blocks(block_count, add_loss, (tf.zeros([]),))
+        (total,) = _loop_over_blocks(block_count, add_loss, (tf.zeros([]),))
         return total, gradient
 
     return sum_of_blocks
 
 
-def _over_blocks(count, step: Callable, state: tuple) -> tuple:
+def _loop_over_blocks(count, step: Callable, state: tuple) -> tuple:
     """Returns the state, a tuple, after `state = step(index, *state)` for each of `count` blocks, one at a time."""
 
     def is_left(index, *_):

@@ -12,7 +12,7 @@ import numpy as np
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
     """Returns float64 [N]: ranks from 1 in increasing order; equal values share the mean of their ranks."""
-    return _counted_ranks(_numbered(values))
+    return _ranks_by_counting(_order_numbers(values))
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
@@ -63,26 +63,26 @@ def bootstrap_spearman(
     if size < 2:
         raise ValueError(f"A draw of {fraction} of {len(starts)} queries has {size} items; a correlation needs two.")
     # All scores are numbered once in order; ranks within a draw then come from counting, without sorting again.
-    human_numbers = _numbered(human[order])
-    model_numbers = _numbered(model[order])
+    human_numbers = _order_numbers(human[order])
+    model_numbers = _order_numbers(model[order])
     random = np.random.default_rng(seed)
     correlations = np.empty(draws, np.float64)
     for draw in range(draws):
         chosen = random.choice(len(starts), size, replace=replacement)
         items = starts[chosen] + (random.random(size) * lengths[chosen]).astype(np.int64)  # one item per query
-        human_ranks = _counted_ranks(human_numbers[items])
-        model_ranks = _counted_ranks(model_numbers[items])
+        human_ranks = _ranks_by_counting(human_numbers[items])
+        model_ranks = _ranks_by_counting(model_numbers[items])
         correlations[draw] = _pearson(human_ranks, model_ranks)
     return correlations
 
 
-def _numbered(scores: np.ndarray) -> np.ndarray:
+def _order_numbers(scores: np.ndarray) -> np.ndarray:
     """Returns int [N]: the place of each score among the different scores, from 0 in increasing order."""
     _, numbers = np.unique(scores, return_inverse=True)
     return numbers.reshape(-1)  # NumPy 2.0 gives them the shape of `scores`
 
 
-def _counted_ranks(numbers: np.ndarray) -> np.ndarray:
+def _ranks_by_counting(numbers: np.ndarray) -> np.ndarray:
     """Returns the average ranks of small integers [n]: float64 [n]."""
     counts = np.bincount(numbers)
     last_ranks = np.cumsum(counts)  # of each number: equal numbers have the ranks up to this, and share their mean

@@ -113,7 +113,7 @@ def _score_blocks(queries: np.ndarray, candidates: np.ndarray, rows: np.ndarray,
     Positives are pairs (rows, indices), int64 [P], sorted by query; `chunk` is the number of queries in a block. The
     next block overwrites the scores.
     """
-    chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))
+    chunk = chunk or min(LARGEST_BLOCK, max(1, SCORE_BLOCK_BYTES // (4 * len(candidates))))  # 4 bytes each
     buffer = np.empty((min(chunk, len(queries)), len(candidates)), np.float32)
     starts = np.searchsorted(rows, np.arange(len(queries) + 1))  # where each query's positives begin
     for begin in range(0, len(queries), chunk):
@@ -228,7 +228,7 @@ class Counts:
         self.candidates = candidates
         self.identity = identity
         self.best = np.full(len(queries), np.inf)  # of a query without a positive: nothing is above it
-        self.best_identity = np.full(len(queries), -1)
+        self.best_identity = np.full(len(queries), -1)  # no candidate's
         positive_scores = dot_products(queries, candidates, rows, indices)
         order = np.lexsort((positive_scores, rows))  # the best of each query comes last
         is_last = np.diff(rows[order], append=-1) != 0
@@ -275,22 +275,21 @@ class Counts:
         return np.where(np.isfinite(self.best), 1.0 + self.above + 0.5 * self.tied, np.nan)
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
-        """Counts pairs (query, candidate), int64 [P] each, that float32 cannot tell from a tie, by float64 scores."""
+        """Adds pairs (query, candidate), int64 [P] each, to `above` and `tied` by their float64 scores."""
         is_identical = self.identity[candidates] == self.best_identity[queries]
         self.tied += self._count(queries[is_identical])
-        queries = queries[~is_identical]
-        candidates = candidates[~is_identical]
-        scores = self._exact(queries, candidates)
-        best = self.best[queries]
-        self.above += self._count(queries[scores > best])
-        self.tied += self._count(queries[scores == best])
+        other_queries = queries[~is_identical]
+        scores = self._exact_scores(other_queries, candidates[~is_identical])
+        best = self.best[other_queries]
+        self.above += self._count(other_queries[scores > best])
+        self.tied += self._count(other_queries[scores == best])
 
     def _count(self, queries: np.ndarray) -> np.ndarray:
         """Returns int64 [Q]: how often each query is in `queries`."""
         return np.bincount(queries, minlength=len(self.queries))
 
-    def _exact(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-        """Returns the scores of P pairs, float64 [P], one by one where they are few, and else by products of matrices.
+    def _exact_scores(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """Returns the scores of P pairs, float64 [P], pair by pair if they are few, else by products of matrices.
 
         They are many for a model that maps everything to nearly one point, as all models do before training.
         """

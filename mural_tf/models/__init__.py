@@ -38,7 +38,7 @@ def method_class(name: str) -> type:
       name: a value of `config.model`, such as "mural", or "package.module:Class" of a class from elsewhere.
 
     Raises:
-      UserError: an unknown name, or a class that cannot be imported.
+      UserError: an unknown name, or a class that cannot be imported or is no `DualEncoder`.
     """
     from mural_tf.models.dual_encoder import DualEncoder
 
@@ -58,7 +58,7 @@ def method_class(name: str) -> type:
 def classes_of(module: types.ModuleType, base: type) -> list[type]:
     """Returns the subclasses of `base` that a module defines itself and does not import, in their order."""
     classes = filter(inspect.isclass, vars(module).values())
-    return [value for value in classes if value.__module__ == module.__name__ and issubclass(value, base)]
+    return [member for member in classes if member.__module__ == module.__name__ and issubclass(member, base)]
 
 
 def takes_steps(method: type) -> bool:
@@ -107,13 +107,13 @@ def _hint(key: str, fields: Mapping, method: str) -> str:
 def streams_of(config: ConfigDict) -> tuple[str, ...]:
     """Returns the names of the data streams that a complete configuration's method reads, as `DualEncoder.streams`.
 
-    No tower is built for it.
+    No tower is built for it. Raises `UserError` if the weights of all the method's losses are 0.
     """
     from mural_tf.backend import keras
 
     method = method_class(config.model)
     without_towers = method.__new__(method)  # a method's `__init__` asks for towers
-    keras.Model.__init__(without_towers)
+    keras.Model.__init__(without_towers)  # Keras refuses attributes before it
     without_towers.options = config.method
     without_towers.loss_config = config.loss
     without_towers.text_tower = config.text_tower
@@ -123,6 +123,8 @@ def streams_of(config: ConfigDict) -> tuple[str, ...]:
 def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: int):
     """Returns the `DualEncoder` of a complete configuration; its heads have no variables yet.
 
+    Raises `UserError` for towers or fields that the method cannot have.
+
     Args:
       config: the whole tree, with all fields of its method, see `complete`.
       image_encoder, text_encoder: the towers, as `DualEncoder` takes them.
@@ -130,6 +132,7 @@ def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: i
     """
     names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
     method_config = ConfigDict({name: config[name] for name in names}, convert_dict=False)
+    # ConSE: images have the text tower's states of their classes' names. A bridged tower took that tower's place.
     method_config.names_classes = config.image_tower.classes > 0 and not config.text_tower.bridged
     method_config.image_size = config.image_tower.image_size
     method_config.vocabulary_size = vocabulary_size
@@ -139,7 +142,7 @@ def assemble(config: ConfigDict, image_encoder, text_encoder, vocabulary_size: i
 
 
 def _class_from_outside(name: str) -> type:
-    """Returns the `DualEncoder` subclass "package.module:Class"; raises `UserError` if it cannot be imported."""
+    """Returns the class "package.module:Class"; raises `UserError` if it is not there, or is no `DualEncoder`."""
     from mural_tf.models.dual_encoder import DualEncoder
 
     module, _, attribute = name.partition(":")

@@ -27,7 +27,7 @@ def build_model(config: ConfigDict, vocabulary_size: int) -> DualEncoder:
         image_encoder = build_image_encoder(config.image_tower)
         text_encoder = build_text_encoder(config.text_tower, vocabulary_size)
         model = assemble(config, image_encoder, text_encoder, vocabulary_size)
-        model.builder = f"{__name__}:model_of_file"
+        model.builder = f"{__name__}:model_of_file"  # `KerasModel.from_config` calls it by this name
         model.build_variables()
     except tf.errors.ResourceExhaustedError:
         raise UserError(

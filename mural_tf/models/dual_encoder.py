@@ -34,7 +34,7 @@ from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.keras_model import KerasModel
 from mural_tf.text.tokens import TOKENS
 
-TEXT_PAIRS = "text_text"  # the stream whose position comes last, in any order of the tasks
+TEXT_PAIRS = "text_text"  # the stream of text pairs; `DualEncoder.streams` has it last, in any order of the tasks
 
 
 class Embedding(NamedTuple):
@@ -42,7 +42,7 @@ class Embedding(NamedTuple):
 
     part: the name of an image or of tokens in the batch.
     head: a head of the text tower; "" for an image, which needs only the image tower.
-    function: in place of tower and head, the name of the method's `(tokens, training) -> float32 [B, width]`.
+    function: the name of a member `(tokens, training) -> float32 [B, width]` that embeds in place of tower and head.
     is_given: whether the batch holds the embedding itself, of a column of vectors (`DualEncoder.columns`).
     """
 
@@ -74,11 +74,11 @@ class DualEncoder(KerasModel):
     """Base of all methods.
 
     Args:
-      image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
+      image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D]; D must be `embedding_size`.
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T], or features → float32 [B, H].
       config: the configuration's parts that a method reads: `loss`, `method` (its own fields), `embedding_size`,
-        `shared_head`, `image_size` and `text_tower`, which `models.assemble` takes out of the tree, and
-        `vocabulary_size`.
+        `shared_head`, `image_size` and `text_tower`, which `models.assemble` takes out of the tree,
+        `vocabulary_size`, and `names_classes`: whether the image tower compares class names with texts (ConSE).
     """
 
     embeddings: Mapping[str, Embedding] = {}
@@ -200,7 +200,7 @@ class DualEncoder(KerasModel):
     # A method may override these.
 
     def build_head(self, name: str) -> keras.layers.Layer:
-        """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
+        """Returns a new head of the text tower, [B, H] to [B, D]: an adapter, one layer, or an MLP ([MURAL] A.1)."""
         layer_name = f"{name}_head"
         if self.text_tower.adapter_size:
             state_size = self.text_encoder.embedding_size if self.names_classes else 0  # only ConSE keeps the state
@@ -208,7 +208,7 @@ class DualEncoder(KerasModel):
         return text_head(self.embedding_size, self.text_tower.head_hidden_size, layer_name)
 
     def width(self, head: str) -> int:
-        """The width of the output of a head, or of an `Embedding.function`."""
+        """Returns how many numbers a head, or an `Embedding.function` of this name, gives."""
         return self.embedding_size
 
     def begin(self, tokenizer, restored: bool) -> None:
@@ -222,7 +222,8 @@ class DualEncoder(KerasModel):
     def columns(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
         """Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)} of embeddings that `is_given`.
 
-        Called whenever a run starts or goes on, after `compile`, with the weights that it goes on from.
+        Called whenever a run starts or goes on, after `compile`, with the weights that it goes on from. `config` is the
+        run's whole tree, and vectors that are made for it may be kept in its `workdir`.
         """
         return {}
 
@@ -349,7 +350,7 @@ class DualEncoder(KerasModel):
         return image_embeddings(self.image_encoder, images, training)
 
     def embed_texts(self, tokens: dict, head: str = "", training: bool = False) -> tf.Tensor:
-        """Maps tokens, int32 [B, T], through the text tower and a head, by default the first, to float32 [B, D]."""
+        """Maps tokens, {name: int32 [B, T]}, to L2-normalised float32 [B, D] by a head; "": the first head."""
         (states,) = self.text_states([tokens], training)
         return self.project_texts(states, head or self.head_names[0], training)
 
@@ -384,22 +385,22 @@ class DualEncoder(KerasModel):
 
     def build_variables(self) -> None:
         """Creates every variable by running one example through each tower and head."""
-        tokens = {name: tf.ones([1, 4], tf.int32) for name in TOKENS}
+        tokens = {name: tf.ones([1, 4], tf.int32) for name in TOKENS}  # 4 pieces: no variable depends on it
         self.embed_images(tf.zeros([1, *self.image_shape]))
         for name in self.head_names:
             self.embed_texts(tokens, name)
         self.built = True
 
     def normalization_layers(self) -> list[BatchNormalization]:
-        """Returns the image tower's BatchNorm layers that compute statistics in training."""
+        """Returns the image tower's BatchNorm layers that compute statistics in training; [] if no image is read."""
         if not self.image_parts:
             return []
-        layers = self.image_encoder._flatten_layers(include_self=False)
+        layers = self.image_encoder._flatten_layers(include_self=False)  # also layers within layers
         return [layer for layer in layers if isinstance(layer, BatchNormalization) and layer.trainable]
 
 
 def text_head(size: int, hidden: int, name: str) -> keras.layers.Layer:
-    """Returns a layer [B, H] to [B, `size`], dense or, with `hidden` above 0, an MLP.
+    """Returns a new layer [B, H] to [B, `size`]: dense, or an MLP of width `hidden` if that is above 0.
 
     [MURAL] A.1 gives neither the MLP's width nor its non-linearity; here it has one hidden layer with GELU.
     """

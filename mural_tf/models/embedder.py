@@ -42,20 +42,23 @@ def embedder_of(
     def embed_images(batch: tf.Tensor) -> tf.Tensor:
         return model.embed_images(batch)
 
-    embed_texts, further = _text_functions(model, tokenizer)
-    prompted = {}
+    embed_texts, text_heads = _text_functions(model, tokenizer)
+    prompted = {}  # {head: the function of texts that begin with a prompt}; "": the first head
     if config.vocabulary.prompt:
-        without_prompt, further_without_prompt = _text_functions(model, tokenizer.with_prompt(""))
-        prompted = {"": without_prompt, **further_without_prompt}
+        without_prompt, heads_without_prompt = _text_functions(model, tokenizer.with_prompt(""))
+        prompted = {"": without_prompt, **heads_without_prompt}
     if made_texts is not None:
         embed_texts = made_texts.with_fallback(embed_texts, model.head_names[0])
-        further = {head: made_texts.with_fallback(embed, head) for head, embed in further.items()}
-    encoders = Encoders(prepare_image, embed_images, embed_texts, further, prompted)
+        text_heads = {head: made_texts.with_fallback(embed, head) for head, embed in text_heads.items()}
+    encoders = Encoders(prepare_image, embed_images, embed_texts, text_heads, prompted)
     return embedder_of_graphs(encoders, model.embedding_size, config, path, step)
 
 
 def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns a function of strings [B] to vectors [B, D] by the first head, and {further head: such a function}."""
+    """Returns a function of texts, string [B], to vectors [B, D] by the first head, and {head: its function}.
+
+    The dictionary leaves out "image_text", which is the first head if a model has it.
+    """
 
     def on_strings(embed_tokens: Callable[[Any], tf.Tensor]) -> Any:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -64,17 +67,17 @@ def _text_functions(model: Any, tokenizer: Any) -> tuple[Any, dict[str, Any]]:
 
         return embed_texts
 
-    further = {}
+    text_heads = {}
     for head in getattr(model, "head_names", ()):
         if head != "image_text":
-            further[head] = on_strings(functools.partial(model.embed_texts, head=head))
-    return on_strings(model.embed_texts), further
+            text_heads[head] = on_strings(functools.partial(model.embed_texts, head=head))
+    return on_strings(model.embed_texts), text_heads
 
 
 def embedder_of_graphs(
     encoders: Encoders, embedding_size: int, config: ConfigDict, path: str = "", step: int | None = None
 ) -> Embedder:
-    """Returns an `Embedder` of functions of tensors.
+    """Returns an `Embedder` of lists and arrays, by functions of tensors.
 
     Args:
       encoders: `prepare_image` takes an encoded image, a string scalar, `embed_images` a batch of prepared images
@@ -98,8 +101,8 @@ def embedder_of_graphs(
         return encode_list
 
     on_images = on_lists(encoders.embed_images, tf.stack)
-    further = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
+    text_heads = {head: on_lists(encode) for head, encode in encoders.text_heads.items()}
     prompted = {head: on_lists(encode) for head, encode in encoders.prompted.items()}
-    taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), further, prompted)
+    taking_lists = Encoders(prepare, on_images, on_lists(encoders.embed_texts), text_heads, prompted)
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     return Embedder(taking_lists, embedding_size, config, path, step, threads)

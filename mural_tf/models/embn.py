@@ -53,7 +53,7 @@ class EmbN(DualEncoder):
     )
     embeddings = {"image": Embedding("image"), "caption": Embedding("caption", head="image_text")}
     tasks = {"image_text": Task("image_groups", ("image", "caption"))}
-    branches: ClassVar[str] = "shared"
+    branches: ClassVar[str] = "shared"  # the value that `text_tower.language_branches` must have
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
@@ -63,7 +63,7 @@ class EmbN(DualEncoder):
     def has_image_text_head(cls):
         return False  # `Columns` has no weights: the text tower's own output is compared with images
 
-    def build_head(self, name):
+    def build_head(self, name):  # the tower's output begins with the sentence s, of `embedding_size` numbers
         return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
 
     @property
@@ -90,7 +90,7 @@ class EmbN(DualEncoder):
         )
 
     def begin(self, tokenizer, restored):
-        """Sets the word vectors that the files of `text_tower.word_vectors` have, unless weights were restored."""
+        """Sets the word vectors of `text_tower.word_vectors`, and prints how many; not if weights were restored."""
         files = self.text_tower.word_vectors
         if restored or not files:
             return

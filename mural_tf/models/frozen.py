@@ -37,10 +37,10 @@ FIXED = ("image", "caption", "text_a", "text_b")  # parts of a batch that are th
 
 
 def on_features(model: DualEncoder) -> DualEncoder:
-    """Returns `model` on features in place of towers whose states are made once; without such towers `model` itself.
+    """Returns a model of the heads of `model`, which takes the stored states of frozen towers in place of their inputs.
 
-    The result has the heads and learned numbers of `model`, not copies of them. Raises `UserError` where the
-    configuration asks for states of a tower that is trained, or of items that differ from epoch to epoch.
+    It shares heads and learned numbers with `model`. If no tower's states are stored, it is `model` itself. Raises
+    `UserError` where the configuration asks for states of a trained tower, or of items that differ between epochs.
     """
     images, texts = _frozen_parts(model)
     if not images and not texts:
@@ -58,19 +58,19 @@ def on_features(model: DualEncoder) -> DualEncoder:
     if texts:
         text_encoder = feature_input(text_encoder.embedding_size)
         config.text_tower.name = "features"
-    heads = assemble(config, image_encoder, text_encoder, model.vocabulary_size)
+    head_model = assemble(config, image_encoder, text_encoder, model.vocabulary_size)
     for name, part in model.weights_by_part().items():
         if name not in ("image_encoder", "text_encoder"):
-            setattr(heads, name, part)
-    heads.with_towers = model
-    heads.built = True
-    return heads
+            setattr(head_model, name, part)  # the new model's own parts have no variables yet
+    head_model.with_towers = model
+    head_model.built = True
+    return head_model
 
 
 def columns_of(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> dict[str, tuple]:
-    """Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)}: targets, and states of towers.
+    """Returns {entry of a batch: (its `Column` of vectors, the entry with its ids)} of targets and frozen states.
 
-    Vectors that no earlier run made are made now. Arguments are as in `DualEncoder.columns`.
+    It first makes and stores the vectors that no earlier run has stored. Arguments are as in `DualEncoder.columns`.
     """
     columns = model.columns(config, tokenizer, workdir)
     for parts, states_of in zip(_frozen_parts(model.towers), (image_states, text_states)):
@@ -81,7 +81,7 @@ def columns_of(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathl
 
 
 def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> KnownStates | None:
-    """Returns `KnownStates` of the texts that runs embedded; `None` if the text tower is trained, or no run has."""
+    """Returns `KnownStates` of the texts whose states runs have stored; `None` if the model uses no stored states."""
     _, texts = _frozen_parts(model)
     if not texts:
         return None
@@ -89,9 +89,9 @@ def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -
 
 
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
-    """Gives new adapters the mean and deviation of the states that a run trains on; called once, before `compile`.
+    """Gives adapters the mean and deviation of the states that a run trains on, after making and storing these states.
 
-    An image adapter with classes also gets the states of its classes' names.
+    Called once, before `compile`. An image adapter with classes also gets the states of its classes' names.
     Raises `UserError` for an adapter over states that are not made before, and for a list of names that cannot be read.
     """
     _, image_head = split_image_tower(model.image_encoder)
@@ -125,7 +125,7 @@ def _check_cached(tower: str, cached_parts: Sequence[str]) -> None:
 def _standardize(adapters: Iterable[Adapter], column: Column, items: Items) -> None:
     """Gives adapters the mean and deviation of the states of `items` in a column, which may hold more states."""
     ids = np.concatenate([ids for ids, _ in items])
-    ids, first_rows = np.unique(ids, return_index=True)
+    ids, first_rows = np.unique(ids, return_index=True)  # sorted by id
     sample = column.sample(ids[np.argsort(first_rows)])  # each item once, in the order of the data
     for adapter in adapters:
         adapter.standardize(sample)

@@ -107,11 +107,12 @@ class Globetrotter(LearnedTemperature):
 
     @property
     def _is_supervised(self) -> bool:
+        """Whether L_t takes its pairs from translation pairs."""
         return self.options.alpha == "pairs"
 
     @property
     def also_reads(self):
-        return ("image_id",) if self.image_parts else ()  # views of one image are never alike
+        return ("image_id",) if self.image_parts else ()  # no id by content: views of one image are never alike
 
     def build_head(self, name):
         hidden = self.text_tower.hidden_size
@@ -190,7 +191,7 @@ class Globetrotter(LearnedTemperature):
         return names
 
     def objective(self, embeddings, ids, rows):
-        """As `DualEncoder.objective`; logs `alpha_above_zero`, too."""
+        """As `DualEncoder.objective`; with L_t by images it logs `alpha_above_zero`, too."""
         losses, logs = super().objective(embeddings, ids, rows)
         if "sentence" in embeddings:
             sides = {name: Rows.of(embeddings[name], rows[name]) for name in ("view_0", "caption", "sentence")}
@@ -232,4 +233,4 @@ class Globetrotter(LearnedTemperature):
         choices = (*DEFINITIONS, "pairs")
         if options.alpha not in choices:
             raise UserError(f"Unknown method.alpha {options.alpha!r}; known: {', '.join(choices)}.")
-        self.loss_weights()
+        self.loss_weights()  # raises if all weights are 0

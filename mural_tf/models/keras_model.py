@@ -64,11 +64,11 @@ class KerasModel(keras.Model):
         compiled_lengths: tuple[int, ...] = (),
         **kwargs,
     ):
-        """Takes an optimiser, or `None` for the configuration's; call it in the strategy's scope.
+        """Makes the training step, its optimisers and logs, and all their variables; call it in the strategy's scope.
 
         Args:
           optimizer: a name or an instance of Keras', old or new: one for all tasks and towers, as it is. In a step that
-            is left out because its loss or gradient is not finite, it gets gradients of 0.
+            is left out because its loss or gradient is not finite, it gets gradients of 0. None: the configuration's.
           optimizers: in its place {"joint": optimiser}, or {task: optimiser}; see `optimizers.build_optimizers`.
           clip_norm: global gradient norm to clip at, 0: off; None: the configuration's.
           micro_batches: 1, or the number of equal chunks in which a batch is computed; None: the configuration's.
@@ -79,8 +79,8 @@ class KerasModel(keras.Model):
           kwargs: arguments of Keras' `compile`, such as `run_eagerly` or `steps_per_execution`.
 
         Raises:
-          UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
-            are bfloat16, too coarse for a step.
+          UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, a setting out of its
+            range, or towers whose weights are bfloat16, too coarse for a step.
         """
         config = self.configuration or base_config()
         self._check_compiled(config, kwargs)
@@ -108,11 +108,11 @@ class KerasModel(keras.Model):
         names = [*self.log_names, *self.step.log_names]
         self.meters = Meters((*names, "data_wait_seconds"))
         self.step.guard.build(names)
-        for optimizer in self.optimizers.values():
-            create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
+        for new_optimizer in self.optimizers.values():
+            create_variables(new_optimizer, self.trainable_variables)  # a checkpoint may be restored before a step
 
     def _check_compiled(self, config: ConfigDict, keras_arguments: Mapping) -> None:
-        """Raises `UserError` for a `compile` with losses that are not the method's, or with weights too coarse."""
+        """Raises `UserError` for a `compile` with losses that are not the method's, or towers with bfloat16 weights."""
         for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
             if keras_arguments.get(name) is not None:
                 raise UserError(
@@ -123,7 +123,7 @@ class KerasModel(keras.Model):
             raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
 
     def _chosen_optimizers(self, optimizer, config: ConfigDict) -> dict[str, keras.optimizers.Optimizer]:
-        """Returns {"joint": optimiser} for Keras' name or instance; for `None` the configuration's optimisers."""
+        """Returns {"joint": optimiser} of a name or an instance, for `None` the configured; else raises `UserError`."""
         if optimizer is None:
             return build_optimizers(config.optimizer, config.train.steps, self.variable_groups(), self.loss_weights())
         try:
@@ -135,7 +135,7 @@ class KerasModel(keras.Model):
             ) from None
 
     def call(self, inputs: Mapping, training: bool = False) -> dict[str, tf.Tensor]:
-        """Returns the embeddings, {name: L2-normalised float32 [B, D]}, of the parts that `inputs` has."""
+        """Returns {name: L2-normalised float32 [B, D]} of the parts in `inputs`; raises `UserError` without a part."""
         used = {name: embedding for name, embedding in self.used.items() if embedding.part in inputs}
         if not used:
             holds = ", ".join(self.parts)
@@ -145,12 +145,12 @@ class KerasModel(keras.Model):
     def fit(self, x, **kwargs):
         """Keras' `fit`, on batches as `check_batch` has them: a `tf.data.Dataset`, or a dictionary of arrays.
 
-        Raises `UserError` if more steps in a row than `max_skipped_steps` had no finite loss.
+        Raises `UserError` as `check_batch`, and if more steps in a row than `max_skipped_steps` had no finite loss.
         """
         self.check_batch(x)
         spec = getattr(x, "element_spec", None)
         self._batch_spec = None
-        # Keras forgets the shapes that x announces; but if it divides x itself, they are not a replica's shapes.
+        # Keras forgets the sizes that x announces, and `train_step` restores them: not if Keras divides x by replicas.
         is_divided = isinstance(x, tf.data.Dataset) and self.distribute_strategy.num_replicas_in_sync > 1
         if isinstance(spec, Mapping) and not is_divided:
             self._batch_spec = tf.nest.map_structure(_spec_of_one_replica, spec)
@@ -159,7 +159,7 @@ class KerasModel(keras.Model):
         return history
 
     def evaluate(self, x, **kwargs):
-        """Keras' `evaluate`: the losses and in-batch recalls, weighted by the sizes of the batches; nothing changes."""
+        """Keras' `evaluate`: the losses and in-batch recalls, weighted by the sizes of the batches."""
         self.check_batch(x)
         return super().evaluate(x, **kwargs)
 
@@ -175,8 +175,9 @@ class KerasModel(keras.Model):
         return super().test_on_batch(x, **kwargs)
 
     def check_batch(self, x) -> None:
-        """Raises `UserError` if batches lack entries that the losses take.
+        """Raises `UserError` for batches that are not dictionaries, lack entries, or cannot be shared by the replicas.
 
+        `x` is an argument of `fit` and the like: a dataset or one batch; generators are not looked into.
         Batches are dictionaries of the entries `parts`: images, uint8 or float in [0, 1] [B, S, S, 3], or features;
         tokens as a tokenizer gives them, {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T]. Integer ids
         [B], such as "image_id", may be added: rows of equal ids are not negatives; without ids, rows of equal content
@@ -230,12 +231,13 @@ class KerasModel(keras.Model):
         return build(config["configuration"], config["vocabulary_size"])
 
     def get_compile_config(self) -> None:
-        """Returns nothing: a saved model is compiled anew. A run that goes on has a workdir, see `run_pretrain.py`."""
+        """Returns `None`: a loaded model is to be compiled anew. Runs go on from workdirs, see `run_pretrain.py`."""
 
     def save(self, filepath, overwrite: bool = True, **kwargs) -> None:
         """Writes Keras' format, `….keras`, which `keras.models.load_model` reads where `mural_tf.models` is imported.
 
-        Raises `UserError` for other formats, which cannot hold a model with several inputs and losses of its own.
+        Raises `UserError` for other formats, which cannot hold a model with several inputs and losses of its own, and
+        for a model without a configuration.
         """
         if not str(filepath).endswith(".keras") or kwargs.get("save_format") not in (None, "keras"):
             raise UserError(
@@ -280,7 +282,7 @@ class KerasModel(keras.Model):
         return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
-        """Returns the dictionary of a batch, with ids by content where it lacks ids that losses look up."""
+        """Returns the dictionary of a batch, with ids by content where it lacks ids of `CONTENT_IDS`."""
         if isinstance(batch, tuple):
             batch = batch[0]  # Keras may have put the dictionary into a tuple
         ids = {}
@@ -302,11 +304,12 @@ class KerasModel(keras.Model):
 def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:
     """Returns int64 [B], a hash of each row of images, features or tokens: equal where their content is."""
     if isinstance(values, Mapping):
-        values = values[TOKENS[0]]
+        values = values[TOKENS[0]]  # the ids of the pieces
     numbers = tf.reshape(tf.convert_to_tensor(values), [tf.shape(values)[0], -1])
     if numbers.dtype.is_floating:  # cast to integers, nearly all would be 0
         numbers = tf.bitcast(tf.cast(numbers, tf.float32), tf.int32)
     width = tf.shape(numbers)[1]
+    # A fixed seed: all replicas must hash alike. Without bounds the factors are any int64.
     factors = tf.random.stateless_uniform([width], [0, 0], minval=None, maxval=None, dtype=tf.int64)
     return tf.reduce_sum(tf.cast(numbers, tf.int64) * factors, axis=1)  # modulo 2^64; padding, which is 0, adds nothing
 
@@ -325,9 +328,8 @@ def _first_given(value, default):
 
 def _missing_tokens(name: str, tokens) -> list[str]:
     """Returns the names that the tokens of a batch's entry `name` lack: ["caption/input_mask"], say."""
-    if not isinstance(tokens, Mapping):
-        tokens = {}  # all names are missing
-    return [f"{name}/{entry}" for entry in TOKENS if entry not in tokens]
+    present_names = tokens if isinstance(tokens, Mapping) else ()
+    return [f"{name}/{entry}" for entry in TOKENS if entry not in present_names]
 
 
 def _check_shared(size: int | None, replicas: int) -> None:

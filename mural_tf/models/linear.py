@@ -49,10 +49,10 @@ def ridge(covariance, cross, mean_state, mean_vector, strength: float) -> tuple[
 
 
 class Linear(KnownTexts):
-    """Needs `method.student` and `method.teacher`."""
+    """A ridge regression from a student's states to a teacher's vectors: `method.student` and `method.teacher`."""
 
     title = "Linear: a student's states mapped into a teacher's space by a ridge regression"
-    fields = dict(KnownTexts.fields, heads_of="align")  # as a stage's
+    fields = dict(KnownTexts.fields, heads_of="align")  # whose head is one dense layer: `choose` sets it
     chooses = "ridge"
     choices = RIDGES
 

@@ -38,7 +38,7 @@ class TextText(DualEncoder):
 
     def variable_groups(self):
         groups = super().variable_groups()
-        if "text_text" in self.head_names:
+        if "text_text" in self.head_names:  # with `shared_head` MURAL has only the head "image_text"
             groups["text_text_head"] = self.text_text_head.trainable_variables
         return groups
 
@@ -47,5 +47,6 @@ class Mural(TextText, Align):
     """ALIGN plus text-text matching; batches hold the entries of both."""
 
     title = "MURAL: multimodal, multitask retrieval across languages (Jain et al., 2021)"
+    # The text tower runs first, because a text is declared first: so the order of random draws is fixed.
     embeddings = {"caption": Align.embeddings["caption"], **TextText.embeddings, "image": Align.embeddings["image"]}
     tasks = {**Align.tasks, **TextText.tasks}

@@ -67,13 +67,13 @@ class NeighboursHead(keras.layers.Layer):
         return tf.math.l2_normalize(vectors - self.mean, axis=-1)
 
     def set_known(self, states: np.ndarray, vectors: np.ndarray) -> None:
-        """Sets the known texts: the student's states, float32 [N, H], and the teacher's vectors, float32 [N, D]."""
+        """Sets the known texts and their mean: the student's states, float32 [N, H], the teacher's vectors [N, D]."""
         self.mean.assign(tf.zeros_like(self.mean))  # `own_vectors` subtracts it: 0 until the mean itself is known
-        self.mean.assign(self._own_in_blocks(states).mean(axis=0))
-        self.known.assign(self._own_in_blocks(states))
+        self.mean.assign(self._own_vectors_in_blocks(states).mean(axis=0))
+        self.known.assign(self._own_vectors_in_blocks(states))
         self.vectors.assign(vectors)
 
-    def _own_in_blocks(self, states: np.ndarray) -> np.ndarray:
+    def _own_vectors_in_blocks(self, states: np.ndarray) -> np.ndarray:
         """Returns `own_vectors` of states [N, H], computed in blocks: float32 [N, E]."""
         blocks = []
         for begin in range(0, len(states), TEXTS):
@@ -91,12 +91,12 @@ class KnownTexts(TranslationDistillation):
     """Base of methods that compute a head from a teacher's vectors of known texts, without steps and batches.
 
     Attributes:
-      chooses: the name of the head's one free number.
-      choices: its values, of which the best on dev is taken.
+      chooses: the name of the head's only free number, for messages.
+      choices: the values that it may have, of which the best on dev is taken.
     """
 
     fields = dict(TranslationDistillation.taught, most_known=2**16)  # texts
-    _is_cached = True
+    _is_cached = True  # all targets are made before `learn`
     chooses: ClassVar[str] = ""
     choices: ClassVar[tuple[float, ...]] = ()
 
@@ -109,7 +109,7 @@ class KnownTexts(TranslationDistillation):
         raise NotImplementedError
 
     def _check(self):
-        if not self.options.teacher:
+        if not self.options.teacher:  # run_finetune.py sets it where a student is given
             name = type(self).__name__.lower()
             raise UserError(f"{name} needs a student: run_finetune.py --config.method.student=MODEL.")
         if self.options.most_known < 1:
@@ -125,7 +125,8 @@ class KnownTexts(TranslationDistillation):
     def _known_texts(self, config, tokenizer, columns) -> tuple[list[bytes], np.ndarray]:
         """Returns the texts that have a target, and their targets, float32 [N, D], in the order of their keys.
 
-        At most `method.most_known` texts stay, see `with_smallest_keys`. `columns` is the result of `target_columns`.
+        At most `method.most_known` texts stay, see `with_smallest_keys`; a line is printed if some go. `columns`
+        is the result of `target_columns`.
         """
         most = self.options.most_known
         pairs = {}  # as `_pairs_with_targets` returns them
@@ -133,6 +134,7 @@ class KnownTexts(TranslationDistillation):
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             column, id_entry = columns[target]
+            # With several pivots a target is its group's mean and has the group's key; else it has its text's key.
             target_entry = "group_id" if id_entry == "text_group_id" else TARGETS[target]
             for texts, target_texts in stream_items(config, tokenizer, self.tasks[task].stream, (text, target_entry)):
                 pairs.update(_pairs_with_targets(texts, target_texts, column))
@@ -152,7 +154,7 @@ class KnownTexts(TranslationDistillation):
 
 
 class Neighbours(KnownTexts):
-    """Needs `method.student` and `method.teacher`."""
+    """Kernel regression over known texts; needs `method.student` and `method.teacher`."""
 
     title = "Neighbours: a teacher's vectors, averaged over the known texts that a student finds closest"
     fields = {
@@ -168,7 +170,7 @@ class Neighbours(KnownTexts):
 
     def _check(self):
         super()._check()
-        if not self.options.student_size:
+        if not self.options.student_size:  # run_finetune.py has seen no student
             raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
 
     def learn_from(self, states, vectors):

@@ -45,7 +45,7 @@ Items = Iterable[tuple[np.ndarray, Sequence[bytes]]]  # ids, int64 [B], and text
 
 
 def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
-    """Returns 16 hexadecimal digits for a tower's answers: a hash of its weights, and settings as JSON."""
+    """Returns 16 hexadecimal digits, a hash of a tower's weights and of `settings` that change its states, as JSON."""
     digest = hashlib.blake2b(digest_size=8)
     for variable in variables:
         digest.update(np.ascontiguousarray(variable.numpy()))
@@ -54,7 +54,7 @@ def digest_of(variables: Iterable[tf.Variable], *settings: object) -> str:
 
 
 def data_digest(config: ConfigDict, streams: Sequence[str], *fields: object) -> str:
-    """Returns 16 hexadecimal digits for a run's pictures and texts: a hash of files, languages and `fields`."""
+    """Returns 16 hexadecimal digits: a hash of the streams' files, languages, and `fields`, strings such as "texts"."""
     data = config.data
     descriptions = []
     for stream in streams:
@@ -78,12 +78,12 @@ def text_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> 
             print("Embedding all texts by the frozen tower, once …", flush=True)
             texts = texts_of(model, config, tokenizer)
             folder.extend(texts, texts_to_states(model, config, tokenizer), TEXTS_PER_BLOCK)
-            folder.mark_complete(made_for, 0.0)
+            folder.mark_complete(made_for, 0.0)  # every text has a state
         return folder.column(as_stored=True)
 
 
 def states_of_texts(texts: Sequence[bytes], model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of `texts`, and of all texts that runs with this tower embedded before."""
+    """Returns a column with the states of `texts`, after embedding the texts without a state; it may have more."""
     folder = _text_folder(model, config, workdir)
     keys = fingerprints(texts)
     with folder.lock():
@@ -174,11 +174,11 @@ def texts_to_states(model, config: ConfigDict, tokenizer) -> Embed:
         (states,) = model.text_states([tokens], False)
         return tf.cast(states, tf.float32)
 
-    return by_tokens(encode, tokenizer, computed_in(config.text_tower, "text"))
+    return texts_to_vectors(encode, tokenizer, computed_in(config.text_tower, "text"))
 
 
-def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
-    """Returns a function of N texts to float32 [N, H], which calls `encode` for texts of similar length at a time.
+def texts_to_vectors(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "float32") -> Embed:
+    """Returns a function of N texts to float32 [N, H], which calls `encode` with few texts of similar length at a time.
 
     Args:
       encode: maps tokens, {name: int32 [B, T]}, to float32 [B, H].
@@ -197,7 +197,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
         blocks = []
         for begin in range(0, len(texts), per_call):
             rows = order[begin : begin + per_call]
-            longest = max(1, lengths[rows[-1]])  # rows are in order of lengths; 0 where all texts are empty
+            longest = max(1, lengths[rows[-1]])  # the last row is the longest, with 0 pieces if all texts are empty
             block = {name: values[rows, :longest] for name, values in ids.items()}
             blocks.append(traced(block).numpy())
         return np.concatenate(blocks)[np.argsort(order)]  # in the texts' own order again
@@ -209,7 +209,7 @@ def by_tokens(encode: Callable[[dict], tf.Tensor], tokenizer, dtype: str = "floa
 
 
 def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Column:
-    """Returns a column with the states of all pictures of a run, zeros for pictures that do not decode."""
+    """Returns a column with the states of a run's pictures, after making missing states; zeros for damaged pictures."""
     tower, _ = split_image_tower(model.image_encoder)
     width = tower.output_shape[-1]
 
@@ -221,7 +221,7 @@ def image_states(model, config: ConfigDict, tokenizer, workdir: pathlib.Path) ->
     with folder.lock():
         if not folder.is_made_for(made_for):
             print("Embedding all pictures by the frozen tower, once …", flush=True)
-            embed = _by_pixels(encode, config.image_tower, width)
+            embed = _pictures_to_states(encode, config.image_tower, width)
             folder.extend(pictures_of(model, config, tokenizer), embed, PICTURES_PER_BLOCK)
             folder.mark_complete(made_for, config.data.max_skipped_fraction)
         return folder.column(as_stored=True)
@@ -255,7 +255,7 @@ def _picture_streams(model) -> list[str]:
     return [stream for stream in model.streams if stream_class(stream).with_pictures]
 
 
-def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
+def _pictures_to_states(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     """Returns a function of N encoded pictures to float32 [N, width], zeros for pictures that do not decode.
 
     `encode` maps uint8 [B, S, S, 3] to states; `tower` is the configuration's `image_tower`.
@@ -263,7 +263,7 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     signature = [tf.TensorSpec([], tf.string)]
     prepare = tf.function(lambda data: prepare_image(data, tower), input_signature=signature, autograph=False)
     if tower.name == "efficientnet_lite" and not tf.config.list_logical_devices("GPU"):
-        to_states = _by_lite_runtime(encode, tower.image_size)
+        to_states = _lite_encoder(encode, tower.image_size)
     else:
         to_states = tf.function(encode, reduce_retracing=True, autograph=False)
 
@@ -286,7 +286,7 @@ def _by_pixels(encode: TensorFunction, tower: ConfigDict, width: int) -> Embed:
     return embed
 
 
-def _by_lite_runtime(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
+def _lite_encoder(encode: TensorFunction, side: int) -> Callable[[tf.Tensor], np.ndarray]:
     """Returns `encode` as a function of uint8 [B, S, S, 3] that runs on TensorFlow Lite, one picture on each processor.
 
     Lite's float32 kernels take a third of TensorFlow's time for depthwise convolutions on a processor (docs/speed.md).
@@ -339,7 +339,7 @@ def _folder(config: ConfigDict, workdir: pathlib.Path, modality: str, digest: st
 
 
 def _states_folder(config: ConfigDict, workdir: pathlib.Path) -> pathlib.Path:
-    """Returns a folder in the data's folder, where runs share states, or in the workdir if that cannot be written."""
+    """Returns `.states` in the data's folder, which runs share, or in the workdir if that is not local and writable."""
     if config.data.directory:
         folder = as_path(config.data.directory)
         if isinstance(folder, pathlib.Path) and folder.is_dir() and os.access(folder, os.W_OK):

@@ -82,14 +82,17 @@ class TrainingStep:
         return names
 
     def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar.
+        """Trains on a batch; returns its logs {name: scalar}, and whether the step was applied, a bool scalar.
+
+        Weights, BatchNorm's statistics and the average stay as they are if the guard refuses the step.
 
         Args:
           batch: this replica's part, {name: tensor [B, …]}.
           step: an int64 scalar, from which all draws follow.
         """
         context = tf.distribute.get_replica_context()
-        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # so a resumed run draws the same
+        # A seed is two numbers. It depends on the step, so that a run that goes on draws as if it had not stopped.
+        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)
         seed = tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
         gradients = compute_gradients(self._method, batch, seed, self._chunks, self._optimizers)
         logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
@@ -138,13 +141,13 @@ class TrainingStep:
 
         `logs` has their global norm.
         """
-        gradients, variables = zip(*self._with_variables(gradients))
+        present, variables = zip(*self._with_variables(gradients))
         if self._clip_norm:
             global_norm, *_ = _norm_names(name)
-            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, use_norm=logs[global_norm])
+            present, _ = tf.clip_by_global_norm(present, self._clip_norm, use_norm=logs[global_norm])
         optimizer = self._optimizers[name]
-        gradients = conditional(optimizer, self._zero_unless(apply, gradients), apply)
-        optimizer.apply_gradients(zip(gradients, variables), experimental_aggregate_gradients=False)
+        conditional_gradients = conditional(optimizer, self._zero_unless(apply, present), apply)
+        optimizer.apply_gradients(zip(conditional_gradients, variables), experimental_aggregate_gradients=False)
 
     @staticmethod
     def _zero_unless(apply: tf.Tensor, gradients: list) -> list:
@@ -162,7 +165,7 @@ class TrainingStep:
 
 
 def _norm_names(optimizer: str) -> list[str]:
-    """Returns the names of the global norm and, after it, of its parts."""
+    """Returns the log names of an optimiser's global gradient norm and, after it, of its parts' norms."""
     name = f"gradient_norm{log_suffix(optimizer)}"
     return [name, *(f"{name}/{group}" for group in (*TOWERS, HEADS))]
 
@@ -296,7 +299,7 @@ def _encode_chunks(method, examples, seed, chunks: int):
 
     specs = {}
     for name, (part, width) in method.embedding_shapes.items():
-        rows = tf.nest.flatten(examples[part])[0].shape[1]
+        rows = tf.nest.flatten(examples[part])[0].shape[1]  # of a tensor [chunks, rows of a chunk, …]
         specs[name] = tf.TensorSpec([rows, width])
     moment_specs = [(tf.TensorSpec(layer.moving_mean.shape),) * 2 for layer in layers]  # mean and variance
     signature = (specs, moment_specs)
@@ -375,7 +378,7 @@ def _add(first, second):
 
 
 def _dense(gradient, variable: tf.Variable):
-    """Returns the gradient as a dense tensor.
+    """Returns a variable's gradient as a dense tensor; `None` stays.
 
     The norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays the moments of all
     rows at each step anyway.
@@ -399,7 +402,7 @@ class WeightAverage(tf.Module):
 
     Args:
       weights: variables; the average begins with their present values.
-      decay: d in (0, 1).
+      decay: in (0, 1); another number raises `UserError`.
 
     Attributes:
       values: the averages, in the order of `weights`.
@@ -427,7 +430,7 @@ class WeightAverage(tf.Module):
 
 
 class Meters:
-    """Means of logs since Keras' last reset. Keras does not look into it: logs are not weights of a model."""
+    """Means of logs since Keras' last reset; no `tf.Module`, so that Keras does not count them as a model's weights."""
 
     def __init__(self, names: Sequence[str]):
         self._by_name = {name: keras.metrics.Mean(name) for name in names}
@@ -461,12 +464,15 @@ class StepGuard(tf.Module):
         self._last_step = bookkeeping(zero, "skipped_step_last")
 
     def build(self, names: list[str]) -> None:
-        """Takes the names of the numbers that describe a skipped step."""
+        """Takes the names of the logs that describe a skipped step, and makes the variable that keeps them."""
         self._names = tuple(names)
         self._last_values = bookkeeping(tf.zeros([len(names)]), "skipped_step_values")
 
     def check(self, step: tf.Tensor, logs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns a bool scalar, whether all numbers of `build`'s names are finite; the same on every replica."""
+        """Counts a step, and returns whether all its logs of `build`'s names are finite: a bool scalar.
+
+        It is the same on every replica. `step` is the step's number, int64; a refused step's logs are kept.
+        """
         values = tf.stack([tf.cast(logs[name], tf.float32) for name in self._names])
         finite = tf.reduce_all(tf.math.is_finite(values))
         skipped = tf.cast(tf.logical_not(finite), tf.int64)
@@ -479,7 +485,7 @@ class StepGuard(tf.Module):
         return finite
 
     def raise_if_stuck(self) -> None:
-        """Raises `UserError` if more than `limit` steps in a row were left out since the last call."""
+        """Raises `UserError` if more than `limit` steps in a row were left out since the last call; counts anew."""
         longest = int(self._longest.numpy())
         self._longest.assign(0)
         if longest > self.limit:

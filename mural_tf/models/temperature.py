@@ -19,8 +19,8 @@ class LearnedTemperature(DualEncoder):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         bounds = tuple(config.loss.temperature_range)
         initial = config.loss.temperature
-        are_usable = all(0 < value < math.inf for value in (*bounds, initial))
-        if len(bounds) != 2 or not are_usable or bounds[0] > bounds[1]:
+        are_positive = all(0 < value < math.inf for value in (*bounds, initial))
+        if len(bounds) != 2 or not are_positive or bounds[0] > bounds[1]:
             raise UserError(
                 f"loss.temperature={initial} and loss.temperature_range={bounds}: expected numbers above 0, the "
                 "range's the smaller and the larger one."

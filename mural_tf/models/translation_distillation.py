@@ -43,7 +43,7 @@ from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class, takes_steps
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
-from mural_tf.models.states import by_tokens, data_digest, digest_of, text_states
+from mural_tf.models.states import data_digest, digest_of, text_states, texts_to_vectors
 from mural_tf.models.temperature import LearnedTemperature
 
 LOSSES = ("cosine", "softmax")
@@ -97,7 +97,7 @@ class TranslationDistillation(LearnedTemperature):
         owner = method_class(self.options.heads_of)
         if not owner.has_image_text_head():
             raise UserError(f"method.heads_of={self.options.heads_of!r}: expected a method with an image-text head.")
-        return owner.build_head(self, name)
+        return owner.build_head(self, name)  # a head of the source's kind, so that its weights fit
 
     @classmethod
     def has_image_text_head(cls):
@@ -157,7 +157,7 @@ class TranslationDistillation(LearnedTemperature):
         """Makes `teacher` and `teacher_head` of the text tower and the head as they are now; they are never trained."""
         self.teacher_head = self.build_head("image_text")
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
-        copies = {self.teacher_head: self.image_text_head}
+        copies = {self.teacher_head: self.image_text_head}  # {copy: source}
         if self.text_tower.frozen:  # it stays as it is, so it is the teacher's, too
             self.teacher = self.towers.text_encoder
         else:
@@ -199,7 +199,7 @@ class TranslationDistillation(LearnedTemperature):
             return {}
         if self.options.teacher:
             digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]  # checkpoints hold it as a number
-            if int(self.teacher_digest) not in (0, digest):
+            if int(self.teacher_digest) not in (0, digest):  # 0: the run begins
                 raise UserError(
                     f"method.teacher={self.options.teacher} is not the teacher that this run began with: give the "
                     "first teacher again, or name another --workdir."
@@ -208,7 +208,10 @@ class TranslationDistillation(LearnedTemperature):
         return self.target_columns(config, tokenizer, workdir)
 
     def target_columns(self, config, tokenizer, workdir) -> dict[str, tuple[Column, str]]:
-        """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts without a target."""
+        """Returns {target in use: (its column, the entry with its ids)}, after embedding the texts without a target.
+
+        Raises `UserError` if more texts than `data.max_skipped_fraction`, or any for the softmax, get no vector.
+        """
         pivots = pivots_of(config.data, self.options.pivot)
         used = [name for name in TARGETS if name in self.used]
         if self.options.teacher:
@@ -216,7 +219,7 @@ class TranslationDistillation(LearnedTemperature):
             dtype = "float16"
         else:
             embed = self._embedder(config, tokenizer, workdir)
-            dtype = "float32"
+            dtype = "float32"  # as precise as the targets of `teach` in a step
         targets = ColumnFolder(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
         made_for = data_digest(config, self.streams, *pivots, "", *used)
         if not targets.is_made_for(made_for):
@@ -254,24 +257,24 @@ class TranslationDistillation(LearnedTemperature):
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
             for text_a, text_b, language_b, group_id in stream_items(config, tokenizer, "text_text", names):
-                both_in_pivots = np.isin(language_b, [name.encode() for name in pivots])
-                texts = np.concatenate([text_a, text_b[both_in_pivots]])
+                is_pivot = np.isin(language_b, [name.encode() for name in pivots])  # text_a is in a pivot always
+                texts = np.concatenate([text_a, text_b[is_pivot]])
                 keys = fingerprints(texts)
                 if len(pivots) > 1:
                     groups = fingerprints(group_id)
-                    members.append(np.stack([np.concatenate([groups, groups[both_in_pivots]]), keys]))
+                    members.append(np.stack([np.concatenate([groups, groups[is_pivot]]), keys]))
                 yield keys, texts
         if "caption_target" in used:
             for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
                 yield fingerprints(captions), captions
 
     def _embedder(self, config, tokenizer, workdir) -> Embed:
-        """Returns the model's own teacher as a function of N texts to float32 [N, D].
+        """Returns the copied teacher as a function of N texts to float32 [N, D].
 
-        With a frozen text tower it takes the texts' states, which all runs share, and computes only the head.
+        With a frozen text tower it first makes the texts' states, which all runs share, and computes only the head.
         """
         if not self.text_tower.frozen or self.text_tower.name == "words":
-            return by_tokens(lambda tokens: self.teach(tokens, training=False), tokenizer)
+            return texts_to_vectors(lambda tokens: self.teach(tokens, training=False), tokenizer)
 
         states = text_states(self.towers, config, tokenizer, workdir)  # of all texts of the run
 
@@ -296,7 +299,7 @@ class TranslationDistillation(LearnedTemperature):
         return self._distance(Pairs(caption, target, self.same(ids, "caption_id")))
 
     def _distance(self, pairs: Pairs) -> tf.Tensor:
-        """Returns L of texts (left) and their targets (right), a float32 scalar."""
+        """Returns L of texts (left) and their targets (right) by `method.loss`, a float32 scalar."""
         if self.options.loss == "cosine":
             return pairs.mean(1.0 - pairs.own_cosines)
         return contrastive_loss(pairs, TEMPERATURE)

@@ -38,7 +38,7 @@ BETA_1 = 0.9  # decay of the first moment, in all papers
 
 
 def base_name(variable: tf.Variable) -> str:
-    """Returns the variable's name without the suffix that a distribution strategy gives its replicas."""
+    """Returns a variable's name without its replica's suffix: "head/kernel" of "head/kernel/replica_1:0"."""
     return re.sub(r"(/replica_\d+)?(:\d+)?$", "", variable.name)
 
 
@@ -67,7 +67,7 @@ def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor
 
 
 def create_variables(optimizer: keras.optimizers.Optimizer, variables: list[tf.Variable]) -> None:
-    """Makes an optimiser's slots and counter, of Keras' old or new kind."""
+    """Makes the slots and the counter of an optimiser of Keras' old or new kind."""
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
         optimizer._create_all_weights(variables)
     else:
@@ -88,6 +88,7 @@ class _VariableRates:
         If `apply` is false, the coefficients change neither the variable nor its moments.
         """
         key = (var.device, var.dtype.base_dtype)
+        # Keras fills `apply_state` where it applies gradients itself; else this step's numbers are computed here.
         coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
         rate = self.rates.get(base_name(var), 1.0) * tf.cast(apply, key[1])
         changed = {name: coefficients[name] * rate for name in ("lr_t", "lr") if name in coefficients}
@@ -148,11 +149,11 @@ class AdamW(_VariableRates, keras.optimizers.legacy.Adam):
         self.weight_decay = weight_decay
 
     def _update(self, grad, var, apply_state):
-        ((_, scaled),) = apply_state.items()
+        ((_, coefficients),) = apply_state.items()
         decays = []  # operations that run before Adam's step
         if self.weight_decay and is_decayed(var):
-            kept = 1.0 - scaled["lr_t"] * self.weight_decay
-            decays.append(var.assign(var * kept))  # takes half of an assign_sub's passes over memory
+            kept_share = 1.0 - coefficients["lr_t"] * self.weight_decay
+            decays.append(var.assign(var * kept_share))  # takes half of an assign_sub's passes over memory
         with tf.control_dependencies(decays):
             return super()._update(grad, var, apply_state)
 
@@ -169,7 +170,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     rate(s) = peak · s / warmup for s < warmup, then peak · (steps - s) / (steps - warmup), 0 from `steps` on.
 
     The optimisers count steps from 0. The rate is taken at s + 1 during warm-up, so that the first step is not
-    lost to a zero rate (our choice; the paper's ramp starts at zero).
+    lost to a zero rate (our choice; the paper's ramp starts at zero). Raises `ValueError` unless 0 <= warmup < steps.
     """
 
     def __init__(self, peak: float, warmup_steps: int, steps: int):
@@ -190,7 +191,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """rate(s) = peak · decay_rate^(s // every), times s / warmup during the warm-up as in `WarmupLinearDecay`."""
+    """Decay by stairs: rate(s) = peak · decay_rate^(s // every), times the warm-up of `WarmupLinearDecay`."""
 
     def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
         if not 0.0 < decay_rate <= 1.0 or every < 1:
@@ -276,7 +277,7 @@ RANGES = {  # of fields whose wrong values would train on in silence
 
 
 def check_optimizer(config: ConfigDict) -> None:
-    """Raises `UserError` for an unknown name or mode in the `optimizer` branch, or a rate out of its range."""
+    """Raises `UserError` for an unknown name or mode in the `optimizer` branch, or a number out of its range."""
     if config.name not in NAMES:
         raise UserError(f"Unknown optimizer.name {config.name!r}; known: {', '.join(NAMES)}.")
     if config.mode not in MODES:
@@ -290,7 +291,7 @@ def check_optimizer(config: ConfigDict) -> None:
     if len(config.decay) != 2:
         raise UserError(f"optimizer.decay={config.decay}: expected a rate and a number of steps, such as 0.794,1000.")
     rate, every = config.decay
-    if rate and not (0 < rate <= 1 and every > 0):
+    if rate and not (0 < rate <= 1 and every > 0):  # 0: the linear decay
         raise UserError(f"optimizer.decay={rate},{every}: expected a rate in (0, 1], and 1 step or more.")
 
 
@@ -302,9 +303,9 @@ def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, 
       peak: the highest learning rate.
       rates: {name of a variable: factor of its learning rate}.
     """
-    warmup = min(config.warmup_steps, steps - 1)
+    warmup = min(config.warmup_steps, steps - 1)  # the schedule needs warmup < steps
     decay_rate, every = config.decay
-    if decay_rate:
+    if decay_rate:  # 0: the linear decay
         schedule = StaircaseDecay(peak, warmup, decay_rate, every)
     else:
         schedule = WarmupLinearDecay(peak, warmup, steps)

@@ -23,7 +23,7 @@ from mural_tf.backend import keras
 
 
 class OwnLamb(keras.optimizers.legacy.Optimizer):
-    """LAMB.
+    """LAMB, by the equations at the top of this file.
 
     Args:
       learning_rate: a number, or a schedule of the step.

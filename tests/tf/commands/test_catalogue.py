@@ -352,7 +352,7 @@ def test_a_finished_training_is_not_opened_again(tmp_path, monkeypatch):
         (trainer.folder / name / "summary.json").write_text("{}")
         return True
 
-    stages = {"_fit": "workdir", "_train_on_translations": "translated"}
+    stages = {"_train_on_table": "workdir", "_train_on_translations": "translated"}
     for method, stage in stages.items():
         monkeypatch.setattr(training.CatalogueTrainer, method, lambda trainer, stage=stage: finish(trainer, stage))
     config = toy_data.toy_config(tmp_path)
@@ -494,5 +494,7 @@ def test_a_run_from_nothing_goes_on_with_the_batches_and_the_weight_of_its_begin
     save_config(first, tmp_path / "workdir/config.json")
     counts = {"image_text": {"train": {"captions": 80}, "dev": {}}, "text_pairs": {"train": pairs_now}}
     (tmp_path / "dataset.json").write_text(json.dumps({"counts": counts}))
-    again = training._as_begun(training._with_data(base_config(), tmp_path, training.NOTHING), tmp_path / "workdir")
+    again = training._restore_batches(
+        training._with_data(base_config(), tmp_path, training.NOTHING), tmp_path / "workdir"
+    )
     assert again.to_dict() == first.to_dict()

@@ -226,7 +226,10 @@ def test_targets_of_a_frozen_tower_come_from_states_that_are_made_once(tmp_path,
     model = contract.build(config)
     tokenizer = toy_data.toy_tokenizer()
     texts = [pair.text_a.encode() for pair in PAIRS]
-    by_tower = translation_distillation.by_tokens(lambda tokens: model.teach(tokens, training=False), tokenizer)(texts)
+    to_vectors = translation_distillation.texts_to_vectors(
+        lambda tokens: model.teach(tokens, training=False), tokenizer
+    )
+    by_tower = to_vectors(texts)
     assert difference(model._embedder(config, tokenizer, tmp_path)(texts), by_tower) < 1e-3  # states are float16
     monkeypatch.setattr(model.towers, "text_states", None)  # would be called
     assert difference(model._embedder(config, tokenizer, tmp_path)(texts[::-1]), by_tower[::-1]) < 1e-3
