@@ -39,7 +39,7 @@ class SkippedRecords:
         self._logged: set[tuple[str, str]] = set()  # (part, kind)
 
     def begin(self) -> None:
-        """Prepares for tallies that begin again at 0; records that were counted so far stay in `total`."""
+        """Clears `by_part`, for tallies that begin again at 0; records that were counted so far stay in `total`."""
         self._before = self.total
         self.by_part = {part: CountsByKind() for part in self._locations}
 
@@ -67,7 +67,7 @@ class SkippedRecords:
         return self._before + sum(counts.total for counts in self.by_part.values())
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` that ends a run because an input pipeline skipped too many records.
+        """Adds the tally of an input pipeline that skipped too many records, and raises the `UserError` that ends a run.
 
         Args:
           part: the part of the data.

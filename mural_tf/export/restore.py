@@ -18,7 +18,8 @@ from mural_tf.models.dual_encoder import DualEncoder
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the learned numbers of an export into a model.
 
-    Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
+    Variables are matched by name and shape; nothing is copied unless all match. A learned number that the model card
+    lacks stays. Optimiser state is not in an export.
 
     Args:
       model: a model that was built by the export's configuration.
@@ -45,7 +46,7 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
     """Returns [(variable, its value in the TF-Hub module in a folder)] for variables of a model.
 
-    Raises `UserError` if the module lacks a variable, or has it in another shape.
+    Raises `UserError` if the module is missing or damaged, lacks a variable, or has it in another shape.
     """
     stored = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []

@@ -90,12 +90,12 @@ class Begin(NamedTuple):
         return tf.concat([numbers, self.begins, self.counts], axis=0)
 
 
-BEGIN = 3 + 2 * CYCLE
+BEGIN = 3 + 2 * CYCLE  # numbers of a `Begin`: items, group, turn, and two for each slot
 PLACE = 3 + BEGIN  # epoch, offset, how many items were used so far, and where the item's window begins
 
 
 def start_of(epoch: int) -> np.ndarray:
-    """Returns the place before the first item of an epoch: int64 [PLACE]."""
+    """Returns the place before the first item of an epoch, with the offset -1: int64 [PLACE]."""
     return np.array([epoch, -1, 0] + [0] * BEGIN)
 
 
@@ -129,7 +129,7 @@ def endless_items(
     Args:
       files: TFRecord files.
       parse: a function from a serialised record, string scalar, to its items, {name: [items]}; a usable item has the
-        "problem" "". A `parser` that takes many maps records, string [N], to an item each.
+        "problem" "". A function with a true `takes_many`, see `parser`, maps records, string [N], to an item each.
       data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: the order's seed.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
@@ -163,7 +163,7 @@ def endless_items(
     first_unused = first_epoch * EPOCH + last_offset + 1
 
     def windows_of_epoch(epoch):
-        """Returns (epoch · 2^40 + number, items of the window); the last one ends with the epoch's `END_OF_EPOCH`."""
+        """Returns a data set of (epoch · 2^40 + window's number, its items); the last item is `END_OF_EPOCH`."""
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
         is_first_epoch = tf.equal(epoch, first_epoch)
@@ -244,14 +244,14 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
-def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
+def _placed(numbers: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
     """Returns where the next block begins, int64 [BEGIN], and a block's items with their "begin" and "in_epoch".
 
     "begin" is the window's `Begin`, serialised, for the first item of a window, and "" for other items; "in_epoch" is
     how many items the epoch has, as `_estimate_items` says.
 
     Args:
-      begin: where the block begins, int64 [BEGIN].
+      numbers: `Begin.numbers()` of the block, int64 [BEGIN].
       block: a block of `_blocks`.
       copies: the table from a language to the mean number of copies of its items; `None`: one of each.
       language_key: as in `endless_items`.
@@ -262,7 +262,7 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     block = dict(block)
     group = block.pop("group")
     ends = block.pop("ends")
-    begin = Begin.of(begin).in_group(group["number"])
+    begin = Begin.of(numbers).in_group(group["number"])
     if copies is not None:
         seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])  # the prime keeps (seed, epoch) pairs apart
         block = _in_copies(block, copies, language_key, seed)
@@ -344,7 +344,7 @@ def _items_of_window(
 
 
 def _order_seed(seed: int, number: tf.Tensor) -> tf.Tensor:
-    """Returns the seed, an int64 scalar, of the order in a window; `number` as in `_items_of_window`."""
+    """Returns the seed, an int64 scalar, of the order in a window; an epoch's first window has the epoch's seed."""
     epoch_seed = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
     number_in_epoch = number % EPOCH
     further_seed = tf.random.experimental.stateless_fold_in(epoch_seed, number_in_epoch)
@@ -353,7 +353,7 @@ def _order_seed(seed: int, number: tf.Tensor) -> tf.Tensor:
 
 
 def parser(read: Callable, takes_many: bool) -> Callable:
-    """Returns `read`, traced once for all uses, as the `parse` of `endless_items`.
+    """Returns `read` as the `parse` of `endless_items`, traced once for all uses, with the attribute `takes_many`.
 
     Args:
       read: a function from a record, string scalar, or from records, string [N], to items.
@@ -367,7 +367,7 @@ def parser(read: Callable, takes_many: bool) -> Callable:
 
 def _takes_many(parse: Callable) -> bool:
     """Whether `parse` takes records, string [N], and gives an item for each; otherwise it takes one record."""
-    return parse is records.parse_text_pair or getattr(parse, "takes_many", False)
+    return parse is records.parse_text_pair or getattr(parse, "takes_many", False)  # also without `parser`
 
 
 def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -406,9 +406,9 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns `_parse_one_by_one`, by one call of a `parse` that takes many records, if no record has a fault.
+    """Returns what `_parse_one_by_one` returns, after one call of a `parse` that takes many records.
 
-    A call for each record takes ten times as long.
+    Only if a record has a fault, each record gets a call, which takes ten times as long.
     """
 
     def parse_many(many):
@@ -502,6 +502,9 @@ def usable_items(
       A data set of blocks of up to `BLOCK` items, {name: [items, …]}. Besides `decode`'s entries they have "position",
       (epoch, offset), int64 [items, 2]; "tally", up to each item, int64 [items, 1 + kinds, 3], see
       `skipped_records.py`; and "begin" and "used" for `place_of_last`.
+
+    Raises:
+      tf.errors.InvalidArgumentError: while the data set is read, by `_stop`, if too many items are skipped.
     """
 
     def decode_block(places, begins_and_items):
@@ -566,7 +569,7 @@ def _decode_block(
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
-    problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
+    problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)  # kept by items that do not decode
     problem = tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])
     return decoded, rows, {**origins, "problem": problem}
 
@@ -624,7 +627,7 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
       max_fraction: in [0, 1].
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
-    margin = tf.where(is_end, np.float64(1.0), SURELY)
+    margin = tf.where(is_end, np.float64(1.0), SURELY)  # an estimate may be too low
     bound = max_fraction * tf.maximum(read, in_epoch) * margin
     # No batch would ever come, at any bound. If the files were empty, the next epoch's are other files.
     all_skipped = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
@@ -675,7 +678,7 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
             try:
                 if _has_item(parse, serialized):
                     return True
-            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # bytes in its message
                 reasons.append(_reason_of(error))
             if len(reasons) == record_count >= FIRST_RECORDS:
                 break  # enough failed; of each further file only the first record is looked at
@@ -696,7 +699,7 @@ def _has_item(parse: Callable, serialized: tf.Tensor) -> bool:
 
 
 def _reason_of(error: Exception) -> str:
-    """Returns the last line of an error's message before TensorFlow's list of nodes."""
+    """Returns the last line of an error's message before TensorFlow's list of nodes; "garbage" without a message."""
     message = getattr(error, "message", "") or "garbage"
     return message.split("\n\t [[")[0].splitlines()[-1]
 
@@ -709,7 +712,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     """Returns {language: items} as the folder's `dataset.json` states it; `None` where it does not describe the files.
 
     Conversions write there how many texts in each language a file has, and its size: a file of another size has changed
-    since, and is not described.
+    since, and is not described. Raises `UserError` for a damaged `dataset.json`.
 
     Args:
       files: record files of one type, in one data folder.
@@ -722,7 +725,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     shards = records.describe_shards(folder)
     counts: collections.Counter[str] = collections.Counter()
     for name in files:
-        shard = shards.get(name[len(folder) + 1 :])
+        shard = shards.get(name[len(folder) + 1 :])  # the name below the folder
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
@@ -733,7 +736,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
-    """Returns {language: items}, counted in one pass over the files; an item counts once for each key.
+    """Prints that the files are read, and returns {language: items}, where an item counts once for each key.
 
     Args:
       files: record files of one type, in one data folder.
@@ -749,6 +752,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     entries_of_keys = [key.split(" ") for key in keys]  # two entries of `PAIR`, one entry of any other key
     entries = set(itertools.chain(*entries_of_keys))
     for block in one_pass(files, parse, ("problem", *entries)):
+        # As `_is_lost`: without its languages a record was not parsed.
         is_lost = (block["problem"] != b"") & (block[entries_of_keys[0][-1]] == b"")
         for names in entries_of_keys:
             languages = [block[name][~is_lost] for name in names]
@@ -759,7 +763,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
 def _counted_key(language_key: str) -> str:
     """Returns the key by which languages are counted for `data.language_temperature`: `PAIR` for text pairs.
 
-    English may be either side, often by the order of the alphabet: one side alone says little of a pair.
+    English may be either side, often by the order of the alphabet: a single side says little of a pair.
     """
     return PAIR if language_key in SIDES else language_key
 
@@ -784,7 +788,7 @@ def _is_lost(items: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
 def balanced_languages(
     files: Sequence[str], parse: Callable, language_key: str, described: Callable | None = None
 ) -> dict[str, int]:
-    """Returns {language: items}, for text pairs {"de en": items}, from `dataset.json`, or else by reading the files.
+    """Returns {language: items}, for text pairs {"de en": items}, from `dataset.json`, or else by `count_languages`.
 
     Args:
       files, language_key: as in `endless_items`.
@@ -802,7 +806,7 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 
 
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
-    """Returns for each source whether it has no item in `languages`; False for all sources if no languages are given.
+    """Returns [whether the source has no item in `languages`] of all sources; False if no languages are given.
 
     Args:
       counts: `balanced_languages` of each source.

@@ -90,7 +90,7 @@ def group_parser(languages: tuple[str, ...]) -> Callable:
             "language": tf.constant([""]),
             "problem": tf.where(tf.reduce_any(is_chosen), "", first_problem),
         }
-        count = tf.cast(tf.reduce_any(is_in_languages), tf.int32)
+        count = tf.cast(tf.reduce_any(is_in_languages), tf.int32)  # of items: 1 or 0
         return {name: values[:count] for name, values in group.items()}
 
     return parse

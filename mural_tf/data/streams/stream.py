@@ -54,7 +54,7 @@ class Stream:
       fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
       batch_field: the field of `config.train` that holds the size of a batch.
       order: 0 or 1; two streams that run side by side have different numbers, so that their orders differ.
-      without: the error message where no record holds such an item.
+      without: the error message if no record holds an item of the stream.
       languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
@@ -113,7 +113,7 @@ class Stream:
         return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """Returns an item with its image decoded, as `read_image` returns it.
+        """Returns an item with its image decoded, as `read_image` returns it; the same item for a column of vectors.
 
         A class where this is `None` takes items as `read` gives them.
 
@@ -138,10 +138,10 @@ class Stream:
     # Shared by several streams.
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
-        """Returns the seed of the draws for the item at `position`, (epoch, offset), int64 [2]; both are int64 [2]."""
+        """Returns the seed, int64 [2], of the draws for the item at `position`, (epoch, offset), int64 [2]."""
         epoch, offset = tf.unstack(position)
         seed = tf.cast(self.settings.seed, tf.int64)
-        return tf.stack([seed * 2**20 + epoch, offset])
+        return tf.stack([seed * 2**20 + epoch, offset])  # apart for fewer than 2^20 epochs
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
         """Returns {"image": uint8 [B, S, S, 3], augmented, or features, float32 [B, F]}; {} for a column of vectors.
@@ -168,11 +168,11 @@ class Stream:
         return entries
 
     def text_pair(self, items: dict) -> dict:
-        """Returns the entries of pairs of texts, "text_a" and "text_b".
+        """Returns the entries of a batch of text pairs.
 
-        They are "text_a_id" and "text_b_id", int64 [B]; unless columns have the texts' vectors, the tokens "text_a" and
-        "text_b", {name: int32 [B, T]}, of one width T; and with a tokenizer that takes languages "text_a_language_id"
-        and "text_b_language_id", int32 [B].
+        They are "text_a_id" and "text_b_id", int64 [B]; unless a column has vectors of the texts, also the tokens
+        "text_a" and "text_b", {name: int32 [B, T]}, of one width T, and with a tokenizer that takes languages
+        "text_a_language_id" and "text_b_language_id", int32 [B].
 
         Args:
           items: {name: string [B]}, with "text_a", "text_b" and their languages, "language_a" and "language_b".
@@ -252,6 +252,6 @@ def fingerprints(strings: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def is_one_of(strings: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
-    """Returns whether each of `strings`, [N], is one of `names`: bool [N]."""
+    """Returns whether each of `strings`, string [N], is one of `names`: bool [N]."""
     is_same = tf.equal(strings[:, None], tf.constant(list(names))[None, :])  # [N, names]
     return tf.reduce_any(is_same, axis=1)
