@@ -157,8 +157,8 @@ def _captions_of_image(
 ) -> Iterator[Caption]:
     """Yields the first `captions_per_image` captions of an image, all for `None`, and reports unusable captions.
 
-    `image` is an entry of `images` in Karpathy's file `path`: {"filepath": "val2014", "filename": "COCO_….jpg", "cocoid": 391895, "sentences": [{"raw": …}, …]};
-    Flickr30K's entries lack "filepath" and "cocoid".
+    `image` is {"filepath": "val2014", "filename": "COCO_….jpg", "cocoid": 391895, "sentences": [{"raw": …}, …]}, an
+    entry of "images" in Karpathy's file `path`; Flickr30K's entries lack "filepath" and "cocoid".
     """
     path_parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
     image_id = image.get("cocoid", image.get("filename"))
@@ -251,7 +251,10 @@ def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem =
 
 
 def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
-    """Yields (image name, caption, location) of the rows below the head `image,caption` of a CSV; reports other rows."""
+    """Yields (image name, caption, location) for the rows of a CSV file; raises `UserError` for another head.
+
+    Rows that are not two values are reported to `on_problem`, but for empty rows.
+    """
     rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))  # `None`: reported by `read_lines`
     head = next(rows, [])
     if head != ["image", "caption"]:

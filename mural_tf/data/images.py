@@ -307,8 +307,9 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
 def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     """Changes hue, saturation, contrast and brightness of each image, uint8 [B, S, S, 3], by one linear map of RGB.
 
-    For the strength `config.color` saturation is within 1 ± strength, contrast within 1 ± strength / 2, brightness
-    within ± 0.3 strength; hue turns by up to `config.hue` degrees, and the share `config.greyscale` turns grey. `seed`: int [2].
+    `seed` is int [2]. For the strength `config.color` saturation is within 1 ± strength, contrast within 1 ± strength
+    / 2, brightness within ± 0.3 strength; hue turns by up to `config.hue` degrees, and the share `config.greyscale`
+    becomes grey.
     """
     batch = tf.shape(images)[0]
     strength = config.color

@@ -107,7 +107,7 @@ def write_records(
 
 
 def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns the sorted names of a split's record files; raises `UserError` without any, and as `find_files`.
+    """Returns the sorted names of a split's record files; raises `UserError` for no files, and as `find_files`.
 
     A folder without `record_type` sub-folders (img2dataset's output) is read as image-text records of split "train".
 

@@ -67,7 +67,7 @@ class SkippedRecords:
         return self._before + sum(counts.total for counts in self.by_part.values())
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Adds the tally of an input pipeline that skipped too many records, and raises the `UserError` that ends a run.
+        """Adds the tally of an input pipeline that skipped too many records, and raises `UserError` to end the run.
 
         Args:
           part: the part of the data.

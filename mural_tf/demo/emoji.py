@@ -241,7 +241,7 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     with tqdm(total=total, unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
         for split, records in image_text.items():
-            shards = 4 if split == "train" else 1  # training's input pipelines share files
+            shards = 4 if split == "train" else 1  # which input pipelines divide
             write_records(folder, IMAGE_TEXT, split, _with_progress(records, bar), shards=shards)
         write_records(folder, TEXT_PAIRS, "train", _with_progress(pairs, bar), shards=4)
     description = count_records(sources.languages, image_text, pairs)

@@ -69,7 +69,7 @@ PRECISIONS = ("float32", "bfloat16")
 def in_precision(
     model: DualEncoder, config: ConfigDict, vocabulary_size: int, precision: str = "float32"
 ) -> DualEncoder:
-    """Returns `model` if its towers compute in float32 and shall do so, else a copy in `precision`.
+    """Returns `model` itself if `precision` is "float32" and both towers compute in it, else a copy in `precision`.
 
     Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
     on most CPUs and rounds embeddings to three digits, so float32 is the default; with "bfloat16" the weights are

@@ -115,7 +115,7 @@ def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_
 
 def _places(ids: tf.Tensor, share: float) -> int | tf.Tensor:
     """Returns the K of `mask_tokens` for ids, int32 [B, T]: an int where T is static, else an int32 scalar."""
-    length = ids.shape[1]  # at most 2 less are pieces, beside [CLS] and [SEP]
+    length = ids.shape[1]  # with [CLS] and [SEP], so that at most T - 2 are pieces
     if length is not None:
         return max(1, math.ceil(share * (length - 2)))
     pieces = tf.cast(tf.shape(ids)[1] - 2, tf.float32)

@@ -79,7 +79,7 @@ class Column:
         return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def sample(self, keys: np.ndarray, most: int = BLOCK) -> np.ndarray:
-        """Returns the vectors but zeros of every n-th of `keys`, int64 [B], `most` at most: float32 [S, D]."""
+        """Returns vectors, float32 [S, D], of at most `most` of `keys`, int64 [B]: every n-th key, without zeros."""
         every = max(1, math.ceil(len(keys) / most))
         vectors = self.find(keys[::every])
         return vectors[np.any(vectors, axis=1)]
@@ -188,7 +188,7 @@ class ColumnFolder:
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Embeds the texts whose vectors the folder lacks or has as zeros, stores the vectors, and prints the progress.
+        """Embeds texts that have no vector in the folder, or a vector of zeros; stores the vectors and prints progress.
 
         Args:
           texts: blocks of (the texts' keys, int64 [B], the texts); a text may come again.
@@ -285,7 +285,7 @@ class ColumnFolder:
 
         Args:
           groups: int64 [M], the groups' keys.
-          members: int64 [M], keys of texts in the folder; text `members[i]` is in group `groups[i]`, once.
+          members: int64 [M], keys of texts in the folder; `members[i]` is in group `groups[i]`; repeats count once.
         """
         keys = self._keys()
         order = np.argsort(keys, kind="stable")
@@ -307,7 +307,7 @@ class ColumnFolder:
         self._append("group_keys", group_keys)
 
     def mark_complete(self, data_digest: str, max_missing_fraction: float) -> None:
-        """Notes in `targets.json` that the folder is complete for the data that `extend` read; prints what is missing.
+        """Notes in `targets.json` that `extend` has read all of some data; prints how many texts have no vector.
 
         Args:
           data_digest: identifies the data for `is_made_for`.

@@ -406,9 +406,9 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns what `_parse_one_by_one` returns, after one call of a `parse` that takes many records.
+    """Returns the items of all records, as `_parse_one_by_one`, by one call of a `parse` that takes many records.
 
-    Only if a record has a fault, each record gets a call, which takes ten times as long.
+    If a record has a fault, it calls `parse` for each record, which takes ten times as long.
     """
 
     def parse_many(many):
@@ -678,7 +678,7 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
             try:
                 if _has_item(parse, serialized):
                     return True
-            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # bytes in its message
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # its message quotes bytes
                 reasons.append(_reason_of(error))
             if len(reasons) == record_count >= FIRST_RECORDS:
                 break  # enough failed; of each further file only the first record is looked at
@@ -806,7 +806,7 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 
 
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
-    """Returns [whether the source has no item in `languages`] of all sources; False if no languages are given.
+    """Returns a bool for each source: whether it has no item in `languages`; False if no languages are given.
 
     Args:
       counts: `balanced_languages` of each source.

@@ -33,7 +33,7 @@ class DataSource(NamedTuple):
     format: str
 
     def files(self, record_type: str) -> list[str]:
-        """Returns the sorted names of its training files of a record type, as `records.list_files`, with its errors."""
+        """Returns the sorted names of its training files of a record type; raises as `records.list_files`."""
         return records.list_files(self.directory, record_type, "train")
 
 
@@ -60,7 +60,7 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
 
 
 def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns [(source, its files)] for the sources with training records of a type; tallies number files in this order.
+    """Returns [(source, its files)] for sources with training records of a type, in the order of places and tallies.
 
     Args:
       data: the configuration's `data` branch.
