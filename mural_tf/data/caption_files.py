@@ -177,7 +177,7 @@ def _captions_of_image(
 def read_multi30k(
     directory: str | pathlib.Path, split: str, language: str, task: int | None = None, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Yields the captions of a split and language in a clone of `multi30k/dataset`.
+    """Yields the captions of a split and language in a clone of `multi30k/dataset`; raises also as `read_aligned`.
 
     Args:
       directory: the clone, or its `data` folder, which has `task1/raw/train.de.gz` and so on.

@@ -174,6 +174,7 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
 
     def centre_of_resized():
         """Returns the centre of the image after it was resized."""
+        # Settings of Hugging Face's processors, which resize by Pillow.
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
         antialias = tower.interpolation != "big_vision"

@@ -146,7 +146,7 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json or ""}.
 
     Two folders with the same description hold the same data. The digest leaves out `shards`, the counts by file, which
-    tell nothing more of the data.
+    tell nothing more of the data. Raises `UserError` if a file cannot be read.
     """
     sizes = {}
     for name, size in file_sizes(files).items():

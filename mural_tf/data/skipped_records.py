@@ -48,7 +48,7 @@ class SkippedRecords:
 
         `tallies` are int64 [pipelines, 1 + kinds, 3], as the module describes them.
         """
-        self.read[part] = int(tallies[:, 0, 0].sum())
+        self.read[part] = int(tallies[:, 0, 0].sum())  # of all pipelines
         counts = CountsByKind()
         for tally in tallies.tolist():
             for problem, (count, file, byte) in zip(KINDS, tally[1:]):
@@ -74,7 +74,7 @@ class SkippedRecords:
           tally: the pipeline's tally, int64 [1 + kinds, 3].
           max_fraction: `data.max_skipped_fraction`, in [0, 1].
         """
-        self.add_tallies(part, tally[None])
+        self.add_tallies(part, tally[None])  # of a single pipeline
         counts = self.by_part[part]
         read = self.read[part]
         if counts.total == read:

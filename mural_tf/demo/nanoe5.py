@@ -193,7 +193,7 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
 
 def _names_and_shapes(sizes: dict[str, int]) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
     """Returns {`BertModel`'s name: the file's name} and {`BertModel`'s name: shape} for all arrays of these `SIZES`."""
-    hidden, layers, _, inner, rows, positions, types = sizes.values()
+    hidden, layers, _, inner, rows, positions, types = sizes.values()  # as `SIZES`
     names = dict(EMBEDDINGS)
     shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
     for layer in range(layers):

@@ -33,7 +33,7 @@ def _schema():
 
 
 class LiteFile:
-    """A file of TensorFlow Lite, to be changed and written again.
+    """A file of TensorFlow Lite, to be changed and written again; `UserError` where ai-edge-litert is not installed.
 
     Attributes:
       schema: the generated classes of the format, whose names its attributes have.
@@ -47,10 +47,10 @@ class LiteFile:
         self.tensors = self.graph.tensors
 
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
-        """Yields (operator, its tensor of float32 weights, its layer's name) for every large product and table.
+        """Yields (operator, its tensor of float32 weights, its layer's name) for each large product and table.
 
         Products are fully connected layers, convolutions and, if `depthwise` is true, depthwise convolutions; a table,
-        whose rows are gathered, has the name `TABLE`. At least `SMALLEST` weights are large.
+        whose rows are gathered, has the name `TABLE`. Large means `SMALLEST` weights or more.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}
@@ -162,7 +162,7 @@ def layers_of(content: bytes) -> list[str]:
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
-    """Returns a file with its weights in int8, a scale for each output channel or table row (see the module).
+    """Returns a file with its weights in int8, a scale for each output channel or table row; raises as `LiteFile`.
 
     Args:
       content: the bytes of a file with float32 weights.
@@ -227,7 +227,7 @@ def _scale_after_gather(file: LiteFile, operator, table, scales: np.ndarray) -> 
 def to_float16(content: bytes) -> bytes:
     """Returns a file with its weights in float16, which are unpacked to float32 when the file is loaded.
 
-    `content` are the bytes of a file with float32 weights.
+    `content` are the bytes of a file with float32 weights; raises as `LiteFile`.
     """
     file = LiteFile(content)
     schema = file.schema
@@ -244,7 +244,7 @@ def to_float16(content: bytes) -> bytes:
 
 
 def without_copies(content: bytes) -> bytes:
-    """Returns a float32 file that computes each product once, of which the converter makes copies.
+    """Returns a float32 file without the copies of products that the converter makes.
 
     An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
     constants, which is in the copy's weights. Here a copy becomes the first product times the constant. A file without

@@ -27,7 +27,7 @@ from mural_tf.text.tokens import TOKENS
 def convert_image_encoder(model: DualEncoder) -> bytes:
     """Returns a model's image encoder as a file of TensorFlow Lite (see the module).
 
-    Raises `UserError`, which names the operations, if TensorFlow Lite lacks any that the encoder needs.
+    Raises `UserError` if TensorFlow Lite lacks operations that the encoder needs, and names them.
     """
     tower = fold_batch_norm(model.image_encoder)
 

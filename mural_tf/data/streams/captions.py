@@ -79,7 +79,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
     # Special tokens and padding get -1, which is below all random numbers.
     order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), seeds[0]), -1.0)  # [B, T]
-    _, positions = tf.math.top_k(order, _places(ids, share))  # [B, K]: pieces come first, in random order
+    _, positions = tf.math.top_k(order, _place_count(ids, share))  # [B, K]: pieces come first, in random order
     shape = tf.shape(positions)
     rank = tf.cast(tf.range(shape[1]), tf.float32)  # [K]
     weights = tf.cast(rank[None, :] < target_count[:, None], tf.float32)  # [B, K]
@@ -113,7 +113,7 @@ def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_
     return tf.where(draw < MASKED, tokenizer.mask_id, replaced)
 
 
-def _places(ids: tf.Tensor, share: float) -> int | tf.Tensor:
+def _place_count(ids: tf.Tensor, share: float) -> int | tf.Tensor:
     """Returns the K of `mask_tokens` for ids, int32 [B, T]: an int where T is static, else an int32 scalar."""
     length = ids.shape[1]  # with [CLS] and [SEP], so that at most T - 2 are pieces
     if length is not None:

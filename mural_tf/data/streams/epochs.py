@@ -2,7 +2,7 @@
 
     an epoch's files, in its order   a b c d e f …           16 at a time, read in turn       `read_group`
     records, in blocks of 32         a b c d a b c d a b …   parsed to items                  `_blocks`, `_parse_block`
-    items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_placed`
+    items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_place_block`
     each window shuffled             4 0 5 2 1 3 | 8 6 7 …                                    `_items_of_window`
     decoded, dropped or counted      4 0   2 1 3 | 8 6 7 …   in blocks                        `usable_items`
                                            ^ a place: epoch, offset 3, items used, the window's `Begin`
@@ -174,7 +174,7 @@ def endless_items(
         blocks = _blocks(record_files, parse, order, Begin.of(begin))
 
         def next_block(begin, block):
-            return _placed(begin, block, copies, language_key, seeds, window_size, window_number * window_size)
+            return _place_block(begin, block, copies, language_key, seeds, window_size, window_number * window_size)
 
         blocks = blocks.scan(begin, next_block)
         end = tf.data.Dataset.from_tensors(_blank(blocks.element_spec, [1], END_OF_EPOCH))
@@ -206,7 +206,7 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin) -> tf.data.Dataset:
     """Returns the items of up to `BLOCK` records at a time, {name: [items]}, for all records from a place on.
 
-    A record that cannot be parsed is an item, too. A block also has two entries for `_placed`: "group", the
+    A record that cannot be parsed is an item, too. A block also has two entries for `_place_block`: "group", the
     group of files, and "ends", {name: [records]}, where its records end.
 
     Args:
@@ -221,7 +221,7 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     def blocks_of_group(group_number):
         """Returns (the group, a block of its records) for each block.
 
-        The group has sums of bytes, because `_placed` guesses from them how many items the rest of an epoch has.
+        The group has sums of bytes, because `_place_block` guesses from them how many items the rest of an epoch has.
         """
         first = group_number * CYCLE
         files_of_group = order[first : first + CYCLE]
@@ -244,7 +244,7 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
-def _placed(numbers: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
+def _place_block(numbers: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
     """Returns where the next block begins, int64 [BEGIN], and a block's items with their "begin" and "in_epoch".
 
     "begin" is the window's `Begin`, serialised, for the first item of a window, and "" for other items; "in_epoch" is
@@ -752,7 +752,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     entries_of_keys = [key.split(" ") for key in keys]  # two entries of `PAIR`, one entry of any other key
     entries = set(itertools.chain(*entries_of_keys))
     for block in one_pass(files, parse, ("problem", *entries)):
-        # As `_is_lost`: without its languages a record was not parsed.
+        # As `_is_lost`: a record that was not parsed has a problem, and no language in any entry.
         is_lost = (block["problem"] != b"") & (block[entries_of_keys[0][-1]] == b"")
         for names in entries_of_keys:
             languages = [block[name][~is_lost] for name in names]

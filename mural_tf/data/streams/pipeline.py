@@ -77,7 +77,7 @@ def training_batches(
       (`skipped_records.py`). "data_wait_seconds", float32 [1], is how long the consumer waited for the batch.
 
     Raises:
-      UserError: a stream is unknown, or has no usable data.
+      UserError: a stream is unknown, does not fit the configuration, or has no usable data.
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
@@ -173,7 +173,7 @@ def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list
 
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields blocks of a stream's usable items, each item once, undecoded, in file order.
+    """Yields blocks of a stream's usable items, each item once, undecoded, in file order; raises as `stream_of`.
 
     A block is a tuple with an array of bytes, [items], for each of `names`.
 

@@ -215,7 +215,7 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
         header, length = _next_header(file, position)
         is_record = tf.equal(header, position)  # otherwise the stretch up to the header is damaged
         stated = tf.cond(is_record, lambda: length, lambda: _stated_length(file, position))
-        lost = tf.where(is_record, ONE, _lost(stated, header - position, position, count))
+        lost = tf.where(is_record, ONE, _lost_records(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
@@ -334,7 +334,7 @@ def _stated_length(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(tf.strings.length(data), 8), length, NONE)
 
 
-def _lost(stated: tf.Tensor, size: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _lost_records(stated: tf.Tensor, size: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns how many records a damaged stretch held, int64: `tfrecord.lost_records` in the graph.
 
     Args:

@@ -77,8 +77,8 @@ class Stream:
         self.languages: Sequence[str] = data.image_text_languages
         self.size = self.items_of(settings.batch, settings.own)
         self.parse: Callable = caption_parser(data.format, data.default_language)
-        self.pictures = settings.columns.get("image")  # vectors in their place, `None` where pictures are decoded
-        if self.pictures is not None and type(self).decode is Stream.decode:
+        self.picture_column = settings.columns.get("image")  # `None` where pictures are decoded
+        if self.picture_column is not None and type(self).decode is Stream.decode:
             self.decode = None  # items stay as `read` gives them: no item needs a step of its own
 
     @classmethod
@@ -103,12 +103,12 @@ class Stream:
         picture has no vector get the problem `UNREADABLE_IMAGE`: only pictures that do not decode lack a vector.
         """
         items = dict(self.parse(serialized))
-        if self.pictures is not None or not self.with_pictures:
+        if self.picture_column is not None or not self.with_pictures:
             items.pop("image", None)
-        if self.pictures is None or "image_id" not in items:
+        if self.picture_column is None or "image_id" not in items:
             return items
         ids = fingerprint(items["image_id"])[:, None]
-        lacks_vector = tf.reduce_any(tf.equal(ids, self.pictures.without_vector[None, :]), axis=1)
+        lacks_vector = tf.reduce_any(tf.equal(ids, self.picture_column.without_vector[None, :]), axis=1)
         is_unreadable = lacks_vector & tf.equal(items["problem"], "")
         return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
@@ -121,7 +121,7 @@ class Stream:
           item: {name: string scalar}, one of the items of `read`.
           position: (epoch, offset in the epoch), int64 [2].
         """
-        if self.pictures is not None:
+        if self.picture_column is not None:
             return item
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
@@ -148,7 +148,7 @@ class Stream:
 
         Arguments are as in `make_batch`.
         """
-        if self.pictures is not None:
+        if self.picture_column is not None:
             return {}
         images = items["image"]
         tower = self.settings.image_tower
