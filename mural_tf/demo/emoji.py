@@ -150,7 +150,10 @@ class Variant:
             raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
 
     def settings(self) -> dict:
-        """Returns the settings in `dataset.json`: the first three fields, and other fields that are not the default."""
+        """Returns the settings in `dataset.json`: the first three fields, and other fields that are not the default.
+
+        So a new field leaves the identity of older data sets as it was.
+        """
         settings = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -119,7 +119,7 @@ def _without_fusion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
-    """Makes BatchNorm take the statistics of the whole batch in the `with` block, whatever group the model has."""
+    """Makes BatchNorm take the statistics of the whole batch in the `with` block, for all groups of the model."""
     groups = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
         for layer, _ in groups:

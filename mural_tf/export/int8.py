@@ -122,7 +122,7 @@ class LiteFile:
         )
 
     def to_bytes(self) -> bytes:
-        """Drops the data that no tensor uses any more, and returns the file's bytes."""
+        """Drops the data that no tensor uses, and returns the file's bytes."""
         import flatbuffers
 
         used = {0}  # the empty buffer, which every file begins with

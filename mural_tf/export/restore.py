@@ -29,8 +29,8 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
       UserError: a part of the export is missing or damaged, or belongs to another architecture or vocabulary.
     """
     directory = pathlib.Path(directory)
-    pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
-    pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
+    pairs = _match(model.image_encoder.variables, directory / IMAGE_ENCODER)
+    pairs += _match(text_variables(model), directory / TEXT_ENCODER)
     numbers = _numbers_of_card(directory / "model_card.json")
     for variable, value in pairs:
         variable.assign(value)
@@ -43,8 +43,8 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
     return json_field(read_json(path), "learned_numbers", dict[str, float], path)
 
 
-def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    """Returns [(variable, its value in the TF-Hub module in a folder)] for variables of a model.
+def _match(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
+    """Returns [(variable, its value in a folder's TF-Hub module)] for variables of a model, matched by name.
 
     Raises `UserError` if the module is missing or damaged, lacks a variable, or has it in another shape.
     """

@@ -344,11 +344,11 @@ def _items_of_window(
 
 
 def _order_seed(seed: int, number: tf.Tensor) -> tf.Tensor:
-    """Returns the seed, an int64 scalar, of the order in a window; an epoch's first window has the epoch's seed."""
+    """Returns the seed, an int64 scalar, of the order in a window; `number` as in `_items_of_window`."""
     epoch_seed = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
     number_in_epoch = number % EPOCH
     further_seed = tf.random.experimental.stateless_fold_in(epoch_seed, number_in_epoch)
-    window_seed = tf.where(number_in_epoch > 0, further_seed, epoch_seed)
+    window_seed = tf.where(number_in_epoch > 0, further_seed, epoch_seed)  # the first window has the epoch's
     return tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
 
 
@@ -513,7 +513,7 @@ def usable_items(
 
     def keep_usable(state, block):
         """Returns the state after a block, (its last tally, how many items were used), and the block's usable items."""
-        tally, used = state
+        tally, used_before = state
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
         check = _check_skipped(tallies, origins["problem"], stream, max_skipped_fraction)
@@ -527,9 +527,9 @@ def usable_items(
             "position": positions(tf.gather(origins["place"], rows)),
             "tally": tf.gather(tallies, rows),
             "begin": tf.gather(begins, rows),
-            "used": used + 1 + tf.range(count),
+            "used": used_before + 1 + tf.range(count),
         }
-        return (tallies[-1], used + count), usable_block
+        return (tallies[-1], used_before + count), usable_block
 
     blocks = items.map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
     no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
@@ -728,9 +728,8 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
         shard = shards.get(name[len(folder) + 1 :])  # the name below the folder
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
-        for language, count in shard["languages"].items():
-            if key in SIDES:
-                language = language.split(" ")[SIDES[key]]
+        for languages, count in shard["languages"].items():
+            language = languages.split(" ")[SIDES[key]] if key in SIDES else languages
             counts[language] += count
     return dict(counts)
 

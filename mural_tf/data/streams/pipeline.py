@@ -276,8 +276,9 @@ def _which_give_items(name: str, sources: Sequence[_OpenSource]) -> list[bool]:
     lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
     give_items = []
     for opened, lacks in zip(sources, lacks_languages):
-        give_items.append(opened.has_items and not lacks)
-        if not give_items[-1]:
+        gives_items = opened.has_items and not lacks
+        give_items.append(gives_items)
+        if not gives_items:
             in_languages = f" in {', '.join(stream.languages)}" if lacks else ""
             part = part_name(name, opened.source)
             _say_once(f"{part} has no item{in_languages}: the other sources have its share.")
