@@ -56,7 +56,7 @@ def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
-    """Writes records and `dataset.json` into a scratch folder, which becomes `output` when it is complete."""
+    """Writes records and `dataset.json` into `output`, which appears complete; raises `UserError` for a full disk."""
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
     try:

@@ -127,7 +127,10 @@ class _Content:
         return np.frombuffer(self._read_bytes(count * np.dtype(dtype).itemsize), dtype)
 
     def _read_entry(self) -> tuple[str, tuple[int, int]]:
-        """Reads the directory's next entry: (a tensor's name, (begin of its bytes in the file, end))."""
+        """Reads the directory's next entry: (a tensor's name, (begin of its bytes in the file, end)).
+
+        Raises `ValueError` if the bytes lie behind the file's end.
+        """
         (name_length,) = self._read_numbers("<H")
         name = self._read_bytes(name_length).decode()
         _, _, begin, size = self._read_numbers("<BIQQ")

@@ -232,7 +232,7 @@ def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: flo
 
 
 def _outline(shape: str) -> list[tuple[float, float]]:
-    """Returns the corners (x, y) of a shape that has corners, within the unit circle, y pointing down."""
+    """Returns a shape's corners (x, y) in the unit circle, y pointing down; raises `ValueError` for other shapes."""
     if shape == "square":
         return [(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)]
     if shape == "diamond":

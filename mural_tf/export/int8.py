@@ -33,7 +33,7 @@ def _schema():
 
 
 class LiteFile:
-    """A file of TensorFlow Lite, to be changed and written again; `UserError` where ai-edge-litert is not installed.
+    """A file of TensorFlow Lite, to be changed and written again; raises `UserError` without ai-edge-litert.
 
     Attributes:
       schema: the generated classes of the format, whose names its attributes have.

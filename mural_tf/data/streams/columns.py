@@ -233,7 +233,7 @@ class ColumnFolder:
     def _drop_unfinished_block(self) -> None:
         """Cuts off the keys and vectors that a killed run wrote and did not count."""
         bytes_per_vector = self._width * np.dtype(self._dtype).itemsize
-        for name, size in (("keys", 8), ("vectors", bytes_per_vector)):
+        for name, size in (("keys", 8), ("vectors", bytes_per_vector)):  # a key is an int64
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.state["count"] * size)
 
@@ -241,6 +241,7 @@ class ColumnFolder:
         """Embeds the texts of `waiting`, {key: text}, stores their vectors, and returns `sorted_keys` with their keys.
 
         A vector of zeros is replaced in its place, where another run may just read it; other vectors are appended.
+        Raises `UserError` if the vectors are not of the folder's width.
         """
         texts = list(waiting.values())
         keys = np.array(list(waiting), np.int64)

@@ -841,15 +841,14 @@ def _copies_per_language(
       temperature: T, at least 1.
     """
     sides = _sides(counts, language_key)
-    if languages:
-        counts = {name: count for name, count in counts.items() if sides[name][-1] in languages}
+    taken = {name: count for name, count in counts.items() if not languages or sides[name][-1] in languages}
     in_either_order: collections.Counter[tuple[str, ...]] = collections.Counter()
-    for name, count in counts.items():
+    for name, count in taken.items():
         in_either_order[tuple(sorted(sides[name]))] += count
     most_frequent = max(in_either_order.values(), default=0)
     copies = []
-    for name in counts:
+    for name in taken:
         frequency = in_either_order[tuple(sorted(sides[name]))]
         copies.append((most_frequent / frequency) ** (1.0 - 1.0 / temperature))
-    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts), tf.string), tf.constant(copies, tf.float32))
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(taken), tf.string), tf.constant(copies, tf.float32))
     return tf.lookup.StaticHashTable(table, default_value=0.0)

@@ -21,7 +21,10 @@ from mural_tf.text.tokens import tag_language
 
 
 class ImageGroups(Stream):
-    """Groups of captions in `data.image_text_languages`, or else in the tokenizer's languages."""
+    """Groups of captions in `data.image_text_languages`, or else in the tokenizer's languages.
+
+    Raises `UserError` for a tokenizer or records without languages, or a batch that groups do not divide.
+    """
 
     fields = dict(
         captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch

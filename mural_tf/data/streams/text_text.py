@@ -43,7 +43,7 @@ MEAN = "mean"  # all frequent languages
 
 
 class TextText(Stream):
-    """Text pairs of `data.text_pairs`."""
+    """Text pairs of `data.text_pairs`; raises `UserError` for an unknown value, or if `method.pivot` excludes it."""
 
     fields = dict(pivot=None)  # see `pivot_languages`; `None`: any language
     batch_field = "text_text_batch"
