@@ -1,10 +1,10 @@
 """Caption files as their authors publish them, read into one shape: (image file, image id, caption, language, place).
 
 MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, Flickr8k, and any
-list of images with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
-images: conversion and evaluation both use them.
+list of images with a file of captions line by line; `ingest/sources/wit.py` reads WIT's. The generators need neither
+TensorFlow nor images: conversion and evaluation both use them.
 
-Unusable entries go to `on_problem(problem, location)`, see text_files.py.
+Unusable entries go to `on_problem(problem, location)`, see text_files.py; the default, `refuse`, raises `UserError`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_aligned(
       on_problem: see the module.
 
     Raises:
-      UserError: the files have different numbers of lines.
+      UserError: the files have different numbers of lines, the list is damaged, or `language` is unknown.
     """
     language = canonical_language(language)
     for caption_line, image_line in itertools.zip_longest(read_lines(captions, on_problem), read_lines(images)):
@@ -75,7 +75,7 @@ def read_aligned(
 
 
 def _ends_early(shorter, longer, line: tuple[int, str | None]) -> UserError:
-    """Returns the error for two files, by their paths; `line` is the (number, text) that only the longer file has."""
+    """Returns the error for two paths; `line` is (number, text) of the first line that only the `longer` file has."""
     number, _ = line
     return UserError(
         f"{shorter} ends before line {number} of {longer}: line i of the captions must belong to line i of the "
@@ -87,7 +87,7 @@ def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Proble
     """Yields the captions of a file in MS-COCO's JSON schema, in the file's order.
 
     `captions_val2014.json` is such a file, and so are STAIR's and YJ Captions' (language="ja"). A caption's `image_id`
-    is COCO's, which is the same in all three data sets. Raises `UserError` for a file in another format.
+    is COCO's, which is the same in all three data sets. Raises `UserError` for another format or an unknown `language`.
     """
     language = canonical_language(language)
     content = _read_json(path, "COCO's captions", ("images", "annotations"))
@@ -125,7 +125,7 @@ def read_karpathy(
       on_problem: see the module.
 
     Raises:
-      UserError: the file lacks one of the splits, or is of another format.
+      UserError: the file lacks one of the splits, is of another format, or `language` is unknown.
     """
     language = canonical_language(language)
     wanted_splits = {split} if isinstance(split, str) else set(split)
@@ -155,10 +155,10 @@ def _captions_of_image(
     language: str,
     on_problem: Problem,
 ) -> Iterator[Caption]:
-    """Yields the first `captions_per_image` captions, or for `None` all, of an entry of `images` in Karpathy's `path`.
+    """Yields the first `captions_per_image` captions of an image, all for `None`, and reports unusable captions.
 
-    The entry is {"filepath": "val2014", "filename": "COCO_….jpg", "cocoid": 391895, "sentences": [{"raw": …}, …]};
-    Flickr30K's lack "filepath" and "cocoid".
+    `image` is {"filepath": "val2014", "filename": "COCO_….jpg", "cocoid": 391895, "sentences": [{"raw": …}, …]}, an
+    entry of "images" in Karpathy's file `path`; Flickr30K's entries lack "filepath" and "cocoid".
     """
     path_parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
     image_id = image.get("cocoid", image.get("filename"))
@@ -177,7 +177,7 @@ def _captions_of_image(
 def read_multi30k(
     directory: str | pathlib.Path, split: str, language: str, task: int | None = None, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Yields the captions of a split and language in a clone of `multi30k/dataset`.
+    """Yields the captions of a split and language in a clone of `multi30k/dataset`; raises also as `read_aligned`.
 
     Args:
       directory: the clone, or its `data` folder, which has `task1/raw/train.de.gz` and so on.
@@ -242,7 +242,7 @@ def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem =
     """Yields the captions of a file of Flickr8k; an image's id is its file name.
 
     A file `captions.txt` is CSV with the head `image,caption`; any other file has lines `name#k<TAB>caption`.
-    Raises `UserError` for a `captions.txt` with another head.
+    Raises `UserError` for a `captions.txt` with another head, or an unknown `language`.
     """
     path = as_path(path)
     read_rows = _read_quoted if path.name == "captions.txt" else _read_token_lines
@@ -251,8 +251,11 @@ def read_flickr8k(path: str | pathlib.Path, language: str, on_problem: Problem =
 
 
 def _read_quoted(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
-    """Yields (image name, caption, location) of the rows of a CSV file below its head `image,caption`."""
-    rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))
+    """Yields (image name, caption, location) for the rows of a CSV file; raises `UserError` for another head.
+
+    Rows that are not two values are reported to `on_problem`, but for empty rows.
+    """
+    rows = csv.reader(line or "" for _, line in read_lines(path, on_problem))  # `None`: reported by `read_lines`
     head = next(rows, [])
     if head != ["image", "caption"]:
         raise UserError(f"{path} begins with {','.join(head)[:60]!r}, not with image,caption as Flickr8k's captions.")
@@ -268,7 +271,7 @@ def checked(
 ) -> Iterator[Caption]:
     """Yields the `Caption` of these values if they are usable, and reports them to `on_problem` otherwise.
 
-    `image_file` and `text` may be any value of a parsed file; `text` becomes one line with single spaces.
+    `image_file` and `text` may be any parsed value, `None` if missing; `text` becomes one line with single spaces.
     """
     if not image_file:
         on_problem("caption of an image that the file does not name", location)
@@ -304,7 +307,7 @@ def _check_id(image_id: Any, location: str, on_problem: Problem) -> bool:
 
 
 def _read_token_lines(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[str, str, str]]:
-    """Yields (image name, caption, location) of a file's lines `name#k<TAB>caption`; empty lines are passed over."""
+    """Yields (image name, caption, location) of lines `name#k<TAB>caption`; reports other lines, passes empty lines."""
     for number, line in read_lines(path, on_problem):
         if line:
             name, tab, caption = line.partition("\t")
@@ -314,26 +317,26 @@ def _read_token_lines(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple
                 on_problem("line without a tab between image and caption", f"{path}:{number}")
 
 
-def _existing(path: pathlib.Path, what: str) -> pathlib.Path:
-    """Returns `path`, or the file of its name with ".gz"; raises `UserError`, naming `what`, if both are missing."""
+def _existing(path: pathlib.Path, content: str) -> pathlib.Path:
+    """Returns `path`, or the file of its name with ".gz"; if both are missing, raises `UserError`, naming `content`."""
     for candidate in (path, path.with_name(path.name + ".gz")):
         if candidate.is_file():
             return candidate
-    raise UserError(f"{what}: there is no {path} (nor {path.name}.gz).")
+    raise UserError(f"{content}: there is no {path} (nor {path.name}.gz).")
 
 
 def _read_json(path: str | pathlib.Path, expected: str, keys: Sequence[str]) -> dict:
-    """Returns the JSON object in a file, which has a list under each of `keys`, without "tokens" in any object.
+    """Reads a JSON file, whose object has a list under each of `keys`, and returns it without any key "tokens".
 
     Raises `UserError`, naming the `expected` content, for any other file.
     """
     content = None
     with open_binary(path) as (file, _):
         try:
-            text = file.read(LARGEST_JSON + 1)
+            text = file.read(LARGEST_JSON + 1)  # a byte more, by which a larger file is recognised
             if len(text) <= LARGEST_JSON:
                 # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
-                content = json.loads(text, object_hook=_without_tokens)
+                content = json.loads(text, object_hook=_drop_tokens)
         except RecursionError:
             raise UserError(f"{path} is not {expected}: its JSON is nested too deeply.") from None
         except (ValueError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
@@ -346,7 +349,7 @@ def _read_json(path: str | pathlib.Path, expected: str, keys: Sequence[str]) -> 
     return content
 
 
-def _without_tokens(entry: dict) -> dict:
-    """Returns a parsed JSON object without its key "tokens"."""
+def _drop_tokens(entry: dict) -> dict:
+    """Removes the key "tokens" from a parsed JSON object, and returns the object."""
     entry.pop("tokens", None)
     return entry

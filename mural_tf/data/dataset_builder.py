@@ -39,14 +39,14 @@ def build_folder(
 
 
 def paths_and_sizes(paths: Iterable[pathlib.Path]) -> list[list]:
-    """Returns [[path, size in bytes], …], as a data set's identity has its input files; the size of a folder is 0."""
+    """Returns [[path, size in bytes], …], with 0 for a folder: how a data set's identity lists its input files."""
     return [[str(path), path.stat().st_size if path.is_file() else 0] for path in paths]
 
 
 def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
     """Whether `output` holds the data set of this identity; arguments as in `build_folder`.
 
-    Raises `UserError` if it holds anything else that the data set must not replace.
+    Raises `UserError` if it holds anything that the data set must not replace.
     """
     if follows and (output / DESCRIPTION).is_file():
         description = read_json(output / DESCRIPTION)
@@ -56,13 +56,13 @@ def _is_current(output: pathlib.Path, identity: dict, follows: bool) -> bool:
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
-    """Writes records and `dataset.json` into a scratch folder, which becomes `output` when it is complete."""
+    """Writes records and `dataset.json` into `output`, which appears complete; raises `UserError` for a full disk."""
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
     try:
         with whole_folder(output, DESCRIPTION) as folder:
-            text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
-            write_whole(folder / DESCRIPTION, text)
+            description = {**identity, **write(folder)}
+            write_whole(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
 

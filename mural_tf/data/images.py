@@ -42,8 +42,8 @@ def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
         which are not decoded.
     """
     is_jpeg = _begins_with(data, JPEG)
-    # "" replaces bytes that claim too many pixels. An assertion would have a side effect: such graphs are run more
-    # slowly.
+    # "", which no decoder takes, replaces bytes that claim too many pixels. An assertion would have a side effect: such
+    # graphs are run more slowly.
     data = tf.where(claimed_pixels(data, is_jpeg) <= MAX_PIXELS, data, "")
     image = tf.cond(is_jpeg, lambda: _decode_jpeg(data, jpeg), lambda: _decode_png(data))
     return tf.ensure_shape(image, [None, None, 3])
@@ -62,6 +62,7 @@ def claimed_pixels(data: tf.Tensor, is_jpeg: tf.Tensor) -> tf.Tensor:
 
     def png_pixels():
         """Returns a PNG's height times width; `MAX_PIXELS` + 1 for bytes that do not begin as a PNG."""
+        # After 8 bytes as in `PNG` come a chunk's length and name, 4 bytes each, and then width and height.
         header = tf.strings.substr(data, 0, 24)
         padded = tf.strings.join([header, tf.constant(bytes(24))])  # a file can be shorter than its header
         width_and_height = tf.strings.substr(padded, 16, 8)  # 4 bytes each, the highest first
@@ -171,8 +172,9 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
     def centre(square):
         return square[offset : offset + side, offset : offset + side]
 
-    def resized_image():
+    def centre_of_resized():
         """Returns the centre of the image after it was resized."""
+        # Settings of Hugging Face's processors, which resize by Pillow.
         if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
             return _resize_as_pillow(image, tower, side)
         antialias = tower.interpolation != "big_vision"
@@ -181,7 +183,7 @@ def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Ten
 
     # Most data sets are stored at one size: then there is nothing to do.
     is_resized = tf.reduce_all(tf.equal(tf.shape(image)[:2], resize))
-    square = tf.cond(is_resized, lambda: centre(image), resized_image)
+    square = tf.cond(is_resized, lambda: centre(image), centre_of_resized)
     return tf.ensure_shape(square, [side, side, 3])
 
 
@@ -199,7 +201,7 @@ def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tens
     scale = tf.cast(new_shape, tf.float64) / tf.cast(shape, tf.float64)
     offset = tf.cast((new_shape - side) // 2, tf.float64)
     # Only pixels that the kernel sees are kept: a strip of 1 x 5,000 would become 224 x 1,120,000. The widest kernel,
-    # the cubic one, reaches 2 pixels, of the output where that is coarser.
+    # the cubic one, reaches 2 pixels, of the output where that is coarser; 1 more is for rounding.
     reach = 2.0 / tf.minimum(scale, 1.0) + 1.0
     begin = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
     end = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
@@ -306,8 +308,9 @@ def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tenso
 def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     """Changes hue, saturation, contrast and brightness of each image, uint8 [B, S, S, 3], by one linear map of RGB.
 
-    For the strength `config.color` saturation is within 1 ± strength, contrast within 1 ± strength / 2, brightness
-    within ± 0.3 strength; hue turns by up to `config.hue` degrees, and the share `config.greyscale` becomes grey.
+    `seed` is int [2]. For the strength `config.color` saturation is within 1 ± strength, contrast within 1 ± strength
+    / 2, brightness within ± 0.3 strength; hue turns by up to `config.hue` degrees, and the share `config.greyscale`
+    becomes grey.
     """
     batch = tf.shape(images)[0]
     strength = config.color
@@ -346,7 +349,7 @@ def _hue_matrix(angle: tf.Tensor) -> tf.Tensor:
 def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     """Covers a rectangle of each image, uint8 [B, S, S, 3], with one grey, with the given probability.
 
-    Random erasing, Zhong et al., 2020; here a rectangle's sides are 15% to 50% of the image's.
+    Random erasing, Zhong et al., 2020; here a rectangle's sides are 15% to 50% of the image's. `seed` is int [2].
     """
     size = images.shape[1]
     draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
@@ -369,7 +372,7 @@ def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
 
     Raises `tf.errors.InvalidArgumentError` for a string of another length.
     """
-    fits = tf.debugging.assert_equal(tf.strings.length(data), 4 * size, "not the bytes of a feature")
+    fits = tf.debugging.assert_equal(tf.strings.length(data), 4 * size, "not the bytes of a feature")  # 4 bytes each
     with tf.control_dependencies([fits]):
         return tf.ensure_shape(tf.io.decode_raw(data, tf.float32), [size])
 
@@ -408,7 +411,7 @@ def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:
-    """Returns the shape and type of the result of `prepare_image`."""
+    """Returns the shape and type of the result of `prepare_image`; `tower` is the configuration's `image_tower`."""
     if takes_features(tower):
         return tf.TensorSpec([tower.feature_size], tf.float32)
     return tf.TensorSpec([tower.image_size, tower.image_size, 3], tf.uint8)

@@ -24,7 +24,7 @@ def grid_of(shape: tf.Tensor, patch_size: int, patches: int) -> tf.Tensor:
     Args:
       shape: the picture's height and width in pixels, int [2].
       patch_size: a patch's side in pixels.
-      patches: how many patches there may be.
+      patches: how many patches there may be at most.
     """
     sides = tf.cast(shape, tf.float64)
 
@@ -60,6 +60,7 @@ def patch_square(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
     # A number's low byte is its pixel's red, its high byte the green.
     header = tf.stack([grid % 256, grid // 256, tf.zeros_like(grid)], axis=-1)  # [2, 3]
     header = tf.cast(header, tf.uint8)[tf.newaxis, tf.newaxis]
+    # A whole patch, whose first row begins with the two pixels.
     last = tf.pad(header, [[0, 0], [0, size - 1], [0, size - 2], [0, 0]])
     blank = tf.zeros([cells**2 - 1 - rows * columns, size, size, 3], tf.uint8)
     square = tf.reshape(tf.concat([patches, blank, last], axis=0), [cells, cells, size, size, 3])

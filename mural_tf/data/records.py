@@ -46,8 +46,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns `dataset` with parallelism and buffers as they are written, instead of tuned while it is read.
 
     In TensorFlow 2.15 the tuning thread of an iterator that is deleted can miss that it should end, and deleting then
-    waits until the thread looks again: after as long as the iterator has lived, up to a minute. Such waits followed
-    training, evaluation and every other reader of records. Our pipelines have little to tune. `tf.data.AUTOTUNE`
+    waits until the thread looks again: after as long as the iterator has lived, up to a minute. `tf.data.AUTOTUNE`
     becomes the number of cores, at most 16.
     """
     options = tf.data.Options()
@@ -108,7 +107,7 @@ def write_records(
 
 
 def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns the sorted names of a split's record files; raises `UserError` if there are not any.
+    """Returns the sorted names of a split's record files; raises `UserError` for no files, and as `find_files`.
 
     A folder without `record_type` sub-folders (img2dataset's output) is read as image-text records of split "train".
 
@@ -127,7 +126,10 @@ def list_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 
 
 def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> list[str]:
-    """Returns `list_files`, [] for a split without files; raises `UserError` for a missing folder."""
+    """Returns the sorted names of a split's record files, [] if there are not any; arguments as in `list_files`.
+
+    Raises `UserError` if `directory` is "", does not exist, or is an address that TensorFlow cannot read.
+    """
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -144,7 +146,7 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json or ""}.
 
     Two folders with the same description hold the same data. The digest leaves out `shards`, the counts by file, which
-    tell nothing more of the data.
+    tell nothing more of the data. Raises `UserError` if a file cannot be read.
     """
     sizes = {}
     for name, size in file_sizes(files).items():
@@ -192,7 +194,7 @@ def file_sizes(files: Sequence[str]) -> dict[str, int]:
 
 
 def describe_shards(directory: str) -> dict[str, dict]:
-    """Returns the "shards" of a folder's `dataset.json`, {} without the file or the entry.
+    """Returns the "shards" of a folder's `dataset.json`, {} without them; raises `UserError` for a damaged file.
 
     {"image_text/train-00000-of-00004.tfrecord": {"bytes": …, "records": …, "languages": {"de": captions}}}
     """
@@ -212,7 +214,7 @@ def read_records(
       skip_damaged: whether unusable records are left out, as training does, and their number is logged.
 
     Raises:
-      UserError: without `skip_damaged`, a damaged file, a shard that is missing or text that is not UTF-8.
+      UserError: as `list_files`; without `skip_damaged`, a damaged file, a missing shard or text that is not UTF-8.
     """
     problems = CountsByKind()
     files = list_files(directory, record_type, split)
@@ -239,7 +241,7 @@ def read_records(
 
 
 def read_serialized(path: str, on_problem: Callable[[str, str, int], None]) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset of the record's data in bytes, data) for each record of a file, here or in a store.
+    """Returns an iterator of (offset of the record's data in bytes, data) over a file, here or in a store.
 
     `on_problem` is called with (problem, place, number of records) for damage; see `tfrecord.read_all`.
     """
@@ -272,8 +274,8 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses text pairs, a string scalar or [N], into an item each.
 
-    Returns {"text_a", "language_a", "text_b", "language_b", "group_id", "problem": string [N]}. The group of a pair
-    without one is its two texts.
+    Returns {"text_a", "language_a", "text_b", "language_b", "group_id", "problem": string [N]}. A pair without a group
+    gets its two texts as "group_id".
     """
     items = tf.io.parse_example(tf.reshape(serialized, [-1]), TEXT_PAIR_FEATURES)
     both_texts = tf.strings.join([items["text_a"], items["text_b"]], separator="\t")
@@ -304,7 +306,7 @@ def parse_img2dataset(language: str) -> Callable:
 
 
 def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Returns image ids, where "" is replaced by a hash of the image's bytes, because each image needs its own id.
+    """Returns image ids, with a hash of the image's bytes in place of "", because each image needs its own id.
 
     `ids` and `images` are strings of one shape, and so is the result.
     """

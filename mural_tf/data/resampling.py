@@ -6,13 +6,13 @@ import tensorflow as tf
 
 
 def to_uint8(pixels: tf.Tensor, interpolation: str, half_up: bool = False) -> tf.Tensor:
-    """Rounds pixels, float32 of any shape, to uint8; for the interpolation "big_vision" it cuts decimals off.
+    """Rounds pixels, float32 of any shape, to uint8, or cuts decimals off for the interpolation "big_vision".
 
     Args:
       pixels: numbers in [0, 255]; beyond them only for "bicubic", whose numbers are clipped.
       interpolation: the way of resizing, `image_tower.interpolation`: "bilinear", "bicubic" or "big_vision".
-      half_up: whether 126.5 becomes 127, as in Pillow, not the even 126. A picture enlarged to twice its size has many
-        halves.
+      half_up: whether 126.5 becomes 127, as in Pillow, for any interpolation, and not the even 126. A picture enlarged
+        to twice its size has many halves.
     """
     if interpolation == "bicubic":
         pixels = tf.clip_by_value(pixels, 0.0, 255.0)
@@ -33,8 +33,8 @@ def resampled(
       axis: 0, which changes the number of rows, or 1, which changes the number of columns.
       size: rows or columns of the result, an integer or an integer scalar.
       interpolation: as `image_tower.interpolation`: "bilinear", "bicubic" or "big_vision", which is not anti-aliased.
-      scale, translation: float64 scalars; position x of the image becomes scale * x + translation. By default the image
-        fills the result.
+      scale, translation: float64 scalars, both or none; position x of the image becomes scale * x + translation. By
+        default the image fills the result.
       half_up: see `to_uint8`.
     """
     lines = image

@@ -39,7 +39,7 @@ class SkippedRecords:
         self._logged: set[tuple[str, str]] = set()  # (part, kind)
 
     def begin(self) -> None:
-        """Prepares for tallies that begin again at 0; records that were counted so far stay in `total`."""
+        """Clears `by_part`, for tallies that begin again at 0; records that were counted so far stay in `total`."""
         self._before = self.total
         self.by_part = {part: CountsByKind() for part in self._locations}
 
@@ -48,7 +48,7 @@ class SkippedRecords:
 
         `tallies` are int64 [pipelines, 1 + kinds, 3], as the module describes them.
         """
-        self.read[part] = int(tallies[:, 0, 0].sum())
+        self.read[part] = int(tallies[:, 0, 0].sum())  # of all pipelines
         counts = CountsByKind()
         for tally in tallies.tolist():
             for problem, (count, file, byte) in zip(KINDS, tally[1:]):
@@ -67,14 +67,14 @@ class SkippedRecords:
         return self._before + sum(counts.total for counts in self.by_part.values())
 
     def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` that ends a run because an input pipeline skipped too many records.
+        """Adds the tally of an input pipeline that skipped too many records, and raises `UserError` to end the run.
 
         Args:
           part: the part of the data.
           tally: the pipeline's tally, int64 [1 + kinds, 3].
           max_fraction: `data.max_skipped_fraction`, in [0, 1].
         """
-        self.add_tallies(part, tally[None])
+        self.add_tallies(part, tally[None])  # of a single pipeline
         counts = self.by_part[part]
         read = self.read[part]
         if counts.total == read:

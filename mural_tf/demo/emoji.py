@@ -150,7 +150,10 @@ class Variant:
             raise UserError(f"languages must be 'core' or 'all', not {self.languages!r}.")
 
     def settings(self) -> dict:
-        """Returns the settings in `dataset.json`: the first three fields, and other fields that are not the default."""
+        """Returns the settings in `dataset.json`: the first three fields, and other fields that are not the default.
+
+        So a new field leaves the identity of older data sets as it was.
+        """
         settings = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -160,11 +163,15 @@ class Variant:
 
 
 def build(data: ConfigDict) -> None:
-    """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here."""
+    """Builds the benchmark that a configuration's branch `data` describes; `data.source="emoji"` leads here.
+
+    `data.emoji` is one of `BUILDS`: languages without a suffix; "_names" leaves names of languages and places out, and
+    "_styles" does so and adds drawing styles. Raises `UserError` for another text, and as `build_emoji`.
+    """
     if data.emoji not in BUILDS:
         raise UserError(f"Unknown data.emoji {data.emoji!r}: expected one of {', '.join(BUILDS)}.")
-    languages, _, rest = data.emoji.partition("_")
-    variant = Variant(languages, locale_names=not rest, more_styles=rest == "styles")
+    languages, _, suffix = data.emoji.partition("_")
+    variant = Variant(languages, locale_names=not suffix, more_styles=suffix == "styles")
     build_emoji(data.directory, DOWNLOADS, variant)
 
 
@@ -189,8 +196,8 @@ def build_emoji(
       fetch: as in `fetch_packages`, for tests and mirrors.
 
     Raises:
-      UserError: the network or the npm client is missing, a package is damaged, the disk is full, or `output` holds
-        anything else.
+      UserError: the network, the npm client or resvg-py is missing, a package is damaged, the disk is full, or `output`
+        holds anything else.
     """
     output = as_path(output)
     if packages is None:
@@ -237,9 +244,9 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], variant: Var
     with tqdm(total=total, unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
         for split, records in image_text.items():
-            shards = 4 if split == "train" else 1
-            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=shards)
-        write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
+            shards = 4 if split == "train" else 1  # which input pipelines divide
+            write_records(folder, IMAGE_TEXT, split, _with_progress(records, bar), shards=shards)
+        write_records(folder, TEXT_PAIRS, "train", _with_progress(pairs, bar), shards=4)
     description = count_records(sources.languages, image_text, pairs)
     description["language_groups"] = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
     if held_out:
@@ -270,7 +277,7 @@ class _Sources:
 
 
 def _read_sources(tarballs: dict[str, pathlib.Path], variant: Variant, progress: bool) -> _Sources:
-    """Reads the names and drawings of a variant from the packages; `tarballs` are {package's name: its tarball}."""
+    """Returns the names and drawings of a variant, from the packages; `tarballs` are {package's name: its tarball}."""
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
     names = read_emoji_names(*annotations, variant.languages)
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
@@ -293,7 +300,7 @@ def _read_sources(tarballs: dict[str, pathlib.Path], variant: Variant, progress:
     )
 
 
-def _counted(records: Sequence, bar: tqdm) -> Iterator:
+def _with_progress(records: Sequence, bar: tqdm) -> Iterator:
     """Yields the records, and moves the bar by one with each of them."""
     for record in records:
         yield record
@@ -303,7 +310,7 @@ def _counted(records: Sequence, bar: tqdm) -> Iterator:
 def _listed_emoji(tarball: pathlib.Path) -> set[str]:
     """Returns the keys of the emoji in the package's emoji.json, without the category "Component".
 
-    Its entries do not include variants of skin tones.
+    Its entries do not include variants of skin tones. Raises `UserError` for a damaged file.
     """
     members = read_members(tarball, lambda path: path == "emoji.json")
     entries = parse_json(members.get("emoji.json", b""), tarball, "emoji.json")
@@ -323,7 +330,7 @@ def choose_held_out(test: set[str]) -> set[str]:
 
 
 def without_held_out(names: Names, held_out: set[str]) -> Names:
-    """Returns the names of all emoji but `held_out`; well-resourced languages keep the names of these, too."""
+    """Returns the names of all emoji but `held_out`, and of all emoji in well-resourced languages."""
     trained_names = restricted(names, set().union(*names.values()) - held_out)
     for language in WELL_RESOURCED:
         if language in names:
@@ -655,7 +662,7 @@ MORE_STYLES = (
 def draw_all(
     styles: list[tuple[DrawingStyle | IconSet, pathlib.Path]], names: dict[str, EmojiName], progress: bool = True
 ) -> dict[str, dict[str, bytes]]:
-    """Draws the emoji of some names in several styles; the 7,087 drawings of the four styles take a few seconds.
+    """Draws the emoji of some names in several styles, and shows a bar meanwhile.
 
     Args:
       styles: [(style, its package's tarball)].
@@ -666,7 +673,7 @@ def draw_all(
       {style's name: {emoji key: PNG, as `draw` makes it}}, for the emoji that a style draws.
 
     Raises:
-      UserError: a drawing is damaged.
+      UserError: a drawing is damaged, or resvg-py is missing.
     """
     files_by_style = {style.name: style.read(tarball, names) for style, tarball in styles}
     drawings: dict[str, dict[str, bytes]] = {}
@@ -688,7 +695,7 @@ def draw(content: bytes, suffix: str) -> bytes:
 
     Args:
       content: the bytes of a PNG or SVG.
-      suffix: ".png" or ".svg".
+      suffix: ".png" or ".svg", for which `UserError` is raised where resvg-py is missing.
     """
     if suffix == ".svg":
         content = _render_svg(content)

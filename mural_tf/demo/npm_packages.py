@@ -82,7 +82,7 @@ def fetch_packages(
 def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
     """Fetches a package, verifies its SHA-512, and moves the tarball to `path`; the caller holds the cache's lock.
 
-    Raises `UserError` for another SHA-512.
+    Raises `UserError` for another SHA-512, and as `fetch`, a function as in `fetch_packages`.
     """
     with scratch_folder(path.parent / "fetching") as folder:
         tarball = fetch(package, folder)

@@ -92,7 +92,7 @@ def all_scenes() -> list[Scene]:
 
 
 def build(data: ConfigDict) -> None:
-    """Builds the shapes in the folder that a configuration's branch `data` names."""
+    """Builds the shapes in the folder that a configuration's branch `data` names; raises as `build_shapes`."""
     build_shapes(data.directory)
 
 
@@ -110,9 +110,9 @@ def build_shapes(
       progress: whether to show a bar.
 
     Raises:
-      UserError: `output` holds anything else, cannot be written, or `images` or `image_size` is too small.
+      UserError: `output` is "", holds anything else or cannot be written, or `images` or `image_size` is too small.
     """
-    if not output or not str(output):
+    if not output:
         raise UserError("No data folder given for the shapes: set --config.data.directory.")
     if images < 1 or image_size < 16:
         raise UserError(f"images={images} must be at least 1 and image_size={image_size} at least 16 pixels.")
@@ -169,7 +169,7 @@ def _image_record(
 def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
     """Returns pairs of each scene's captions in English and in every other language, wording by wording."""
     pairs = []
-    for scene, language in itertools.product(scenes, LANGUAGES[1:]):
+    for scene, language in itertools.product(scenes, LANGUAGES[1:]):  # all but English
         for english, other in zip(captions(scene, "en"), captions(scene, language)):
             pairs.append(TextPair(english, "en", other, language, scene.name))
     return pairs
@@ -186,8 +186,8 @@ def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
     picture = Image.new("RGB", (side, side), ground)
     canvas = ImageDraw.Draw(picture)
     for quarter in draw.sample(range(4), scene.count):  # of the picture: a shape in each, so that none covers another
-        radius = RADIUS[scene.size] * draw.uniform(0.9, 1.1) * side
-        slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)  # from the quarter's centre to any side
+        radius = RADIUS[scene.size] * draw.uniform(0.9, 1.1) * side  # the sizes stay apart
+        slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)  # to any side; a pixel stays free
         row, column = divmod(quarter, 2)
         x = (0.25 + 0.5 * column) * side + draw.uniform(-slack, slack)
         y = (0.25 + 0.5 * row) * side + draw.uniform(-slack, slack)
@@ -232,7 +232,7 @@ def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: flo
 
 
 def _outline(shape: str) -> list[tuple[float, float]]:
-    """Returns the corners (x, y) of a shape that has corners, within the unit circle, y pointing down."""
+    """Returns a shape's corners (x, y) in the unit circle, y pointing down; raises `ValueError` for other shapes."""
     if shape == "square":
         return [(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)]
     if shape == "diamond":

@@ -92,7 +92,7 @@ def _parameter(tensor, *_) -> _Tensor:
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that knows the names in `CALLED` and `STORAGES`, and refuses every other name."""
+    """An unpickler that knows the names in `CALLED` and `STORAGES`, and raises `_Refused` for every other name."""
 
     CALLED = {
         ("collections", "OrderedDict"): collections.OrderedDict,
@@ -168,7 +168,7 @@ def _depth_of_result(opcode: pickletools.OpcodeInfo, operands: list[int]) -> int
     if opcode.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD"):  # these fill the last operand
         *content, container = operands
         return max(container, 1 + max(content, default=0))
-    return 1 + max(operands, default=-1)
+    return 1 + max(operands, default=-1)  # 0 without operands
 
 
 def open_torch(path: str | pathlib.Path) -> WeightFile:

@@ -68,7 +68,7 @@ def _save(module: tf.train.Checkpoint, folder: pathlib.Path, settings: Mapping) 
 
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
-    """Returns the contents of an image encoder's `settings.json`: how it takes images, and settings of the model."""
+    """Returns the contents of an image encoder's `settings.json`: its `preparation`, and settings of the model."""
     return {
         **preparation(config.image_tower),
         "embedding_size": int(config.embedding_size),
@@ -119,7 +119,7 @@ def _without_fusion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
-    """Makes BatchNorm take the statistics of the whole batch in the `with` block, for any group of the model."""
+    """Makes BatchNorm take the statistics of the whole batch in the `with` block, for all groups of the model."""
     groups = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
         for layer, _ in groups:
@@ -143,7 +143,7 @@ def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
 
     images = tf.TensorSpec([None, *model.image_shape], tf.float32, name="inputs")
     with _statistics_of_the_batch(model):
-        return _reusable(encode, images, model.image_encoder.variables)
+        return _reusable_module(encode, images, model.image_encoder.variables)
 
 
 def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
@@ -152,12 +152,12 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     It maps {"input_word_ids", "input_mask", "input_type_ids": int32 [B, T]} to a dictionary of float32:
 
         default     [B, D], L2-normalised, comparable with image embeddings
-        text_text   [B, D], L2-normalised, trained to compare texts with texts; only if the model has that head
+        text_text   [B, D], L2-normalised, of a further head of this name, which compares texts with texts
         sentence    [B, H], the tower's own output before any head
     """
 
     def encode(inputs, training=False):
-        """Returns the module's outputs for {name: int32 [B, T]}."""
+        """Returns the module's outputs for {name: int32 [B, T]}; the model's first head gives "default"."""
         tokens = {name: inputs[name] for name in TOKENS}
         sentence = tf.cast(model.text_encoder(tokens, training=training), tf.float32)
         outputs = {"sentence": sentence}
@@ -168,10 +168,10 @@ def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
         return outputs
 
     tokens = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS}
-    return _reusable(encode, tokens, text_variables(model))
+    return _reusable_module(encode, tokens, text_variables(model))
 
 
-def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
+def _reusable_module(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
     """Returns a module of TF-Hub's interface, see above.
 
     Args:
@@ -231,27 +231,27 @@ def _packing_function(tokenizer: WordPieceTokenizer | WordTokenizer) -> Callable
     """
     if isinstance(tokenizer, WordPieceTokenizer):
         pack = functools.partial(pack_segments, tokenizer.vocabulary)
-        counts = (1, 2)
+        segment_counts = (1, 2)
     else:
         pack = functools.partial(_pack_words, tokenizer)
-        counts = (1,)
+        segment_counts = (1,)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
     pieces = tf.RaggedTensorSpec([None, None], tf.int32, 1)
     words = tf.RaggedTensorSpec([None, None, None], tf.int32, 2)
-    traced = {count: traced_once(pack, [pieces] * count, length) for count in counts}
+    traced = {count: traced_once(pack, [pieces] * count, length) for count in segment_counts}
 
     @functools.partial(tf.function, autograph=False)
     def bert_pack_inputs(inputs, seq_length):
         segments = [segment.merge_dims(1, 2) if segment.ragged_rank == 2 else segment for segment in inputs]
         return traced[len(segments)](segments, seq_length)
 
-    for count, spec in itertools.product(counts, (pieces, words)):
+    for count, spec in itertools.product(segment_counts, (pieces, words)):
         bert_pack_inputs.get_concrete_function([spec] * count, seq_length=length)
     return bert_pack_inputs
 
 
 def _pack_words(tokenizer: WordTokenizer, inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
-    """Returns the tokens of the one segment that a `WordTokenizer` takes; otherwise as `pack_segments`."""
+    """Returns the tokens of a single segment by a `WordTokenizer`; arguments and result as in `pack_segments`."""
     (words,) = inputs
     return tokenizer.pack(words, seq_length)
 

@@ -33,7 +33,7 @@ def _schema():
 
 
 class LiteFile:
-    """A file of TensorFlow Lite, to be changed and written again.
+    """A file of TensorFlow Lite, to be changed and written again; raises `UserError` without ai-edge-litert.
 
     Attributes:
       schema: the generated classes of the format, whose names its attributes have.
@@ -47,16 +47,16 @@ class LiteFile:
         self.tensors = self.graph.tensors
 
     def weights(self, depthwise: bool = False) -> Iterator[tuple]:
-        """Yields (operator, its tensor of float32 weights, its layer's name) for every large product and table.
+        """Yields (operator, its tensor of float32 weights, its layer's name) for each large product and table.
 
         Products are fully connected layers, convolutions and, if `depthwise` is true, depthwise convolutions; a table,
-        whose rows are gathered, has the name `TABLE`. Operators may be changed meanwhile.
+        whose rows are gathered, has the name `TABLE`. Large means `SMALLEST` weights or more.
         """
         codes = self.schema.BuiltinOperator
         products = {codes.FULLY_CONNECTED, codes.CONV_2D}
         if depthwise:
             products.add(codes.DEPTHWISE_CONV_2D)
-        for operator in list(self.graph.operators):
+        for operator in list(self.graph.operators):  # a copy, because the caller may change the graph
             code = self.model.operatorCodes[operator.opcodeIndex].builtinCode
             if code == codes.GATHER and len(self.tensors[operator.inputs[0]].shape) == 2:
                 tensor = self.tensors[operator.inputs[0]]
@@ -76,7 +76,7 @@ class LiteFile:
         return "/".join(name.split("/")[:2])
 
     def data_of(self, tensor) -> np.ndarray | None:
-        """Returns a constant tensor's bytes, uint8; `None` for a tensor that is computed."""
+        """Returns a constant tensor's bytes, uint8 [bytes]; `None` for a tensor that is computed."""
         return self.model.buffers[tensor.buffer].data
 
     def set_data(self, tensor, values: np.ndarray) -> None:
@@ -97,7 +97,7 @@ class LiteFile:
         return len(self.tensors) - 1
 
     def operator(self, code: str, inputs: Sequence[int], output: int, options):
-        """Returns a new operator, which is not in the graph yet.
+        """Returns a new operator, which is not in the graph yet; adds its code to the file's codes if it is new.
 
         Args:
           code: its name in the format's `BuiltinOperator`, for example "MUL".
@@ -122,7 +122,7 @@ class LiteFile:
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the file's bytes, without the data of tensors that were replaced."""
+        """Drops the data that no tensor uses, and returns the file's bytes."""
         import flatbuffers
 
         used = {0}  # the empty buffer, which every file begins with
@@ -162,7 +162,7 @@ def layers_of(content: bytes) -> list[str]:
 
 
 def to_int8(content: bytes, in_float: Collection[str] = ()) -> bytes:
-    """Returns a file with its weights in int8, a scale for each output channel or table row (see the module).
+    """Returns a file with its weights in int8, a scale for each output channel or table row; raises as `LiteFile`.
 
     Args:
       content: the bytes of a file with float32 weights.
@@ -227,7 +227,7 @@ def _scale_after_gather(file: LiteFile, operator, table, scales: np.ndarray) -> 
 def to_float16(content: bytes) -> bytes:
     """Returns a file with its weights in float16, which are unpacked to float32 when the file is loaded.
 
-    `content` are the bytes of a file with float32 weights.
+    `content` are the bytes of a file with float32 weights; raises as `LiteFile`.
     """
     file = LiteFile(content)
     schema = file.schema
@@ -244,7 +244,7 @@ def to_float16(content: bytes) -> bytes:
 
 
 def without_copies(content: bytes) -> bytes:
-    """Returns a float32 file whose copies of products, which the converter makes, are not computed again.
+    """Returns a float32 file without the copies of products that the converter makes.
 
     An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
     constants, which is in the copy's weights. Here a copy becomes the first product times the constant. A file without
@@ -306,7 +306,7 @@ def _weights_and_bias(file: LiteFile, operator) -> list[np.ndarray] | None:
 
 
 def _drop_unused(file: LiteFile) -> None:
-    """Takes the data off tensors that no operator reads or writes, so that `to_bytes` leaves it out."""
+    """Takes the data off a file's tensors that no operator reads or writes, so that `to_bytes` leaves it out."""
     used = set(file.graph.inputs)
     for operator in file.graph.operators:
         used.update(operator.inputs, operator.outputs)

@@ -27,7 +27,7 @@ from mural_tf.text.tokens import TOKENS
 def convert_image_encoder(model: DualEncoder) -> bytes:
     """Returns a model's image encoder as a file of TensorFlow Lite (see the module).
 
-    Raises `UserError`, which names the operations, if TensorFlow Lite lacks any that the encoder needs.
+    Raises `UserError` if TensorFlow Lite lacks operations that the encoder needs, and names them.
     """
     tower = fold_batch_norm(model.image_encoder)
 
@@ -41,7 +41,7 @@ def convert_image_encoder(model: DualEncoder) -> bytes:
 def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
     """Returns a model's text encoder with all heads as a file of TensorFlow Lite; raises as `convert_image_encoder`.
 
-    `max_length` is the tower's length in tokens, which a tower that attends to padding takes alone.
+    `max_length` is the tower's length in tokens; a tower that attends to padding takes only texts padded to it.
     """
     length = None  # any
     if getattr(model.text_encoder, "attends_to_padding", False):
@@ -62,7 +62,7 @@ def convert_text_encoder(model: DualEncoder, max_length: int) -> bytes:
 def _convert(function, variables, name: str) -> bytes:
     """Returns a `tf.function` with its input signature, and the variables it uses, as a file of TensorFlow Lite.
 
-    Raises `UserError` with the operations that TensorFlow Lite lacks; `name` is the function's in the message.
+    Raises `UserError` with the operations that TensorFlow Lite lacks; `name` is the encoder's in the message.
     """
     module = tf.Module()  # holds only the variables: a Keras model would be saved with every layer's functions
     module.model_variables = list(variables)

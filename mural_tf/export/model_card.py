@@ -35,7 +35,7 @@ def describe_model(
       model: the model.
       config: the configuration that it was built and trained by.
       metrics: {"<evaluation>/<language>/<metric>": number}, as `training.evaluated.evaluations_of` returns them.
-      evaluations: {evaluation: {"data", "split", "languages", …}}, likewise.
+      evaluations: {evaluation: {"data", "split", "languages", …}}, from there, too.
     """
     image = {}
     if has_images(config.image_tower):
@@ -77,14 +77,15 @@ def _folder_name(evaluation: Mapping) -> str:
 
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
-    """Returns the card's "training_data", by the data folders' dataset.json.
+    """Returns the card's "training_data", from dataset.json in the data's folders; logs a damaged file.
 
     It has at least "source" and "languages", and for a folder with a description the fields `DATA_SET_FIELDS`. For
     several folders "data_sets" is {name of the source: its description and "weight"}, and "sources" and "languages" are
     of all folders together. A model that was only imported has the source `NOT_TRAINED`.
     """
     data = config.data
-    if config.origin and data.source == "records" and not data.directory and not data.sources:
+    names_data = data.source != "records" or data.directory or data.sources
+    if config.origin and not names_data:
         return {"source": NOT_TRAINED, "languages": []}
     if not data.sources:
         description = _description_of(data.directory)

@@ -50,13 +50,12 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
     """Returns the Hub's metadata, {key: JSON value}, without keys that have no value; arguments as in `readme_of`."""
     parts = origins(card["origin"])
     licences = {part.licence for part in parts}
-    if not license and len(licences) == 1:
-        license = licences.pop()
+    shared_licence = licences.pop() if len(licences) == 1 else ""
     bases = [part.repository for part in parts if part.repository]
     languages = _languages(card)
     task = "zero-shot-image-classification" if _has_images(card) else "sentence-similarity"
     metadata = {
-        "license": license,
+        "license": license or shared_licence,
         "language": sorted({tag.split("-")[0].lower() for tag in languages}),
         "language_bcp47": [tag for tag in languages if "-" in tag],
         "library_name": LIBRARY,
@@ -127,7 +126,7 @@ def _model_index(card: Mapping) -> list[dict]:
 
 
 def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, float]]]:
-    """Yields (evaluation, its data folder's name, split, language, {metric of `METRICS`: percent}) where measured."""
+    """Yields (evaluation, its data folder's name, split, language, {metric: percent}) if any of `METRICS` is there."""
     for name, evaluation in card["evaluations"].items():
         for language in evaluation["languages"]:
             percents = {}
@@ -136,7 +135,7 @@ def _results(card: Mapping) -> Iterator[tuple[str, str, str, str, dict[str, floa
                 if percent is not None:
                     percents[metric] = round(percent, 2)
             if percents:
-                yield name, evaluation["data"], evaluation["split"] or "test", language, percents
+                yield name, evaluation["data"], evaluation["split"] or "test", language, percents  # "": not noted
 
 
 def _yaml(content: Mapping | list, indent: int = 0) -> Iterator[str]:
@@ -203,7 +202,7 @@ def _usage(card: Mapping) -> list[str]:
 def _inputs(card: Mapping) -> list[str]:
     """Returns the Markdown lines that say how texts and images are read, by which towers, and with which prompts."""
     text = card["text"]
-    text_tower = _tower(card["config"]["text_tower"])
+    text_tower = _describe_tower(card["config"]["text_tower"])
     lines = [
         "",
         f"- Texts: {text_tower}. At most {text['max_length']} pieces of a text are read, begin and end among them.",
@@ -216,12 +215,12 @@ def _inputs(card: Mapping) -> list[str]:
         lines.append(f'- `encode_text(texts, prompt="{name}")` puts {quoted} before each text.')
     image_tower = card["config"]["image_tower"]
     if _has_images(card):
-        lines.append(f"- Images: {_tower(image_tower)}.{_preparation(card['image'], image_tower)}")
+        lines.append(f"- Images: {_describe_tower(image_tower)}.{_describe_preparation(card['image'], image_tower)}")
     languages = ", ".join(_languages(card)) or "not said where its weights come from"
     return [*lines, f"- Languages: {languages}."]
 
 
-def _tower(tower: Mapping) -> str:
+def _describe_tower(tower: Mapping) -> str:
     """Returns a tower's name and, for a transformer, its size: "`vit`, 12 layers of 768 numbers"."""
     size = ""
     if tower["name"] in TRANSFORMERS:
@@ -229,7 +228,7 @@ def _tower(tower: Mapping) -> str:
     return f"`{tower['name']}`{size}"
 
 
-def _preparation(image: Mapping, tower: Mapping) -> str:
+def _describe_preparation(image: Mapping, tower: Mapping) -> str:
     """Returns a sentence on how pictures become the tower's input, after a space; "" for features.
 
     `image` and `tower` are the card's "image" and its configuration's "image_tower".

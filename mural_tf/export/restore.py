@@ -18,7 +18,8 @@ from mural_tf.models.dual_encoder import DualEncoder
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the learned numbers of an export into a model.
 
-    Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
+    Variables are matched by name and shape; nothing is copied unless all match. A learned number that the model card
+    lacks stays. Optimiser state is not in an export.
 
     Args:
       model: a model that was built by the export's configuration.
@@ -28,8 +29,8 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
       UserError: a part of the export is missing or damaged, or belongs to another architecture or vocabulary.
     """
     directory = pathlib.Path(directory)
-    pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
-    pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
+    pairs = _match(model.image_encoder.variables, directory / IMAGE_ENCODER)
+    pairs += _match(text_variables(model), directory / TEXT_ENCODER)
     numbers = _numbers_of_card(directory / "model_card.json")
     for variable, value in pairs:
         variable.assign(value)
@@ -42,10 +43,10 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
     return json_field(read_json(path), "learned_numbers", dict[str, float], path)
 
 
-def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    """Returns [(variable, its value in the TF-Hub module in a folder)] for variables of a model.
+def _match(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
+    """Returns [(variable, its value in a folder's TF-Hub module)] for variables of a model, matched by name.
 
-    Raises `UserError` if the module lacks a variable, or has it in another shape.
+    Raises `UserError` if the module is missing or damaged, lacks a variable, or has it in another shape.
     """
     stored = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []

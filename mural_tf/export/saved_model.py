@@ -69,11 +69,12 @@ PRECISIONS = ("float32", "bfloat16")
 def in_precision(
     model: DualEncoder, config: ConfigDict, vocabulary_size: int, precision: str = "float32"
 ) -> DualEncoder:
-    """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
+    """Returns `model` itself if `precision` is "float32" and both towers compute in it, else a copy in `precision`.
 
     Training takes the fast precision of its machine, bfloat16 on TPUs; servers run elsewhere. bfloat16 is slow
     on most CPUs and rounds embeddings to three digits, so float32 is the default; with "bfloat16" the weights are
-    rounded as well. A TF-Hub tower keeps the precision of its file.
+    rounded as well, for which there is always a copy. A TF-Hub tower keeps the precision of its file; a model of two
+    TF-Hub towers is never copied.
 
     Args:
       model: the trained model.
@@ -186,11 +187,11 @@ def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluat
 def _write(
     model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, license: str, number: int = 0
 ) -> None:
-    """Writes an export into `directory`, or with a version's number the files of that version for `add_version`.
+    """Writes an export into `directory`, or with a version's `number` the files that `add_version` takes; prints steps.
 
     Other arguments are as in `export_model`.
     """
-    version = 1
+    version = 1  # of an export without versions
     description = directory
     if number:
         version = number
@@ -231,7 +232,7 @@ def _save_encoder(directory: pathlib.Path, name: str, version: int, module: tf.M
 
 
 def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
-    """Saves a module with its {signature: function} into a folder, without the gradients that its functions define.
+    """Saves a module with its {signature: function} into a folder, and takes its functions' gradients out of the file.
 
     TensorFlow registers gradients for the life of the process that loads them, and with them the whole graph: a server
     that loads one version after the other would keep them all.

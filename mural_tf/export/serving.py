@@ -96,7 +96,7 @@ num_batch_threads {{ value: 4 }}
 
 
 def write_serving_files(directory: str | pathlib.Path) -> None:
-    """Writes the server's settings, a request for each encoder and the clients into `directory`, which is made.
+    """Makes `directory`, and writes the server's settings, a request for each encoder and the clients into it.
 
     Raises `FileExistsError` for a folder that is there.
     """

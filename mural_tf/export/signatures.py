@@ -29,7 +29,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     """Decodes a batch of encoded images as in evaluation, and passes over images that do not decode.
 
     Args:
-      data: JPEG or PNG bytes, or features, string [B].
+      data: JPEG or PNG bytes, or features, string [B]; B may be 0.
       tower: the configuration's `image_tower`.
 
     Returns:
@@ -71,7 +71,7 @@ def fold_batch_norm(tower: keras.Model) -> keras.Model:
     norm_after = {}  # {name of a convolution: the BatchNorm after it}
     for norm in tower.layers:
         if isinstance(norm, keras.layers.BatchNormalization) and norm.inbound_nodes:
-            layer_before = norm.inbound_nodes[0].inbound_layers
+            layer_before = norm.inbound_nodes[0].inbound_layers  # the layer itself, if it is a single layer
             if _is_foldable(layer_before):
                 norm_after[layer_before.name] = norm
     if not norm_after:
@@ -188,7 +188,7 @@ def text_signatures(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[
     traced_encode = traced_once(encode, *token_specs)
 
     def embed(tokens, count, head):
-        """Returns the first `count` embeddings of tokens, in the order of `TOKENS`, by a head."""
+        """Returns the first `count` embeddings by a head, float32 [count, D]; `tokens` are in the order of `TOKENS`."""
         return model.project_texts(traced_encode(*tokens), head)[:count]
 
     def from_strings(tokenizer, head, input_name, output_name):

@@ -115,7 +115,7 @@ def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None
         files += [path.relative_to(partial).as_posix() for path in paths if path.is_file()]
 
     def is_graph(file: str) -> bool:
-        return file.count("/") == 2 and file.endswith(GRAPH)
+        return file.count("/") == 2 and file.endswith(GRAPH)  # text_encoder/2/saved_model.pb, not hub/'s
 
     for file in sorted(files, key=lambda file: (is_graph(file), file)):
         copy_file(partial / file, export / file)

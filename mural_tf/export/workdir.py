@@ -27,7 +27,7 @@ def export_workdir(
     version: str = "",
     license: str = "",
 ) -> pathlib.Path | RemotePath:
-    """Exports weights of a workdir, and returns the folder that `export_model` returns.
+    """Exports the weights of a workdir's checkpoint, and returns the folder that `export_model` returns.
 
     The model card gets the evaluations of the weights' step.
 

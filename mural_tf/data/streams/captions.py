@@ -1,7 +1,7 @@
 """A caption without its picture: "caption" (tokens), "caption_id"; with a cloze task also "cloze", masked tokens.
 
 Masked as in BERT (Devlin et al., 2019, §3.1) and [Globetrotter] §3.3: of a text with n pieces (special tokens not
-counted) round(share · n), at least one, are to be predicted; of these 80% become [MASK], 10% any other piece and 10%
+counted) round(share · n), at least one, are to be predicted; of these 80% become [MASK], 10% a random piece and 10%
 stay. The number of places is the same for all texts of a batch, so that shapes are static where the tokens' are; places
 that a text does not need have weight 0.
 
@@ -46,7 +46,7 @@ class Captions(ClozeCaptions):
 
     def make_batch(self, items, seed):
         entries = self.cloze_caption(items, seed)
-        del entries["image_id"]
+        del entries["image_id"]  # there are no pictures to identify
         return entries
 
 
@@ -77,8 +77,9 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
     piece_count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
     target_count = tf.where(piece_count > 0, tf.maximum(tf.round(share * piece_count), 1.0), 0.0)
 
+    # Special tokens and padding get -1, which is below all random numbers.
     order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), seeds[0]), -1.0)  # [B, T]
-    _, positions = tf.math.top_k(order, _places(ids, share))  # [B, K]: pieces come first, in random order
+    _, positions = tf.math.top_k(order, _place_count(ids, share))  # [B, K]: pieces come first, in random order
     shape = tf.shape(positions)
     rank = tf.cast(tf.range(shape[1]), tf.float32)  # [K]
     weights = tf.cast(rank[None, :] < target_count[:, None], tf.float32)  # [B, K]
@@ -99,7 +100,7 @@ def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.
 
 
 def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_seed: tf.Tensor) -> tf.Tensor:
-    """Replaces the share `MASKED` of pieces, ids int32 [B, K], by [MASK] and the share `RANDOM` by random pieces.
+    """Returns pieces, ids int32 [B, K], the share `MASKED` of them as [MASK] and the share `RANDOM` as random pieces.
 
     `choice_seed` draws which pieces are replaced, `piece_seed` the random pieces, int [2] both.
     """
@@ -112,9 +113,9 @@ def _replace_pieces(pieces: tf.Tensor, tokenizer, choice_seed: tf.Tensor, piece_
     return tf.where(draw < MASKED, tokenizer.mask_id, replaced)
 
 
-def _places(ids: tf.Tensor, share: float) -> int | tf.Tensor:
+def _place_count(ids: tf.Tensor, share: float) -> int | tf.Tensor:
     """Returns the K of `mask_tokens` for ids, int32 [B, T]: an int where T is static, else an int32 scalar."""
-    length = ids.shape[1]
+    length = ids.shape[1]  # with [CLS] and [SEP], so that at most T - 2 are pieces
     if length is not None:
         return max(1, math.ceil(share * (length - 2)))
     pieces = tf.cast(tf.shape(ids)[1] - 2, tf.float32)

@@ -63,7 +63,7 @@ class Column:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns the vectors of `keys`, int64 [B], as float32 [B, D], of length 1 or 0, or as stored.
 
-        Raises `UserError` with the text `CHANGED` for unknown keys.
+        Raises `UserError` with the text `CHANGED` for unknown keys, and `ValueError` if the column is empty.
         """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
@@ -79,7 +79,7 @@ class Column:
         return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def sample(self, keys: np.ndarray, most: int = BLOCK) -> np.ndarray:
-        """Returns the vectors of at most `most` of `keys`, int64 [B], every n-th, without zeros: float32 [S, D]."""
+        """Returns vectors, float32 [S, D], of at most `most` of `keys`, int64 [B]: every n-th key, without zeros."""
         every = max(1, math.ceil(len(keys) / most))
         vectors = self.find(keys[::every])
         return vectors[np.any(vectors, axis=1)]
@@ -188,12 +188,15 @@ class ColumnFolder:
         return Column(keys, self._vectors(prefix, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed, block: int = 0) -> None:
-        """Adds vectors of the texts that have no vector in the folder yet, or a vector of zeros.
+        """Embeds texts that have no vector in the folder, or a vector of zeros; stores the vectors and prints progress.
 
         Args:
           texts: blocks of (the texts' keys, int64 [B], the texts); a text may come again.
           embed: a function from B texts to their vectors, float32 [B, D], zeros in place of a missing vector.
           block: about how many texts are embedded and stored at a time; 0: `BLOCK`.
+
+        Raises:
+          UserError: the vectors of `embed` are not of the folder's width.
         """
         max_waiting = block or BLOCK
         self._drop_unfinished_block()
@@ -230,7 +233,7 @@ class ColumnFolder:
     def _drop_unfinished_block(self) -> None:
         """Cuts off the keys and vectors that a killed run wrote and did not count."""
         bytes_per_vector = self._width * np.dtype(self._dtype).itemsize
-        for name, size in (("keys", 8), ("vectors", bytes_per_vector)):
+        for name, size in (("keys", 8), ("vectors", bytes_per_vector)):  # a key is an int64
             if (self.folder / name).is_file():
                 os.truncate(self.folder / name, self.state["count"] * size)
 
@@ -238,6 +241,7 @@ class ColumnFolder:
         """Embeds the texts of `waiting`, {key: text}, stores their vectors, and returns `sorted_keys` with their keys.
 
         A vector of zeros is replaced in its place, where another run may just read it; other vectors are appended.
+        Raises `UserError` if the vectors are not of the folder's width.
         """
         texts = list(waiting.values())
         keys = np.array(list(waiting), np.int64)
@@ -278,18 +282,18 @@ class ColumnFolder:
             os.fsync(file.fileno())
 
     def write_means(self, groups: np.ndarray, members: np.ndarray) -> None:
-        """Writes the mean vector of each group, to be read by `column("group_")`; a member counts once.
+        """Replaces the folder's mean vectors, which `column("group_")` reads, by the mean of each of these groups.
 
         Args:
           groups: int64 [M], the groups' keys.
-          members: int64 [M], keys of texts in the folder; text `members[i]` is in group `groups[i]`.
+          members: int64 [M], keys of texts in the folder; `members[i]` is in group `groups[i]`; repeats count once.
         """
         keys = self._keys()
         order = np.argsort(keys, kind="stable")
         rows = order[np.searchsorted(keys[order], members)]
         vectors = self._vectors("", len(keys))
-        groups, rows = np.unique([groups, rows], axis=1)  # sorted by group, then by row
-        group_keys, begins = np.unique(groups, return_index=True)  # a group's members begin in `rows` there
+        sorted_groups, rows = np.unique([groups, rows], axis=1)  # sorted by group, then by row
+        group_keys, begins = np.unique(sorted_groups, return_index=True)  # a group's members begin in `rows` there
         bounds = np.append(begins, len(rows))
         for name in ("group_keys", "group_vectors"):
             (self.folder / name).unlink(missing_ok=True)
@@ -304,7 +308,7 @@ class ColumnFolder:
         self._append("group_keys", group_keys)
 
     def mark_complete(self, data_digest: str, max_missing_fraction: float) -> None:
-        """Notes that the folder has all vectors for some data, after `extend` was given the data's texts.
+        """Notes in `targets.json` that `extend` has read all of some data; prints how many texts have no vector.
 
         Args:
           data_digest: identifies the data for `is_made_for`.
@@ -315,7 +319,7 @@ class ColumnFolder:
         """
         example = ""
         if self._missing:
-            example = self._first_missing[:80].decode("utf-8", "replace")
+            example = self._first_missing[:80].decode("utf-8", "replace")  # enough to find the text
             text_count = self._present
             problem = f"{self._missing:,} of {text_count:,} have no {self._vector_name}, such as {example!r}"
             if self._missing > max_missing_fraction * text_count:
@@ -330,7 +334,7 @@ class ColumnFolder:
 
 
 def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
-    """Returns the vectors of N texts, float32 [N, D], in their order.
+    """Returns the vectors of N texts, float32 [N, D], in their order; N must be above 0.
 
     `embed` gets `TEXTS` texts of similar length at a time, which take the least padding.
     """

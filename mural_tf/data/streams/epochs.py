@@ -2,7 +2,7 @@
 
     an epoch's files, in its order   a b c d e f …           16 at a time, read in turn       `read_group`
     records, in blocks of 32         a b c d a b c d a b …   parsed to items                  `_blocks`, `_parse_block`
-    items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_placed`
+    items, in their copies           0 1 2 3 4 5 | 6 7 8 …   windows of data.shuffle_buffer   `_place_block`
     each window shuffled             4 0 5 2 1 3 | 8 6 7 …                                    `_items_of_window`
     decoded, dropped or counted      4 0   2 1 3 | 8 6 7 …   in blocks                        `usable_items`
                                            ^ a place: epoch, offset 3, items used, the window's `Begin`
@@ -90,12 +90,12 @@ class Begin(NamedTuple):
         return tf.concat([numbers, self.begins, self.counts], axis=0)
 
 
-BEGIN = 3 + 2 * CYCLE
+BEGIN = 3 + 2 * CYCLE  # numbers of a `Begin`: items, group, turn, and two for each slot
 PLACE = 3 + BEGIN  # epoch, offset, how many items were used so far, and where the item's window begins
 
 
 def start_of(epoch: int) -> np.ndarray:
-    """Returns the place before the first item of an epoch: int64 [PLACE]."""
+    """Returns the place before the first item of an epoch, with the offset -1: int64 [PLACE]."""
     return np.array([epoch, -1, 0] + [0] * BEGIN)
 
 
@@ -129,7 +129,7 @@ def endless_items(
     Args:
       files: TFRecord files.
       parse: a function from a serialised record, string scalar, to its items, {name: [items]}; a usable item has the
-        "problem" "". A `parser` that takes many maps records, string [N], to an item each.
+        "problem" "". A function with a true `takes_many`, see `parser`, maps records, string [N], to an item each.
       data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: the order's seed.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
@@ -163,7 +163,7 @@ def endless_items(
     first_unused = first_epoch * EPOCH + last_offset + 1
 
     def windows_of_epoch(epoch):
-        """Returns (epoch · 2^40 + number, items of the window); the last one ends with the epoch's `END_OF_EPOCH`."""
+        """Returns a data set of (epoch · 2^40 + window's number, its items); the last item is `END_OF_EPOCH`."""
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
         is_first_epoch = tf.equal(epoch, first_epoch)
@@ -174,7 +174,7 @@ def endless_items(
         blocks = _blocks(record_files, parse, order, Begin.of(begin))
 
         def next_block(begin, block):
-            return _placed(begin, block, copies, language_key, seeds, window_size, window_number * window_size)
+            return _place_block(begin, block, copies, language_key, seeds, window_size, window_number * window_size)
 
         blocks = blocks.scan(begin, next_block)
         end = tf.data.Dataset.from_tensors(_blank(blocks.element_spec, [1], END_OF_EPOCH))
@@ -206,7 +206,7 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin) -> tf.data.Dataset:
     """Returns the items of up to `BLOCK` records at a time, {name: [items]}, for all records from a place on.
 
-    A record that cannot be parsed is an item, too. A block also has two entries for `_placed`: "group", the
+    A record that cannot be parsed is an item, too. A block also has two entries for `_place_block`: "group", the
     group of files, and "ends", {name: [records]}, where its records end.
 
     Args:
@@ -221,7 +221,7 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     def blocks_of_group(group_number):
         """Returns (the group, a block of its records) for each block.
 
-        The group has sums of bytes, because `_placed` guesses from them how many items the rest of an epoch has.
+        The group has sums of bytes, because `_place_block` guesses from them how many items the rest of an epoch has.
         """
         first = group_number * CYCLE
         files_of_group = order[first : first + CYCLE]
@@ -244,14 +244,14 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
     return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
 
 
-def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
+def _place_block(numbers: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int, first=0):
     """Returns where the next block begins, int64 [BEGIN], and a block's items with their "begin" and "in_epoch".
 
     "begin" is the window's `Begin`, serialised, for the first item of a window, and "" for other items; "in_epoch" is
     how many items the epoch has, as `_estimate_items` says.
 
     Args:
-      begin: where the block begins, int64 [BEGIN].
+      numbers: `Begin.numbers()` of the block, int64 [BEGIN].
       block: a block of `_blocks`.
       copies: the table from a language to the mean number of copies of its items; `None`: one of each.
       language_key: as in `endless_items`.
@@ -262,7 +262,7 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     block = dict(block)
     group = block.pop("group")
     ends = block.pop("ends")
-    begin = Begin.of(begin).in_group(group["number"])
+    begin = Begin.of(numbers).in_group(group["number"])
     if copies is not None:
         seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])  # the prime keeps (seed, epoch) pairs apart
         block = _in_copies(block, copies, language_key, seed)
@@ -348,12 +348,12 @@ def _order_seed(seed: int, number: tf.Tensor) -> tf.Tensor:
     epoch_seed = tf.stack([tf.cast(seed, tf.int64), number // EPOCH])
     number_in_epoch = number % EPOCH
     further_seed = tf.random.experimental.stateless_fold_in(epoch_seed, number_in_epoch)
-    window_seed = tf.where(number_in_epoch > 0, further_seed, epoch_seed)
+    window_seed = tf.where(number_in_epoch > 0, further_seed, epoch_seed)  # the first window has the epoch's
     return tf.random.stateless_uniform([], window_seed, 0, ENDLESS, tf.int64)
 
 
 def parser(read: Callable, takes_many: bool) -> Callable:
-    """Returns `read`, traced once for all uses, as the `parse` of `endless_items`.
+    """Returns `read` as the `parse` of `endless_items`, traced once for all uses, with the attribute `takes_many`.
 
     Args:
       read: a function from a record, string scalar, or from records, string [N], to items.
@@ -367,7 +367,7 @@ def parser(read: Callable, takes_many: bool) -> Callable:
 
 def _takes_many(parse: Callable) -> bool:
     """Whether `parse` takes records, string [N], and gives an item for each; otherwise it takes one record."""
-    return parse is records.parse_text_pair or getattr(parse, "takes_many", False)
+    return parse is records.parse_text_pair or getattr(parse, "takes_many", False)  # also without `parser`
 
 
 def _parse_one(parse: Callable, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -406,9 +406,9 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
 
 def _parse_at_once(serialized: tf.Tensor, parse: Callable) -> dict[str, tf.Tensor]:
-    """Returns `_parse_one_by_one`, by one call of a `parse` that takes many records, if no record has a fault.
+    """Returns the items of all records, as `_parse_one_by_one`, by one call of a `parse` that takes many records.
 
-    A call for each record takes ten times as long.
+    If a record has a fault, it calls `parse` for each record, which takes ten times as long.
     """
 
     def parse_many(many):
@@ -502,6 +502,9 @@ def usable_items(
       A data set of blocks of up to `BLOCK` items, {name: [items, …]}. Besides `decode`'s entries they have "position",
       (epoch, offset), int64 [items, 2]; "tally", up to each item, int64 [items, 1 + kinds, 3], see
       `skipped_records.py`; and "begin" and "used" for `place_of_last`.
+
+    Raises:
+      tf.errors.InvalidArgumentError: while the data set is read, by `_stop`, if too many items are skipped.
     """
 
     def decode_block(places, begins_and_items):
@@ -510,7 +513,7 @@ def usable_items(
 
     def keep_usable(state, block):
         """Returns the state after a block, (its last tally, how many items were used), and the block's usable items."""
-        tally, used = state
+        tally, used_before = state
         decoded, rows, origins, begins = block
         tallies = _tallies(tally, origins)
         check = _check_skipped(tallies, origins["problem"], stream, max_skipped_fraction)
@@ -524,9 +527,9 @@ def usable_items(
             "position": positions(tf.gather(origins["place"], rows)),
             "tally": tf.gather(tallies, rows),
             "begin": tf.gather(begins, rows),
-            "used": used + 1 + tf.range(count),
+            "used": used_before + 1 + tf.range(count),
         }
-        return (tallies[-1], used + count), usable_block
+        return (tallies[-1], used_before + count), usable_block
 
     blocks = items.map(decode_block, num_parallel_calls=PARALLEL, deterministic=True)
     no_tally = tf.zeros([1 + len(KINDS), 3], tf.int64)
@@ -566,7 +569,7 @@ def _decode_block(
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
     decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
-    problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
+    problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)  # kept by items that do not decode
     problem = tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])
     return decoded, rows, {**origins, "problem": problem}
 
@@ -624,7 +627,7 @@ def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Ten
       max_fraction: in [0, 1].
     """
     read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
-    margin = tf.where(is_end, np.float64(1.0), SURELY)
+    margin = tf.where(is_end, np.float64(1.0), SURELY)  # an estimate may be too low
     bound = max_fraction * tf.maximum(read, in_epoch) * margin
     # No batch would ever come, at any bound. If the files were empty, the next epoch's are other files.
     all_skipped = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
@@ -675,7 +678,7 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
             try:
                 if _has_item(parse, serialized):
                     return True
-            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter from its message
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # its message quotes bytes
                 reasons.append(_reason_of(error))
             if len(reasons) == record_count >= FIRST_RECORDS:
                 break  # enough failed; of each further file only the first record is looked at
@@ -696,7 +699,7 @@ def _has_item(parse: Callable, serialized: tf.Tensor) -> bool:
 
 
 def _reason_of(error: Exception) -> str:
-    """Returns the last line of an error's message before TensorFlow's list of nodes."""
+    """Returns the last line of an error's message before TensorFlow's list of nodes; "garbage" without a message."""
     message = getattr(error, "message", "") or "garbage"
     return message.split("\n\t [[")[0].splitlines()[-1]
 
@@ -709,7 +712,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     """Returns {language: items} as the folder's `dataset.json` states it; `None` where it does not describe the files.
 
     Conversions write there how many texts in each language a file has, and its size: a file of another size has changed
-    since, and is not described.
+    since, and is not described. Raises `UserError` for a damaged `dataset.json`.
 
     Args:
       files: record files of one type, in one data folder.
@@ -722,18 +725,17 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     shards = records.describe_shards(folder)
     counts: collections.Counter[str] = collections.Counter()
     for name in files:
-        shard = shards.get(name[len(folder) + 1 :])
+        shard = shards.get(name[len(folder) + 1 :])  # the name below the folder
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
-        for language, count in shard["languages"].items():
-            if key in SIDES:
-                language = language.split(" ")[SIDES[key]]
+        for languages, count in shard["languages"].items():
+            language = languages.split(" ")[SIDES[key]] if key in SIDES else languages
             counts[language] += count
     return dict(counts)
 
 
 def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
-    """Returns {language: items}, counted in one pass over the files; an item counts once for each key.
+    """Prints that the files are read, and returns {language: items}, where an item counts once for each key.
 
     Args:
       files: record files of one type, in one data folder.
@@ -749,6 +751,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
     entries_of_keys = [key.split(" ") for key in keys]  # two entries of `PAIR`, one entry of any other key
     entries = set(itertools.chain(*entries_of_keys))
     for block in one_pass(files, parse, ("problem", *entries)):
+        # As `_is_lost`: a record that was not parsed has a problem, and no language in any entry.
         is_lost = (block["problem"] != b"") & (block[entries_of_keys[0][-1]] == b"")
         for names in entries_of_keys:
             languages = [block[name][~is_lost] for name in names]
@@ -759,7 +762,7 @@ def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[s
 def _counted_key(language_key: str) -> str:
     """Returns the key by which languages are counted for `data.language_temperature`: `PAIR` for text pairs.
 
-    English may be either side, often by the order of the alphabet: one side alone says little of a pair.
+    English may be either side, often by the order of the alphabet: a single side says little of a pair.
     """
     return PAIR if language_key in SIDES else language_key
 
@@ -784,7 +787,7 @@ def _is_lost(items: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
 def balanced_languages(
     files: Sequence[str], parse: Callable, language_key: str, described: Callable | None = None
 ) -> dict[str, int]:
-    """Returns {language: items}, for text pairs {"de en": items}, from `dataset.json`, or else by reading the files.
+    """Returns {language: items}, for text pairs {"de en": items}, from `dataset.json`, or else by `count_languages`.
 
     Args:
       files, language_key: as in `endless_items`.
@@ -802,7 +805,7 @@ def _sides(counts: Mapping[str, int], language_key: str) -> dict[str, list[str]]
 
 
 def without_languages(counts: Sequence[Mapping[str, int]], language_key: str, languages: Sequence[str]) -> list[bool]:
-    """Returns for each source whether it has no item in `languages`; False for all sources if no languages are given.
+    """Returns a bool for each source: whether it has no item in `languages`; False if no languages are given.
 
     Args:
       counts: `balanced_languages` of each source.
@@ -838,15 +841,14 @@ def _copies_per_language(
       temperature: T, at least 1.
     """
     sides = _sides(counts, language_key)
-    if languages:
-        counts = {name: count for name, count in counts.items() if sides[name][-1] in languages}
+    taken = {name: count for name, count in counts.items() if not languages or sides[name][-1] in languages}
     in_either_order: collections.Counter[tuple[str, ...]] = collections.Counter()
-    for name, count in counts.items():
+    for name, count in taken.items():
         in_either_order[tuple(sorted(sides[name]))] += count
     most_frequent = max(in_either_order.values(), default=0)
     copies = []
-    for name in counts:
+    for name in taken:
         frequency = in_either_order[tuple(sorted(sides[name]))]
         copies.append((most_frequent / frequency) ** (1.0 - 1.0 / temperature))
-    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(counts), tf.string), tf.constant(copies, tf.float32))
+    table = tf.lookup.KeyValueTensorInitializer(tf.constant(list(taken), tf.string), tf.constant(copies, tf.float32))
     return tf.lookup.StaticHashTable(table, default_value=0.0)

@@ -21,7 +21,10 @@ from mural_tf.text.tokens import tag_language
 
 
 class ImageGroups(Stream):
-    """Groups of captions in `data.image_text_languages`, or else in the tokenizer's languages."""
+    """Groups of captions in `data.image_text_languages`, or else in the tokenizer's languages.
+
+    Raises `UserError` for a tokenizer or records without languages, or a batch that groups do not divide.
+    """
 
     fields = dict(
         captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
@@ -90,7 +93,7 @@ def group_parser(languages: tuple[str, ...]) -> Callable:
             "language": tf.constant([""]),
             "problem": tf.where(tf.reduce_any(is_chosen), "", first_problem),
         }
-        count = tf.cast(tf.reduce_any(is_in_languages), tf.int32)
+        count = tf.cast(tf.reduce_any(is_in_languages), tf.int32)  # of items: 1 or 0
         return {name: values[:count] for name, values in group.items()}
 
     return parse

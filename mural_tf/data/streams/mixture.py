@@ -33,7 +33,7 @@ class DataSource(NamedTuple):
     format: str
 
     def files(self, record_type: str) -> list[str]:
-        """Returns the sorted names of its training files of a type of records; raises `UserError` without any."""
+        """Returns the sorted names of its training files of a record type; raises as `records.list_files`."""
         return records.list_files(self.directory, record_type, "train")
 
 
@@ -60,14 +60,14 @@ def training_sources(data: ConfigDict) -> list[DataSource]:
 
 
 def sources_of(data: ConfigDict, record_type: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns [(source, its files)] for the sources that have training records of a type; tallies number files so.
+    """Returns [(source, its files)] for sources with training records of a type, in the order of places and tallies.
 
     Args:
       data: the configuration's `data` branch.
       record_type: `records.IMAGE_TEXT` or `records.TEXT_PAIRS`.
 
     Raises:
-      UserError: no source has such files, or a source's folder is missing.
+      UserError: no source has such files, a source's folder is missing, or as `training_sources`.
     """
     sources = training_sources(data)
     if len(sources) == 1:

@@ -44,7 +44,7 @@ from mural_tf.data.streams.mixture import DataSource, mixed, sources_of
 from mural_tf.data.streams.stream import Settings, Stream, Texts
 
 PREFETCHED = 4  # batches that are ready while one is trained on
-COUNTED = 16  # counts of languages that are kept
+COUNTED = 16  # counts of languages, and printed lines, that are remembered
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
@@ -77,7 +77,7 @@ def training_batches(
       (`skipped_records.py`). "data_wait_seconds", float32 [1], is how long the consumer waited for the batch.
 
     Raises:
-      UserError: a stream is unknown, or has no usable data.
+      UserError: a stream is unknown, does not fit the configuration, or has no usable data.
     """
     texts = Texts(tokenizer.on_device_in_scope(), pad)
     columns = columns or {}
@@ -105,7 +105,7 @@ def training_batches(
 
 
 def stream_class(name: str) -> type[Stream]:
-    """Returns the class of the stream `name`: the last `Stream` that its file defines.
+    """Returns the class of the stream `name`: the last `Stream` that its file defines, behind its base classes.
 
     Raises `UserError` if the file is missing.
     """
@@ -113,7 +113,7 @@ def stream_class(name: str) -> type[Stream]:
         module = importlib.import_module(f"mural_tf.data.streams.{name}")
     except ModuleNotFoundError:
         raise UserError(f"Unknown stream {name!r}: expected a file of mural_tf/data/streams.") from None
-    classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Stream)]
+    classes = [member for member in vars(module).values() if inspect.isclass(member) and issubclass(member, Stream)]
     defined_here = [stream for stream in classes if stream.__module__ == module.__name__]
     return defined_here[-1]
 
@@ -132,7 +132,7 @@ def stream_of(
     Args:
       name: as in `stream_class`.
       config: the whole configuration tree.
-      texts: the tokenizer.
+      texts: the traced tokenizer.
       source: the source that the stream reads; `None`: as the configuration's `data` says.
       seed: the seed of the draws for single items; `None`: the configuration's.
       pipelines: the number of input pipelines, which divide a global batch.
@@ -165,7 +165,7 @@ def captions_per_image(config: ConfigDict) -> int:
 
 
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list[str]]]:
-    """Returns [(source, its files)] for the sources with records of the stream of this name; raises as `sources_of`.
+    """Returns [(source, its files)] for the sources with records of a stream, by its name; raises as `sources_of`.
 
     `data` is the configuration's `data` branch.
     """
@@ -173,7 +173,7 @@ def stream_sources(data: ConfigDict, stream: str) -> list[tuple[DataSource, list
 
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields blocks of a stream's usable items, each item once, undecoded, in file order.
+    """Yields blocks of a stream's usable items, each item once, undecoded, in file order; raises as `stream_of`.
 
     A block is a tuple with an array of bytes, [items], for each of `names`.
 
@@ -227,13 +227,17 @@ def _read_stream(
     Args:
       name: the stream's name.
       config, share: as in `training_batches`.
-      texts: the tokenizer.
+      texts: the traced tokenizer.
       places: int64 [sources, PLACE], the place of each source's last used item; `None`: at the beginning.
       columns: {entry of a batch: its column of vectors}.
+
+    Raises:
+      UserError: the stream is unknown, or its data cannot be read or used.
     """
     sources = []
     for number, (source, files) in enumerate(stream_sources(config.data, name)):
-        # Draws for an item differ between sources and pipelines, the order of files only between sources.
+        # Draws for an item differ between sources and pipelines, the order of files only between sources. The powers
+        # of two keep fewer than 2^12 pipelines and seeds below 2^20 apart.
         draw_seed = config.seed + (number * 2**12 + share.pipeline) * 2**20
         source_stream = stream_of(name, config, texts, source, draw_seed, share.pipelines, columns)
         sources.append(_open_source(source, files, source_stream))
@@ -272,8 +276,9 @@ def _which_give_items(name: str, sources: Sequence[_OpenSource]) -> list[bool]:
     lacks_languages = without_languages(all_counts, stream.language_key, stream.languages)
     give_items = []
     for opened, lacks in zip(sources, lacks_languages):
-        give_items.append(opened.has_items and not lacks)
-        if not give_items[-1]:
+        gives_items = opened.has_items and not lacks
+        give_items.append(gives_items)
+        if not gives_items:
             in_languages = f" in {', '.join(stream.languages)}" if lacks else ""
             part = part_name(name, opened.source)
             _say_once(f"{part} has no item{in_languages}: the other sources have its share.")
@@ -281,9 +286,9 @@ def _which_give_items(name: str, sources: Sequence[_OpenSource]) -> list[bool]:
 
 
 def _open_source(source: DataSource, files: list[str], stream: Stream) -> _OpenSource:
-    """Returns a source of a stream after a look at its first records.
+    """Looks at a source's first records, counts its languages if the stream needs the counts, and returns the source.
 
-    Raises `UserError` if they are of another kind than the stream's.
+    Raises `UserError` if the records are of another kind than the stream's.
     """
     parse = parser(stream.read, stream.takes_many)
     has_items = has_first_item(files, parse)
@@ -327,7 +332,7 @@ _counted: dict[tuple, dict[str, int]] = {}
 
 
 def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> dict[str, int]:
-    """Returns `balanced_languages` of a stream's files, from `_counted` if neither they nor the settings changed.
+    """Returns `balanced_languages` of a stream's files, which `_counted` keeps until the files or settings change.
 
     `parse` is the stream's traced parser.
     """
@@ -343,7 +348,7 @@ def _language_counts(stream: Stream, files: Sequence[str], parse: Callable) -> d
 
 @functools.lru_cache(maxsize=COUNTED)  # a start of training reads its data three times
 def _say_once(line: str) -> None:
-    """Prints a line, unless it was printed before."""
+    """Prints a line, unless it is among the last `COUNTED` lines."""
     print(line, flush=True)
 
 
@@ -353,7 +358,7 @@ def part_name(stream: str, source: DataSource) -> str:
 
 
 def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
-    """Returns a batch's "<stream>_place" and "<stream>_tally", as `training_batches` describes them.
+    """Returns the entries "<stream>_place" and "<stream>_tally" of a batch, as `training_batches` describes them.
 
     `items` are the batch's, {name: [B, …]}, of this number of sources.
     """
@@ -362,7 +367,7 @@ def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
     else:
         ends = [_place_and_tally(items, number) for number in range(sources)]
     places, tallies = map(tf.stack, zip(*ends))
-    return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
+    return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}  # [1, …]: of one pipeline
 
 
 def _place_and_tally(items: dict, source: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -57,7 +57,7 @@ RECORD_SPEC = {
     **dict.fromkeys(("file", "byte", "lost", "slot", "end", "count"), NUMBER),
 }
 ONE = np.int64(1)  # the type of the numbers in a graph
-NONE = np.int64(-1)
+NONE = np.int64(-1)  # a record's length that is not known
 
 
 class RecordFiles(NamedTuple):
@@ -214,8 +214,8 @@ def _read_rest(file: FileInSlot, position: tf.Tensor, count: tf.Tensor) -> tf.da
         position, count = tf.unstack(position_and_count)
         header, length = _next_header(file, position)
         is_record = tf.equal(header, position)  # otherwise the stretch up to the header is damaged
-        stated = tf.cond(is_record, lambda: length, lambda: _stated(file, position))
-        lost = tf.where(is_record, ONE, _lost(stated, header - position, position, count))
+        stated = tf.cond(is_record, lambda: length, lambda: _stated_length(file, position))
+        lost = tf.where(is_record, ONE, _lost_records(stated, header - position, position, count))
         after = tf.where(is_record, position + FRAME + length, header)
         return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
@@ -265,7 +265,7 @@ def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0)
 def _next_header(file: FileInSlot, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns (where the next record begins from `position` on, its length in bytes), int64 scalars.
 
-    (The file's size, 0) where no record follows.
+    Where no record follows, they are the file's size and 0.
     """
     size = file.size
 
@@ -327,29 +327,29 @@ def _lengths(data: tf.Tensor) -> tf.Tensor:
     return tf.where(agrees, tf.bitcast(length, tf.int64), -1)
 
 
-def _stated(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
+def _stated_length(file: FileInSlot, position: tf.Tensor) -> tf.Tensor:
     """Returns the record length stored at byte `position`, plausible or not, int64; -1 where the file ends before."""
     data = _bytes(file, position, tf.constant(8, tf.int64))
     length = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), length, NONE)
 
 
-def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _lost_records(stated: tf.Tensor, size: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns how many records a damaged stretch held, int64: `tfrecord.lost_records` in the graph.
 
     Args:
       stated: the length that the stretch begins with, -1 if it is not known.
-      lost: bytes of the stretch.
+      size: bytes of the stretch.
       before: bytes before it.
       count: records in the bytes before it.
     """
     # One record, of which up to two bits of the length changed, or else as many as in the bytes before.
-    changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
+    changed = tf.bitwise.bitwise_xor(stated, tf.maximum(size - FRAME, 0))
     shifted = tf.bitwise.right_shift(changed, tf.range(64, dtype=tf.int64))
     changed_bits = tf.bitwise.bitwise_and(shifted, 1)
     is_one_record = (stated >= 0) & (tf.reduce_sum(changed_bits) <= 2)
     bytes_before = tf.cast(tf.maximum(before, 1), tf.float64)
-    estimate = tf.round(tf.cast(lost * count, tf.float64) / bytes_before)
+    estimate = tf.round(tf.cast(size * count, tf.float64) / bytes_before)
     at_least_one = tf.maximum(tf.cast(estimate, tf.int64), 1)
     return tf.where(is_one_record, ONE, at_least_one)
 
@@ -362,6 +362,7 @@ def _crc_tables() -> np.ndarray:
     """
     step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):
+        # 0x82F63B78 is Castagnoli's polynomial with its bits reversed.
         step = (step >> 1) ^ np.where(step & 1, np.uint32(0x82F63B78), np.uint32(0))
     tables = [step]
     constant = np.uint32(0xFFFFFFFF)  # how a checksum begins; the loop adds 8 bytes 0

@@ -54,7 +54,7 @@ class Stream:
       fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
       batch_field: the field of `config.train` that holds the size of a batch.
       order: 0 or 1; two streams that run side by side have different numbers, so that their orders differ.
-      without: the error message where no record holds such an item.
+      without: the error message if no record holds an item of the stream.
       languages: the languages of the items to take; empty: all.
       language_key: the entry with an item's language.
       size: items in a batch.
@@ -77,8 +77,8 @@ class Stream:
         self.languages: Sequence[str] = data.image_text_languages
         self.size = self.items_of(settings.batch, settings.own)
         self.parse: Callable = caption_parser(data.format, data.default_language)
-        self.pictures = settings.columns.get("image")  # vectors in their place, `None` where pictures are decoded
-        if self.pictures is not None and type(self).decode is Stream.decode:
+        self.picture_column = settings.columns.get("image")  # `None` where pictures are decoded
+        if self.picture_column is not None and type(self).decode is Stream.decode:
             self.decode = None  # items stay as `read` gives them: no item needs a step of its own
 
     @classmethod
@@ -103,17 +103,17 @@ class Stream:
         picture has no vector get the problem `UNREADABLE_IMAGE`: only pictures that do not decode lack a vector.
         """
         items = dict(self.parse(serialized))
-        if self.pictures is not None or not self.with_pictures:
+        if self.picture_column is not None or not self.with_pictures:
             items.pop("image", None)
-        if self.pictures is None or "image_id" not in items:
+        if self.picture_column is None or "image_id" not in items:
             return items
         ids = fingerprint(items["image_id"])[:, None]
-        lacks_vector = tf.reduce_any(tf.equal(ids, self.pictures.without_vector[None, :]), axis=1)
+        lacks_vector = tf.reduce_any(tf.equal(ids, self.picture_column.without_vector[None, :]), axis=1)
         is_unreadable = lacks_vector & tf.equal(items["problem"], "")
         return {**items, "problem": tf.where(is_unreadable, UNREADABLE_IMAGE, items["problem"])}
 
     def decode(self, item: dict, position: tf.Tensor) -> dict:
-        """Returns an item with its image decoded, as `read_image` returns it.
+        """Returns an item with its image decoded, as `read_image` returns it; the same item for a column of vectors.
 
         A class where this is `None` takes items as `read` gives them.
 
@@ -121,7 +121,7 @@ class Stream:
           item: {name: string scalar}, one of the items of `read`.
           position: (epoch, offset in the epoch), int64 [2].
         """
-        if self.pictures is not None:
+        if self.picture_column is not None:
             return item
         usable = tf.equal(item["problem"], "")
         return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
@@ -138,17 +138,17 @@ class Stream:
     # Shared by several streams.
 
     def item_seed(self, position: tf.Tensor) -> tf.Tensor:
-        """Returns the seed of the draws for the item at `position`, (epoch, offset), int64 [2]; both are int64 [2]."""
+        """Returns the seed, int64 [2], of the draws for the item at `position`, (epoch, offset), int64 [2]."""
         epoch, offset = tf.unstack(position)
         seed = tf.cast(self.settings.seed, tf.int64)
-        return tf.stack([seed * 2**20 + epoch, offset])
+        return tf.stack([seed * 2**20 + epoch, offset])  # apart for fewer than 2^20 epochs
 
     def picture(self, items: dict, seed: tf.Tensor) -> dict:
         """Returns {"image": uint8 [B, S, S, 3], augmented, or features, float32 [B, F]}; {} for a column of vectors.
 
         Arguments are as in `make_batch`.
         """
-        if self.pictures is not None:
+        if self.picture_column is not None:
             return {}
         images = items["image"]
         tower = self.settings.image_tower
@@ -168,11 +168,11 @@ class Stream:
         return entries
 
     def text_pair(self, items: dict) -> dict:
-        """Returns the entries of pairs of texts, "text_a" and "text_b".
+        """Returns the entries of a batch of text pairs.
 
-        They are "text_a_id" and "text_b_id", int64 [B]; unless columns have the texts' vectors, the tokens "text_a" and
-        "text_b", {name: int32 [B, T]}, of one width T; and with a tokenizer that takes languages "text_a_language_id"
-        and "text_b_language_id", int32 [B].
+        They are "text_a_id" and "text_b_id", int64 [B]; unless a column has vectors of the texts, also the tokens
+        "text_a" and "text_b", {name: int32 [B, T]}, of one width T, and with a tokenizer that takes languages
+        "text_a_language_id" and "text_b_language_id", int32 [B].
 
         Args:
           items: {name: string [B]}, with "text_a", "text_b" and their languages, "language_a" and "language_b".
@@ -252,6 +252,6 @@ def fingerprints(strings: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def is_one_of(strings: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
-    """Returns whether each of `strings`, [N], is one of `names`: bool [N]."""
+    """Returns whether each of `strings`, string [N], is one of `names`: bool [N]."""
     is_same = tf.equal(strings[:, None], tf.constant(list(names))[None, :])  # [N, names]
     return tf.reduce_any(is_same, axis=1)

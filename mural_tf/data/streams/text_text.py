@@ -1,6 +1,6 @@
 """Text pairs: "text_a", "text_b" (tokens of one width), "text_a_id", "text_b_id" and "text_group_id".
 
-The last is the same of pairs that all say the same (of one image, of one group). A tokenizer that takes languages adds
+Pairs of one image or group, which say the same, share the last. A tokenizer that takes languages adds
 "text_a_language_id" and "text_b_language_id". Pairs come from files of them, or are two captions of one image:
 
     files                          text-pair records
@@ -43,7 +43,7 @@ MEAN = "mean"  # all frequent languages
 
 
 class TextText(Stream):
-    """Text pairs of `data.text_pairs`."""
+    """Text pairs of `data.text_pairs`; raises `UserError` for an unknown value, or if `method.pivot` excludes it."""
 
     fields = dict(pivot=None)  # see `pivot_languages`; `None`: any language
     batch_field = "text_text_batch"
@@ -62,9 +62,9 @@ class TextText(Stream):
                 f"data.text_pairs={source} draws languages, and a target is in method.pivot's languages: "
                 f"use {FILES} or {CO_CAPTIONS}."
             )
-        without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+        no_pairs = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
         languages = settings.data.text_text_languages
-        self.without = f"{without}."
+        self.without = f"{no_pairs}."
         self.languages = languages
         self.takes_many = source == FILES
         self.decode = None
@@ -73,7 +73,7 @@ class TextText(Stream):
         elif source == CO_CAPTIONS:
             self.parse = parse_co_captions
         else:
-            self.without = f"{without}, in different languages (one of data.text_text_languages, if set)."
+            self.without = f"{no_pairs}, in different languages (one of data.text_text_languages, if set)."
             self.languages = ()  # the parser chooses them, because both texts of an item are drawn
             self.parse = across_languages_parser(languages)
             self.decode = self._draw
@@ -100,7 +100,7 @@ class TextText(Stream):
 
 
 def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one image-text record, a string scalar, into text pairs: each caption and the next, the last and first.
+    """Parses an image-text record, a string scalar, into pairs of each caption and the next, the first after the last.
 
     Returns {name: string [captions]} with the names of `parse_text_pair`; "group_id" is the image's id. A record with
     one caption has no pairs.
@@ -205,7 +205,7 @@ def draw_across_languages(
         # The text with the highest of random scores is a random one: for each language among its own texts.
         scores = tf.random.stateless_uniform([2, tf.size(texts)], seeds[1])
         is_in_language = tf.equal(languages_of_texts[None, :], pair[:, None])  # [2, texts]
-        rows = tf.argmax(tf.where(is_in_language, scores, -1.0), axis=1)  # [2]
+        rows = tf.argmax(tf.where(is_in_language, scores, -1.0), axis=1)  # [2]; -1 is below all scores
         return tf.gather(texts, rows), pair
 
     nothing = tf.fill([2], "")
@@ -237,7 +237,7 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
 def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
     """Returns the languages that a method's `pivot` means for the data of a configuration's branch `data`.
 
-    See `pivot_languages`, which also says what is raised.
+    Values of `pivot` and errors are as in `pivot_languages`; also raises as `sources_of`.
     """
 
     def count_captions():
@@ -259,43 +259,43 @@ def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
     return pivot_languages(pivot, count_captions, count_pairs)
 
 
-def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
+def pivot_languages(pivot: str, count_captions: Callable[[], dict], count_pairs: Callable[[], dict]) -> tuple[str, ...]:
     """Returns the languages that a method's `pivot` means.
 
     Args:
       pivot: languages joined by "+", as "en+de"; `MEAN` for all frequent languages, which have at least half as many
         captions as the largest; or `MOST_PAIRED` for the frequent language with most text pairs.
-      captions: a function that returns {language: captions}; called for `MEAN` and `MOST_PAIRED`.
-      pairs: a function that returns {language: text pairs with a side in it}; called for `MOST_PAIRED` if several
-        languages are frequent.
+      count_captions: a function that returns {language: captions}; called for `MEAN` and `MOST_PAIRED`.
+      count_pairs: a function that returns {language: text pairs with a side in it}; called for `MOST_PAIRED` if
+        several languages are frequent.
 
     Raises:
-      UserError: no caption says its language, and `pivot` names no languages.
+      UserError: `pivot` names no languages, and no caption says its language.
     """
     if pivot not in (MOST_PAIRED, MEAN):
         return tuple(dict.fromkeys(pivot.split("+")))
-    caption_counts = {language: count for language, count in captions().items() if language}
+    caption_counts = {language: count for language, count in count_captions().items() if language}
     if not caption_counts:
         raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
     most_captions = max(caption_counts.values())
     frequent = sorted(language for language, count in caption_counts.items() if 2 * count >= most_captions)
     if pivot == MEAN or len(frequent) == 1:
         return tuple(frequent)
-    pair_counts = pairs()
+    pair_counts = count_pairs()
     # With equally many pairs, the language with most captions, and then the first in the alphabet.
     return (max(frequent, key=lambda language: (pair_counts.get(language, 0), caption_counts[language])),)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again
 def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
-    """Returns {language: captions} of image-text files; `format` and `default_language` as in `caption_parser`."""
+    """Returns {language: captions} of image-text files, stated or counted; other arguments as in `caption_parser`."""
     parse = caption_parser(format, default_language)
     return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
 
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
-    """Returns {language: text pairs with a side in it} of text-pair files."""
+    """Returns {language: text pairs with a side in it} of text-pair files, stated or counted."""
     counts = collections.Counter()
     for key in SIDES:
         stated = stated_languages(files, parse_text_pair, key)

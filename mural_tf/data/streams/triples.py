@@ -20,7 +20,7 @@ GROUP = {"caption_group": IMAGE_TEXT_FEATURES["caption_group"]}
 
 
 class Triples(Stream):
-    """Triples of `data.image_text_languages`, if any are named."""
+    """Triples of `data.image_text_languages`, if any are named; raises `UserError` for img2dataset's records."""
 
     without = (
         "No image has two captions of one caption_group in different languages (of data.image_text_languages, "

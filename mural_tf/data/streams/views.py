@@ -32,7 +32,7 @@ class Views(ClozeCaptions):
     """Images come as two views."""
 
     def make_batch(self, items, seed):
-        """Returns the entries that the module lists; as `Stream.make_batch`."""
+        """Returns the entries that the module lists; arguments as in `Stream.make_batch`."""
         settings = self.settings
         views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)
         first, second = with_static_batch_size(items["image"], views)

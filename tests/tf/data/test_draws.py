@@ -13,7 +13,7 @@ from mural_tf.data import images as images_module
 from mural_tf.data.images import augment_images, decode_features, prepare_image, prepared_spec, read_image
 from mural_tf.data.patches import grid_of, patch_square
 from mural_tf.data.resampling import resampled, to_uint8
-from mural_tf.data.streams.captions import _places, mask_tokens
+from mural_tf.data.streams.captions import _place_count, mask_tokens
 from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.data.streams.text_text import draw_across_languages, language_pairs
 from mural_tf.data.streams.triples import swap_texts
@@ -167,10 +167,10 @@ def test_masks_are_as_earlier_runs_drew_them():
     many = {name: tf.repeat(values, 40, axis=0) for name, values in list(tokens.items())[:2]}
     masked = mask_tokens(many, toy_data.toy_tokenizer(), 0.5, SEED)["input_word_ids"]
     assert masked.numpy().sum(axis=0).tolist() == [240, 1191, 848, 639, 385, 401, 495, 120]
-    of_unknown_length = tf.function(lambda ids: _places(ids, 0.15), [tf.TensorSpec([1, None])])
+    of_unknown_length = tf.function(lambda ids: _place_count(ids, 0.15), [tf.TensorSpec([1, None])])
     for length, count in {2: 1, 8: 1, 9: 2, 16: 3, 22: 3}.items():
         ids = tf.zeros([1, length])
-        assert _places(ids, 0.15) == of_unknown_length(ids) == count
+        assert _place_count(ids, 0.15) == of_unknown_length(ids) == count
 
 
 def test_the_seed_of_an_item_and_of_a_batch():

@@ -21,7 +21,7 @@ from mural_tf.data.streams.epochs import (
     END_OF_EPOCH,
     EPOCH,
     _copies_per_language,
-    _placed,
+    _place_block,
     _too_many,
     balanced_languages,
     count_languages,
@@ -357,7 +357,7 @@ def test_items_are_copied_as_often_as_their_language_says():
     block["group"].update(bytes_in_all=tf.constant(9000, tf.int64))
     block.update({name: tf.constant(block[name]) for name in ("problem", "language")})
     seeds, window = tf.constant([3, 0], tf.int64), tf.constant(20, tf.int64)
-    begin, placed = _placed(tf.constant(start_of(0)[3:]), block, copies, "language", seeds, window)
+    begin, placed = _place_block(tf.constant(start_of(0)[3:]), block, copies, "language", seeds, window)
     of = np.bincount(placed["number"].numpy(), minlength=300).reshape(100, 3)
     assert set(of[:, 0]) == {2, 3} and abs(of[:, 0].mean() - 2.5) < 0.2  # the deviation of this mean is 0.05
     assert not of[:, 1].any() and np.all(of[:, 2] == 1)  # what could not be read is counted once

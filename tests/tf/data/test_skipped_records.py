@@ -29,7 +29,7 @@ def test_the_graph_counts_lost_records_as_the_reader_does(lost, before, count, b
     for bit in bits:
         stated ^= 1 << bit
     stated = -1 if ends else stated
-    found = record_files._lost(*(tf.constant(value, tf.int64) for value in (stated, lost, before, count)))
+    found = record_files._lost_records(*(tf.constant(value, tf.int64) for value in (stated, lost, before, count)))
     assert int(found) == tfrecord.lost_records(stated, lost, before, count)
 
 

@@ -174,7 +174,7 @@ def test_an_export_s_card_gives_the_bias_back(tmp_path, monkeypatch):
     model.bias.assign(-3.25)
     model.log_temperature.assign(-2.0)
     card = describe_model(model, config)
-    monkeypatch.setattr(restore, "_matched", lambda *_: [])  # of the towers
+    monkeypatch.setattr(restore, "_match", lambda *_: [])  # of the towers
     (tmp_path / "model_card.json").write_text(json.dumps(card))
     restore.restore_from_export(other, tmp_path)
     assert float(other.bias) == -3.25
