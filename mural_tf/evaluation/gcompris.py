@@ -67,7 +67,7 @@ def _first_existing(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
 
 
 def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns {language: {name of a drawing: word, "" if not translated}} of a lang.rcc; `UserError` for other files."""
+    """Returns {language: {name of a drawing: word, "" if not translated}} of a lang.rcc; `UserError` for others."""
     words = {}
     for name, content in read_resources(path).items():
         content_name = re.search(r"/content-([\w@]+)\.json$", name)

@@ -165,9 +165,9 @@ class Retrieval:
         is_held_out_image = np.array([image_ids[number] in held_out_ids for number in readable])  # [K]
 
         parts_by_view = views or {name: [np.arange(len(image_ids))]}
-        evaluations = {}  # their protocol lines follow below, because they count what was measured
-        for view in parts_by_view:
-            evaluations[view] = Evaluation(view, self.split, "", {}, {}, pictures=(images, readable))
+        evaluations = {  # without protocol lines, which count the captions that were measured
+            view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in parts_by_view
+        }
         captions_by_language: dict[str, _Captions] = {}  # only for a mixed pool: they may need much memory
         for language in tqdm(languages, desc="Evaluating", unit="language", disable=not self.progress):
             captions = self._encode_readable(pool, language, readable)

@@ -84,7 +84,7 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
     rows_by_columns = collections.defaultdict(list)
     for row, numbers in values.items():
         rows_by_columns[tuple(sizes.get(row, ())), tuple(numbers)].append(row)
-    lines: list[str] = []
+    lines = []
     for (count_names, metric_names), rows in rows_by_columns.items():
         width = max(map(len, rows))
         if lines:

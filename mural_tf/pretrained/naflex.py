@@ -101,7 +101,7 @@ def _configure_image_tower(vision: dict, path: pathlib.Path, tower: ConfigDict) 
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
+    """Fills `parts` of a model built for `configure`'s settings; `UserError`, and no change, unless all names fit."""
     folder = folder_of_two_towers(folder)
     table = siglip.hugging_face_table(config)
     kernel = Row("patches/kernel", ("vision_model.embeddings.patch_embedding.weight",), linear)
