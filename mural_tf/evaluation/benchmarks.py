@@ -209,9 +209,10 @@ def contamination_notes(
     for description in descriptions:
         origins.update(dict.fromkeys(_parts(description), description))
     notes = []
+    parts = collections
     if benchmark == "multi30k" and "mscoco" in split:  # its test of ambiguous verbs has MS-COCO's images
-        collections = ("coco_train2014",)
-    for part in collections:
+        parts = ("coco_train2014",)
+    for part in parts:
         if part in origins:
             notes.append(
                 f"CONTAMINATED: the model's record names {origins[part]!r}, and images of this benchmark are from "

@@ -61,7 +61,7 @@ def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[C
     if (root / "data").is_dir():
         root = root / "data"
     raw = root / "task1" / "raw"
-    file_name = "test_2016_flickr" if split == "test_2016" else split
+    file_name = "test_2016_flickr" if split == "test_2016" else split  # as papers call it
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
         splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})
@@ -90,6 +90,7 @@ def flickr8k(request: Request) -> list[Evaluation]:
             paths += sorted(request.folder.glob(pattern))
         if not paths:
             continue
+        # The same captions may lie at several places: the first pattern goes before the others.
         captions += caption_files.read_flickr8k(paths[0], language, request.on_problem)
         names_file = paths[0].with_name(f"Flickr_8k.{request.split}Images.txt")
         if names_file.is_file():

@@ -54,11 +54,8 @@ def gcompris(request: Request) -> list[Evaluation]:
     wordless = len(drawings) - len(pool.image_numbers)
     if wordless:
         pool.notes.append(f"{wordless} of {len(drawings):,} drawings have no word and are left out.")
-    groups = {}
     large_languages = [language for language, texts in pool.texts.items() if len(texts) > MANY]
-    if large_languages:
-        groups[GROUP] = large_languages
-    return request.measure(pool, "gcompris", groups)
+    return request.measure(pool, "gcompris", {GROUP: large_languages})
 
 
 def _first_existing(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:

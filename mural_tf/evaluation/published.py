@@ -171,7 +171,8 @@ def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, flo
     benchmark, row, rest = metric.split("/", 2)
     if metric not in metrics:
         return False
-    if row not in ("all", "monolingual", "cross-lingual") or "accuracy" in rest:
+    is_mean = row in ("all", "monolingual", "cross-lingual")
+    if not is_mean or "accuracy" in rest:
         return True  # a table of classification has no columns of single languages
     published_members = _same_metric(columns, benchmark, rest) - {metric}
     if not published_members:

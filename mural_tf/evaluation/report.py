@@ -66,7 +66,7 @@ def evaluate_and_report(
     evaluations = []
     failed = []
     for name in names:
-        request = Request(
+        request = Request(  # anew, because each benchmark sets its own folder and split
             embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
         )
         try:

@@ -35,7 +35,7 @@ class Request(Retrieval):
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def on_problem(self, problem: str, location: str) -> None:
-        """Keeps a row that a reader could not use, until `take_problems` decides whether there were too many."""
+        """Adds a row that a reader could not use to `problems`; `take_problems` raises if there are too many."""
         self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:

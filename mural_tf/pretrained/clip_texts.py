@@ -136,7 +136,7 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
 def _read_lines(folder: pathlib.Path) -> list[str]:
     """Returns the lines of a folder's vocabulary, as `piece_models.parse_lines` takes them.
 
-    Raises `UserError` if the folder has no vocabulary, or one that is not a CLIP's.
+    Logs a warning for added tokens without a line. Raises `UserError` if the folder has no vocabulary of a CLIP.
     """
     check_settings(folder, "clip")
     tokenizer = read_tokenizer(folder)

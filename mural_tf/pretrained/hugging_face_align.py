@@ -85,7 +85,7 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers, the embedding and the image sizes in `config` to the ALIGN in a folder.
+    """Sets both towers, pixels, the embedding's size and temperature in `config` to the ALIGN in a folder.
 
     Raises `UserError` for another model, architecture or preprocessing.
     """

@@ -202,7 +202,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
-    model_type = values.get("model_type", "bert")
+    model_type = values.get("model_type", "bert")  # BERT's older files lack it
     if model_type not in ("bert", "distilbert", "xlm-roberta"):
         names = values.get("architectures")
         classes = ""

@@ -24,7 +24,8 @@ class Importer:
       method: the method of such a model, by default; "": the configuration's.
       recognises: a function of a folder or file that says whether it is of this family; only asked of importers that
         other packages register.
-      open_weights: a function of (weights) that opens the `WeightFile` with the layers of all towers; `None` where there is no such file.
+      open_weights: a function of a folder or file that opens the `WeightFile` with the layers of all towers; `None`
+        where there is no such file.
       has_own_head: a function of a folder that says whether its texts end in a layer to another model's space.
     """
 

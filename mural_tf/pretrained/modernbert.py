@@ -188,7 +188,8 @@ def open_weights(folder: str | pathlib.Path) -> WeightFile:
 def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
     """Returns the lines of a folder's vocabulary by id, and sets `config.vocabulary` to how it is used.
 
-    Raises `UserError` for pieces of another kind, and for rows that are not begin, text, end.
+    Logs a warning for added tokens that are not among the pieces. Raises `UserError` for pieces of another kind, and
+    for rows that are not begin, text, end.
     """
     folder = pathlib.Path(folder)
     path = folder / TOKENIZER

@@ -53,8 +53,8 @@ KEYS = {
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the model in a folder.
 
-    The image tower is frozen, see `encoders/naflex.py`. Raises `UserError` for another model, architecture or
-    preprocessing.
+    The image tower is frozen, see `encoders/naflex.py`. For FG-CLIP 2 a warning is logged that long texts are cut.
+    Raises `UserError` for another model, architecture or preprocessing.
     """
     folder = folder_of_two_towers(folder)
     path = folder / "config.json"

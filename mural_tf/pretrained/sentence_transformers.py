@@ -255,7 +255,7 @@ def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
     prompts = {}
     if values.get("prompts") is not None:
         for name, text in json_field(values, "prompts", dict, path).items():
-            prompts[name] = check_json(text or "", str, f"prompts.{name}", path)  # null is no prompt
+            prompts[name] = check_json(text or "", str, f"prompts.{name}", path)  # null: an empty prompt
     default_name = values.get("default_prompt_name")
     if default_name is not None and default_name not in prompts:
         names = ", ".join(prompts) or "none"

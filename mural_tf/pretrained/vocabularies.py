@@ -53,7 +53,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
       folder: a folder with `VOCABULARY` or one of `SENTENCE_PIECES`.
       config: the configuration that is changed.
       rows: how many rows the tower's table of tokens has, 0 if it is not known. Rows beyond the pieces get pieces that
-        are never used.
+        are never used. For word pieces, a warning is logged for added tokens that are not among them.
 
     Raises:
       UserError: the vocabulary is missing, of another kind, or has more pieces than rows.
