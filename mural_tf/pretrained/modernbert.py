@@ -198,7 +198,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
         raise UserError(f"{folder} has no {TOKENIZER}: expected the pieces of a ModernBERT in it.")
     check_settings(folder, "gemma")
     names = template_of(tokenizer, path) or []
-    if len(names) != 3 or names[1] or not names[0] or not names[2]:  # "" stands for the text
+    if len(names) != 3 or names[1] or not names[0] or not names[2]:  # "" is the text
         raise UserError(f"{path}: its post_processor makes rows of {names or 'text alone'}; expected begin, text, end.")
     settings = read_settings(folder)
     pad = settings.get("pad_token", "<pad>")

@@ -86,7 +86,7 @@ def max_length(folder: pathlib.Path) -> int | None:
     if value is None:
         return None
     value = check_json(value, float, "model_max_length", folder / SETTINGS)
-    if abs(value) < 10**9:  # more stands for "no limit"
+    if abs(value) < 10**9:  # more means "no limit"
         return int(value)
     return None
 

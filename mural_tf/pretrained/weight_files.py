@@ -20,7 +20,7 @@ from mural_lite.errors import UserError, first_line
 from mural_lite.files import json_field, read_json
 from mural_lite.hugging_face import PICKLES
 
-MOST_DEFLATED = 1100  # the most bytes that one compressed byte may stand for; deflate's own bound is 1,032
+MOST_DEFLATED = 1100  # the most bytes that a compressed byte may hold; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time
 # What libraries raise at damaged files; TensorFlow an IndexError where a checkpoint is cut off.
 DAMAGED = (OSError, ValueError, EOFError, IndexError, zipfile.BadZipFile, zlib.error, tf.errors.OpError)
