@@ -56,12 +56,12 @@ def multi30k(request: Request) -> list[Evaluation]:
 
 
 def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
-    """Yields a split's captions of Multi30K's task 1 or 2, or `None` for both; raises `UserError` without the split."""
+    """Yields a split's captions of Multi30K's `task`, 1 or 2, `None` for both; raises `UserError` without the split."""
     root = request.folder
     if (root / "data").is_dir():
         root = root / "data"
     raw = root / "task1" / "raw"
-    file_name = "test_2016_flickr" if split == "test_2016" else split  # as papers call it
+    file_name = "test_2016_flickr" if split == "test_2016" else split  # both names are accepted
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
         splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})

@@ -111,4 +111,4 @@ class MtebEncoder(AbsEncoder):
         if not vectors:
             raise UserError(f"The task has {', '.join(batch)}: this model encodes texts and images.")
         total = np.sum(vectors, axis=0)
-        return total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)  # of opposite vectors: 0
+        return total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)  # opposite vectors give 0

@@ -41,7 +41,7 @@ class Request(Retrieval):
     def take_problems(self, used: int) -> list[str]:
         """Returns [a note on the rows that could not be used], or [] without such rows, and clears `problems`.
 
-        `used` is how many rows were used. Raises `UserError` if the protocol's `max_missing` is less than the share.
+        `used` is how many rows were used. Raises `UserError` if their share is above the protocol's `max_missing`.
         """
         if not self.problems:
             return []
@@ -119,7 +119,7 @@ class Request(Retrieval):
         return heads
 
     def image_path(self, name: str) -> pathlib.Path:
-        """Returns the path of the image `name` in the image folders; if it is missing, where it was first looked for.
+        """Returns the path of the image `name` in the image folders; if it is missing, the first path that was tried.
 
         Flickr8k names a photograph differently: without 1000268201.jpg it is the file 1000268201_693b08cb0e.jpg.
         """

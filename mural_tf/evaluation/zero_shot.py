@@ -77,7 +77,7 @@ def read_prompts(
     if babel_languages and classes != IMAGENET_CLASSES:
         raise UserError(
             f"{folder / BABEL} names ImageNet's {IMAGENET_CLASSES:,} classes by their numbers, and there are {classes} "
-            f"folders of classes, whose numbers are others: fetch all folders, or write "
+            "folders of classes, whose numbers are others: fetch all folders, or write "
             f"class_names.{babel_languages[0]}.txt with a name for each folder, in their order."
         )
     if not names:
@@ -190,9 +190,8 @@ def cifar100(request: Request) -> list[Evaluation]:
     names = [line.replace("_", " ") for _, line in read_lines(folder / "fine_label_names.txt") if line]
     path = folder / f"{request.split}.bin"
     content = np.frombuffer(path.read_bytes(), np.uint8)
-    if (
-        not content.size or content.size % _CIFAR_ROW or content[1::_CIFAR_ROW].max() >= len(names)
-    ):  # [1::…]: fine labels
+    # The second byte of each row is the fine label.
+    if not content.size or content.size % _CIFAR_ROW or content[1::_CIFAR_ROW].max() >= len(names):
         raise UserError(f"{path} is not a file of CIFAR-100's binary version with {len(names)} classes.")
     rows = content.reshape(-1, _CIFAR_ROW)
     fine_labels = rows[:, 1]

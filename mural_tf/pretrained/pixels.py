@@ -170,9 +170,8 @@ def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict
     is_normalized = json_field(values, "do_normalize", bool, path, True)
     has_offset = json_field(values, "rescale_offset", bool, path, False)
     is_normalized_again = json_field(values, "include_top", bool, path, False)
-    if (
-        math.isclose(factor, 1 / 127.5) and is_scaled and has_offset and not is_normalized and not is_normalized_again
-    ):  # x / 127.5 - 1
+    is_bare = not is_normalized and not is_normalized_again
+    if math.isclose(factor, 1 / 127.5) and is_scaled and has_offset and is_bare:  # x / 127.5 - 1
         tower.normalization = "symmetric"
     elif not math.isclose(factor, 1 / 255) or not is_scaled or has_offset or is_normalized_again:
         raise UserError(

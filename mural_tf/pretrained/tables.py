@@ -212,7 +212,7 @@ def _sources(rows: Iterable[Row]) -> set[str]:
 
 
 def _assign_blocks(variable: tf.Variable, blocks: Iterable[np.ndarray]) -> None:
-    """Assigns blocks of rows, in order, to a table [N, D]: a vocabulary's, read at once, may need a model's memory."""
+    """Assigns blocks of rows, in order, to a table [N, D]; a vocabulary's whole table would take much memory."""
     first = 0
     for block in blocks:
         end = first + len(block)
