@@ -49,19 +49,22 @@ def multi30k(request: Request) -> list[Evaluation]:
 
     Several splits are one pool: `--split=train,val,test_2016_flickr`.
     """
-    task = 1 if request.protocol.multi30k.captions == "one" else None  # task 2 has the five captions
+    task = 1 if request.protocol.multi30k.captions == "one" else None  # `None`: five where they exist
     captions = [_read_multi30k(request, split, task) for split in request.split.split(",")]
     pool = request.file_pool(itertools.chain.from_iterable(captions), f"Multi30K, {request.split}")
     return request.measure(pool, "multi30k")
 
 
 def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
-    """Yields a split's captions of Multi30K's `task`, 1 or 2, `None` for both; raises `UserError` without the split."""
+    """Yields a split's captions of Multi30K's `task`, 1 or 2; `None`: task 2 in languages that have it, else task 1.
+
+    Raises `UserError` if no language has the split.
+    """
     root = request.folder
     if (root / "data").is_dir():
         root = root / "data"
     raw = root / "task1" / "raw"
-    file_name = "test_2016_flickr" if split == "test_2016" else split  # both names are accepted
+    file_name = "test_2016_flickr" if split == "test_2016" else split  # the name in task 2, and in task 1
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
         splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})
