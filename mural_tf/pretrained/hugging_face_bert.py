@@ -125,8 +125,8 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
     """Sets a BERT in `tower`, the configuration's `text_tower`, by a BERT's config.json.
 
-    `max_length` and `dropout` do not change. A pooler stays, as wide as the tower. "last" and "end" pooling, which BERTs
-    lack, become "first".
+    `max_length` and `dropout` do not change. A pooler stays, as wide as the tower. Pooling "last" or "end", which BERTs
+    lack, becomes "first".
 
     Args:
       tower: the configuration that is changed.
