@@ -89,7 +89,7 @@ def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
     types = {}  # {added token: its type}
     for token in json_field(tokenizer, "added_tokens", list[dict], path, []):
         content = str(token.get("content"))
-        ids.setdefault(content, int(token.get("id", -1)))
+        ids.setdefault(content, int(token.get("id", -1)))  # -1, without an id, is refused below
         types[content] = "control"
     if not types or separator() not in ids:
         raise UserError(f"{path}: expected a piece for each of the 256 bytes, and added tokens.")

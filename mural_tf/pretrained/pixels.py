@@ -15,6 +15,7 @@ from mural_tf.pretrained.keys import json_or_empty
 
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 HALF = (0.5, 0.5, 0.5)
+# {(mean, deviation): name of the tower's normalization}.
 NAMES = {(HALF, HALF): "symmetric", **{statistics: name for name, statistics in STATISTICS.items()}}
 
 
