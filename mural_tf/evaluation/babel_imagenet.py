@@ -55,6 +55,7 @@ def babel_imagenet(request: Request) -> list[Evaluation]:
     groups = {GROUP: large_languages}
     for metric in ("accuracy@1", "accuracy@5"):
         add_groups(result, groups, metric)
+    # The authors' results lie next to the labels' folder in their repository.
     result.published = _published(labels_file.parent.parent / "results/babel-imagenet", result, large_languages)
     if result.published and len(paths) != VALIDATION:
         result.notes.append(NOT_ALIKE.format(images=len(paths), few=MANY))

@@ -87,10 +87,11 @@ def describe_benchmarks() -> str:
 
 
 def run_benchmark(name: str, request):
-    """Runs one benchmark, as the `Request` says, and returns its `Evaluation`s (MS-COCO has two: 5K and 1K).
+    """Runs one benchmark, as `request`, a `Request`, says, and returns its `Evaluation`s (MS-COCO has two: 5K and 1K).
 
-    The request's folder becomes the benchmark's own, and an empty split the default split. Raises `UserError` for an
-    unknown benchmark or missing files, with where to get them.
+    The request's folder becomes the benchmark's own, and an empty split the default split. Evaluations get warnings
+    of contamination as notes, and changed options in their protocol line. Raises `UserError` for an unknown benchmark,
+    a value that an option does not take, or missing files, with where to get them.
     """
     entry = _entry(name)
     check_protocol(request.protocol)
@@ -128,7 +129,7 @@ def _entry(name: str) -> Entry:
 
 
 def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
-    """Returns `data_dir/<name>` if it exists, otherwise `data_dir`; raises `UserError` if neither folder exists."""
+    """Returns `data_dir/<name>` if it is a folder, otherwise `data_dir`; raises `UserError` if neither exists."""
     own_folder = data_dir / entry.name
     if own_folder.is_dir():
         return own_folder
@@ -140,7 +141,8 @@ def _folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
 def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
     """Returns the names of the benchmarks that `data_dir` holds, and {other benchmark: missing files}.
 
-    TFRecords in `data_dir` itself count once, as "retrieval"; other benchmarks of records need a folder of their name.
+    Files in `data_dir` itself do not count for `ONLY_IN_OWN_FOLDER`: for example, TFRecords there are only "retrieval".
+    Raises `UserError` if `data_dir` does not exist.
     """
     if not data_dir.is_dir():
         raise UserError(f"The data folder {data_dir} does not exist.")
@@ -149,7 +151,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
     for name, entry in BENCHMARKS.items():
         folder = _folder(entry, data_dir)
         if name in ONLY_IN_OWN_FOLDER and folder == data_dir:
-            missing = [f"{name}/"]
+            missing = [f"{name}/"]  # this folder itself
         else:
             missing = entry.missing(folder)
         if missing:
@@ -160,7 +162,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def check_options(name: str, protocol: ConfigDict) -> None:
-    """Raises `UserError` for an option that the benchmark does not read, or a value that the option does not take."""
+    """Raises `UserError` for a changed option that the benchmark does not read, or a value that no option takes."""
     check_protocol(protocol)
     entry = _entry(name)
     known_names = {*entry.options, *entry.shared}
@@ -196,9 +198,9 @@ def contamination_notes(
 ) -> list[str]:
     """Returns warnings, a sentence each, if the model's record names training data with images of a benchmark.
 
-    `collections` are the image collections of the benchmark's images; `split` and `folder` are the measured data.
+    `benchmark` is its name, `collections` are its images' collections, `split` and `folder` are the measured data.
     """
-    directories, descriptions = _record(embedder)
+    directories, descriptions = _training_record(embedder)
     if split == "train":
         for directory in directories:
             if is_same_folder(folder, directory):
@@ -207,9 +209,10 @@ def contamination_notes(
     for description in descriptions:
         origins.update(dict.fromkeys(_parts(description), description))
     notes = []
-    if benchmark == "multi30k" and "mscoco" in split:
-        collections = ("coco_train2014",)
-    for part in collections:
+    parts = collections
+    if benchmark == "multi30k" and "mscoco" in split:  # its test of ambiguous verbs has MS-COCO's images
+        parts = ("coco_train2014",)
+    for part in parts:
         if part in origins:
             notes.append(
                 f"CONTAMINATED: the model's record names {origins[part]!r}, and images of this benchmark are from "
@@ -226,8 +229,8 @@ def is_same_folder(folder: pathlib.Path | RemotePath, other: str) -> bool:
     return folder == other_folder
 
 
-def _record(embedder) -> tuple[list[str], list[str]]:
-    """Returns the folders of a model's training data, and texts that name the data sets and their sources."""
+def _training_record(embedder) -> tuple[list[str], list[str]]:
+    """Returns (the folders of a model's training data, texts that name these data sets and their sources)."""
     config = getattr(embedder, "config", None)
     directories = [] if config is None else training_folders(config.data)
     path = getattr(embedder, "path", "")
@@ -241,9 +244,9 @@ def _record(embedder) -> tuple[list[str], list[str]]:
 
 
 def _describe(path: pathlib.Path, field: str = "") -> list[str]:
-    """Returns the name of a data set and a line for each of its sources; [] if the file does not describe it.
+    """Returns [name of a data set, a line for each of its sources] from a JSON file; [] if it does not describe them.
 
-    The description is the JSON of the file or, if `field` is not empty, this field of it.
+    The description is the file's object or, if `field` is not empty, this field of it.
     """
     try:
         description = read_json(path)
@@ -264,7 +267,7 @@ def _one_line(source) -> str:
     words = [str(source.get("kind", ""))]
     if split:
         words.append(f"split={split}")
-    for file in source.get("files", [])[:3]:
+    for file in source.get("files", [])[:3]:  # enough to recognise the collection in a warning
         if isinstance(file, list):  # its name comes first
             file = file[0]
         words.append(pathlib.PurePosixPath(str(file)).name)
@@ -272,7 +275,7 @@ def _one_line(source) -> str:
 
 
 def _parts(text: str) -> set[str]:
-    """Returns the parts of image collections that a description names, for example {"coco_train2014"}."""
+    """Returns the image collections that a description names; MS-COCO is "coco_train2014" and "coco_val2014"."""
     text = text.lower()
     collections = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
     splits = _splits(text)

@@ -49,19 +49,22 @@ def multi30k(request: Request) -> list[Evaluation]:
 
     Several splits are one pool: `--split=train,val,test_2016_flickr`.
     """
-    task = 1 if request.protocol.multi30k.captions == "one" else None
+    task = 1 if request.protocol.multi30k.captions == "one" else None  # `None`: five where they exist
     captions = [_read_multi30k(request, split, task) for split in request.split.split(",")]
     pool = request.file_pool(itertools.chain.from_iterable(captions), f"Multi30K, {request.split}")
     return request.measure(pool, "multi30k")
 
 
 def _read_multi30k(request: Request, split: str, task: int | None) -> Iterator[Caption]:
-    """Yields a split's captions, of only one of Multi30K's tasks if given; raises `UserError` without such a split."""
+    """Yields a split's captions of Multi30K's `task`, 1 or 2; `None`: task 2 in languages that have it, else task 1.
+
+    Raises `UserError` if no language has the split.
+    """
     root = request.folder
     if (root / "data").is_dir():
         root = root / "data"
     raw = root / "task1" / "raw"
-    file_name = "test_2016_flickr" if split == "test_2016" else split
+    file_name = "test_2016_flickr" if split == "test_2016" else split  # the name in task 2, and in task 1
     languages = [language for language in MULTI30K_LANGUAGES if list(raw.glob(f"{file_name}.{language}*"))]
     if not languages:
         splits = sorted({path.name.split(".")[0] for path in raw.glob("*.en*")})
@@ -79,7 +82,8 @@ FLICKR8K = {  # {language: where its captions may lie: below a folder of clones,
 def flickr8k(request: Request) -> list[Evaluation]:
     """Measures Flickr8k: five English captions per photograph, and three Arabic captions if their file is there.
 
-    A split (train, dev or test) is the list of names in Flickr_8k.<split>Images.txt, next to a file of captions.
+    A split (train, dev or test) is the list of names in Flickr_8k.<split>Images.txt, next to a file of captions; "all"
+    are all photographs. Raises `UserError` without a caption of the split.
     """
     captions = []
     names_of_split = set()
@@ -89,6 +93,7 @@ def flickr8k(request: Request) -> list[Evaluation]:
             paths += sorted(request.folder.glob(pattern))
         if not paths:
             continue
+        # The same captions may lie at several places: the first pattern goes before the others.
         captions += caption_files.read_flickr8k(paths[0], language, request.on_problem)
         names_file = paths[0].with_name(f"Flickr_8k.{request.split}Images.txt")
         if names_file.is_file():
@@ -109,17 +114,17 @@ def flickr30k(request: Request) -> list[Evaluation]:
 
 
 def coco(request: Request) -> list[Evaluation]:
-    """Measures MS-COCO 5K, and 1K as the mean over five folds in file order (or on the first thousand images).
+    """Measures MS-COCO 5K, and 1K as the mean over folds of 1,000 images in file order, or on the first fold.
 
     English captions come from Karpathy and Li's file. Captions in other languages are joined by COCO's image id, and a
-    note says which language does not caption every image.
+    note says which language does not caption every image. A split of fewer than 1,000 images gives no 1K.
     """
     options = request.protocol.coco
     english = list(
         caption_files.read_karpathy(
             request.folder / "dataset_coco.json",
             request.split,
-            captions_per_image=options.captions_per_image or None,
+            captions_per_image=options.captions_per_image or None,  # 0: all
             on_problem=request.on_problem,
         )
     )
@@ -149,14 +154,17 @@ def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
         for path in sorted(request.folder.glob(pattern)):
             yield caption_files.read_coco(path, "ja", request.on_problem)
     for path in sorted(request.folder.glob("captions_*.json")):
-        if path.stem not in ("captions_val2014", "captions_train2014"):
+        if path.stem not in ("captions_val2014", "captions_train2014"):  # MS-COCO's own, in English
             yield caption_files.read_coco(path, path.stem.removeprefix("captions_"), request.on_problem)
     for path in sorted(request.folder.glob("captions_*.tsv")):
         yield read_tsv(path, path.stem.removeprefix("captions_"))
 
 
 def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
-    """Yields the captions of lines "IMAGE[TAB]CAPTION", where IMAGE is COCO's id or a file name that ends in the id."""
+    """Yields the captions of lines "IMAGE[TAB]CAPTION"; IMAGE is COCO's id or a file name that ends in the id.
+
+    Raises `UserError` for a line of another form.
+    """
     language = canonical_language(language)
     for number, line in text_files.read_lines(path):
         if not line:
@@ -175,7 +183,7 @@ def _coco_id(name: str) -> str:
 
 
 def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:
-    """Adds captions to a pool, if the pool has their image."""
+    """Adds to `pool` the captions whose image it has already."""
     for caption in captions:
         if caption.image_id in pool.image_numbers:
             pool.add(caption.image_id, caption.caption, caption.language)
@@ -226,7 +234,7 @@ def mule_coco(request: Request) -> list[Evaluation]:
 def xtd(request: Request) -> list[Evaluation]:
     """Measures XTD: 1,000 images of MS-COCO, one caption per image and language.
 
-    MURAL reports Recall@10 (text to image) of seven languages.
+    MURAL reports Recall@10 (text to image) of the group "mural-7". Raises `UserError` for another number of images.
     """
     names = request.folder / "XTD10" / "test_image_names.txt"
     images = sum(1 for _ in text_files.read_lines(names))
@@ -248,7 +256,7 @@ def xm3600(request: Request) -> list[Evaluation]:
 
 
 def _read_xm3600(path: pathlib.Path, most: int | None) -> Iterator[Caption]:
-    """Yields the first `most` captions of each image and language, or with `None` all captions."""
+    """Yields the first `most` captions, or with `None` all, of each image and language of captions.jsonl at `path`."""
     for number, line in text_files.read_lines(path):
         if not line:
             continue

@@ -75,7 +75,7 @@ class Rated:
 
 
 def restrict(data: Rated, kept_images: np.ndarray) -> Rated:
-    """Returns a split with only the images `kept_images`, int [K], their captions, and the ratings of both."""
+    """Returns a split, numbered anew, of only the images `kept_images`, int [K], their captions and ratings."""
     new_image = _new_numbers(kept_images, len(data.images))
     kept_captions = np.flatnonzero(new_image[data.owners] >= 0)
     new_caption = _new_numbers(kept_captions, len(data.captions))
@@ -104,10 +104,12 @@ def _new_numbers(kept: np.ndarray, size: int) -> np.ndarray:
 def read_split(folder: pathlib.Path, split: str) -> Rated:
     """Returns a split, from the three files of ratings and the captions' texts in MS-COCO's or Karpathy and Li's file.
 
-    The images and captions of the split are the items of the `ORIGINAL` pairs in sits_<split>.csv.
+    The images and captions of the split are the items of the `ORIGINAL` pairs in sits_<split>.csv. All files lie in
+    `folder` or its `data/`, the texts also next to `data/`.
 
     Raises:
-      UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
+      UserError: a missing or damaged file, no `ORIGINAL` pairs, an item that is in no such pair, a caption without
+        text.
     """
     if (folder / "data").is_dir():
         folder = folder / "data"
@@ -148,7 +150,7 @@ class _Row(NamedTuple):
 
 
 def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) -> Ratings:
-    """Returns the ratings in rows; `first` and `second` are {name of an item: number}, else it raises `UserError`."""
+    """Returns the ratings in rows; raises `UserError` for an item that `first` or `second`, {name: number}, lacks."""
     for row in rows:
         for name, numbers in ((row.first, first), (row.second, second)):
             if name not in numbers:
@@ -165,9 +167,9 @@ def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
     """Yields the rows of a file of ratings; raises `UserError` for other columns or a score that is not a number."""
     reader = csv.reader(text or "" for _, text in read_lines(path))
     header = next(reader, [])
-    if header[2:] != ["agg_score", "sampling_method"]:
+    if header[2:] != ["agg_score", "sampling_method"]:  # the first two are named by the kinds of items
         raise UserError(f"{path}: expected columns item, item, agg_score, sampling_method; got {header}.")
-    for row in filter(None, reader):
+    for row in filter(None, reader):  # an empty line is []
         location = f"{path}:{reader.line_num}"
         try:
             first, second, score, method = row
@@ -201,6 +203,7 @@ def _read_texts(folder: pathlib.Path) -> dict[str, str]:
         raise UserError(f"{files[0]} is not as MS-COCO or Karpathy and Li publish it ({error!r}).") from None
 
 
+# The least rating, 0..5, of a positive: STS and SITS, and SIS (Parekh et al., §3).
 TEXT_THRESHOLD = 3.0
 IMAGE_THRESHOLD = 2.5
 
@@ -224,8 +227,8 @@ def cxc(request: Request) -> list[Evaluation]:
 
 
 def _describe_protocol(data: Rated, options) -> str:
-    """Returns the protocol's line: the size of the data, and the options."""
-    words = {True: "with", False: "without"}  # an option, or not
+    """Returns the protocol line: the size of the data, and `options`, the protocol's `cxc`."""
+    words = {True: "with", False: "without"}  # for options that are bools
     return (
         f"{len(data.images):,} images, {len(data.captions):,} captions; image-text positives: {options.positives}, "
         f"co-captions: {options.co_captions}; correlations: {options.draws:,} draws of half the queries "
@@ -235,9 +238,10 @@ def _describe_protocol(data: Rated, options) -> str:
 
 
 def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.ndarray], options) -> None:
-    """Adds the recalls of the four retrieval tasks to `result`; `options` are the protocol's, `cxc`.
+    """Adds the recalls of the four retrieval tasks to `result`; `options` are the protocol's `cxc`.
 
-    `images` are embeddings [I, D], `texts` are {suffix of a text head's rows: embeddings of the captions [C, D]}.
+    `images` are embeddings [I, D], `texts` are {suffix of a text head's rows: embeddings of the captions [C, D]}, where
+    the suffix "" is the image-text head's.
     """
     is_positive = data.sits.scores >= TEXT_THRESHOLD
     captions = data.sits.first[is_positive]
@@ -258,8 +262,8 @@ def _add_retrieval(result: Evaluation, data: Rated, images, texts: dict[str, np.
 
 
 def _add_recalls(result: Evaluation, row: str, ranks: np.ndarray) -> None:
-    """Adds a row of recalls to `result`, from queries' ranks, float [Q]; NaN, for no positive, does not count."""
-    ranks = ranks[np.isfinite(ranks)]
+    """Adds a row's recalls, mean rank and size to `result`, from ranks, float [Q]; `UserError` if all are NaN."""
+    ranks = ranks[np.isfinite(ranks)]  # NaN: the query has no positive and does not count
     if not len(ranks):
         raise UserError(f"No query of {row} has a positive: the files of ratings and captions do not fit.")
     result.sizes[row] = {"queries": len(ranks)}
@@ -281,8 +285,9 @@ def _co_captions(owners: np.ndarray) -> np.ndarray:
     `owners` are the numbers of the captions' images, int [C].
     """
     order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners))  # in `order`, of each image's captions
     pairs = []
-    for group in np.split(order, np.cumsum(np.bincount(owners))[:-1]):
+    for group in np.split(order, ends[:-1]):  # a split at the last end would add an empty group
         pairs += itertools.permutations(group, 2)
     return np.array(pairs, np.int64).reshape(-1, 2).T
 
@@ -328,8 +333,8 @@ def _add_correlation(
 ) -> None:
     """Adds the mean and deviation of a row's correlation over bootstrap draws to `result`.
 
-    `cosines` are the pairs', float64 [N]. `queries` are the query that each rating belongs to, int [N], or two such
-    arrays where both items of a pair are queries.
+    `cosines` are the pairs', float64 [N]. `queries` is a list of an array, the query that each rating belongs to,
+    int [N], or of two where both items of a pair are queries: then each rating counts once for each.
     """
     all_queries = np.concatenate(queries)
     draws = bootstrap_spearman(

@@ -39,7 +39,7 @@ FOLDER = 2
 
 
 def gcompris(request: Request) -> list[Evaluation]:
-    """Measures image-text retrieval between a drawing and its word, in each language that has the word."""
+    """Measures image-text retrieval between drawings and their words, in each language that has words."""
     words = read_words(_first_existing(request.folder, WORDS))
     folder = _first_existing(request.folder, DRAWINGS)
     drawings = {path.stem: path for path in sorted(folder.glob("*.png"))}
@@ -54,11 +54,8 @@ def gcompris(request: Request) -> list[Evaluation]:
     wordless = len(drawings) - len(pool.image_numbers)
     if wordless:
         pool.notes.append(f"{wordless} of {len(drawings):,} drawings have no word and are left out.")
-    groups = {}
     large_languages = [language for language, texts in pool.texts.items() if len(texts) > MANY]
-    if large_languages:
-        groups[GROUP] = large_languages
-    return request.measure(pool, "gcompris", groups)
+    return request.measure(pool, "gcompris", {GROUP: large_languages})
 
 
 def _first_existing(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
@@ -67,7 +64,7 @@ def _first_existing(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
 
 
 def read_words(path: pathlib.Path) -> dict[str, dict[str, str]]:
-    """Returns {language: {name of a drawing: word}} of a lang.rcc; a word that is not translated is empty."""
+    """Returns {language: {name of a drawing: word, "" if not translated}} of a lang.rcc; `UserError` for others."""
     words = {}
     for name, content in read_resources(path).items():
         content_name = re.search(r"/content-([\w@]+)\.json$", name)

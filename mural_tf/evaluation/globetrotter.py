@@ -33,7 +33,7 @@ from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics import ranking
 
-TOP = 5
+TOP = 5  # words, or neighbours, among which a word must be (appendix B.2)
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -94,7 +94,7 @@ WORD_CUTOFF = 10
 
 
 def globetrotter(request: Request) -> list[Evaluation]:
-    """Measures the translation of sentences and of words by retrieval, on parallel sentences."""
+    """Measures the translation of sentences and of words by retrieval, on the sentences of `read_parallel`."""
     options = request.protocol.globetrotter
     texts, notes = read_parallel(request.folder, request.split, request.languages)
     total = len(list(texts.values())[0])  # as many in each language
@@ -122,7 +122,8 @@ def _add_sentences(request: Request, result: Evaluation, texts: dict[str, list[s
         sentences += [lines[i] for i in chosen]
     number = np.arange(len(sentences))
     language, sentence = np.divmod(number, len(chosen))
-    excluded = {"all_candidates": number, "other_languages": language}  # a candidate with the query's own value
+    # {name of a pool: values}: candidates with the query's own value are not in the pool.
+    excluded = {"all_candidates": number, "other_languages": language}
     for suffix, head in request.text_heads().items():
         embeddings = request.encode_texts(sentences, head)  # [M N, D]
         for name, values in excluded.items():
@@ -146,7 +147,8 @@ def _equality(values: np.ndarray):
 def _add_words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
     """Adds the recalls of words' translations to `result`, means over all pairs of languages.
 
-    `texts` are {language: sentences}, `options` the protocol's, `globetrotter`.
+    `texts` are {language: sentences}, `options` the protocol's `globetrotter`. Raises `UserError` for a language
+    without any word.
     """
     word_counts = {language: count_words(lines, options.words) for language, lines in texts.items()}
     wordless = [language for language, (words, _) in word_counts.items() if not words]

@@ -88,10 +88,10 @@ class MtebEncoder(AbsEncoder):
         Raises:
           UserError: batches without texts and images, such as sounds or videos.
         """
-        prompt = self._prompt(task_metadata, prompt_type)
+        prompt = self._prompt_name(task_metadata, prompt_type)
         return np.concatenate([self._encode_batch(batch, prompt) for batch in inputs])
 
-    def _prompt(self, task_metadata: Any, prompt_type: Any) -> str | None:
+    def _prompt_name(self, task_metadata: Any, prompt_type: Any) -> str | None:
         """Returns the name of the prompt before the task's texts, `None` for the model's default."""
         prompts = self.model.prompts
         name = get_prompt_name(prompts, task_metadata, prompt_type)
@@ -102,7 +102,7 @@ class MtebEncoder(AbsEncoder):
         return name
 
     def _encode_batch(self, batch: Mapping[str, Sequence[Any]], prompt: str | None) -> np.ndarray:
-        """Returns the vectors of a batch as `encode` does, with the prompt of the name `prompt` before texts."""
+        """Returns the vectors of a batch as `encode` does; `prompt` is the name of the prompt before texts."""
         vectors = []
         if "text" in batch:
             vectors.append(self.model.encode_text(list(batch["text"]), progress=False, prompt=prompt))
@@ -111,4 +111,4 @@ class MtebEncoder(AbsEncoder):
         if not vectors:
             raise UserError(f"The task has {', '.join(batch)}: this model encodes texts and images.")
         total = np.sum(vectors, axis=0)
-        return total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
+        return total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)  # opposite vectors give 0

@@ -62,7 +62,7 @@ def read_parallel(
 
 
 def _rows_of_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
-    """Returns {language: sentence} for each line number of aligned files, without empty sentences."""
+    """Returns {language: sentence that is not empty} for each line; raises `UserError` for files of unequal lengths."""
     texts = {}
     for path in files:
         *_, language, _ = path.name.split(".")
@@ -77,7 +77,7 @@ def _rows_of_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
 
 
 def _rows_of_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:
-    """Returns {language: caption} for each group of each image's captions; a language's first caption counts."""
+    """Returns {language: the first caption} for each caption group of each image in the records of a split."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in records.read_records(folder, records.IMAGE_TEXT, split):
         for text, language, group in zip(record.captions, record.languages, record.caption_groups):

@@ -23,8 +23,9 @@ def xtd_texts(request: Request) -> list[Evaluation]:
     """Measures, per language, R@K in percent to and from each other language's captions, and their means.
 
     The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
+    Raises `UserError` for fewer than two languages, files that are not aligned, or too many empty captions.
     """
-    texts, notes = _read(request)
+    texts, notes = _read_aligned(request)
     languages = list(dict.fromkeys(request.languages or texts))
     if len(languages) < 2 or not set(languages) <= set(texts):
         raise UserError(f"Name two or more of {', '.join(texts)} with --languages; got {', '.join(languages)}.")
@@ -61,7 +62,7 @@ def _measure(vectors: dict[str, np.ndarray]) -> dict[str, dict[str, list[float]]
     return metrics
 
 
-def _read(request: Request) -> tuple[dict[str, list[str]], list[str]]:
+def _read_aligned(request: Request) -> tuple[dict[str, list[str]], list[str]]:
     """Returns {language: captions}, all lists aligned, and notes on photographs left out, which lack a caption."""
     names = request.folder / "XTD10" / "test_image_names.txt"
     photographs = sum(1 for _ in read_lines(names))

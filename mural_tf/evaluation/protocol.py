@@ -47,7 +47,7 @@ def default_protocol() -> ConfigDict:
     protocol.xm3600 = ConfigDict(dict(captions="all"))  # or "first" of each image and language [CLIP_benchmark]
     protocol.cxc = ConfigDict(
         dict(
-            positives="union",  # image-text: MS-COCO's own and the rated pairs; or "rated" alone [eccv_caption]
+            positives="union",  # image-text: MS-COCO's own and the rated pairs; or only "rated" [eccv_caption]
             co_captions="rated",  # text-text: co-captions count if rated 3 or more; or "all"
             draws=1000,  # of the correlations [CxC §4]
             replacement=False,  # whether a draw may hold a query twice; published deviations fit either
@@ -67,7 +67,7 @@ def default_protocol() -> ConfigDict:
 
 
 def check_protocol(protocol: ConfigDict) -> None:
-    """Raises `UserError` for a value that is not among the choices, or the name of a file that cannot be read here."""
+    """Raises `UserError` for a value outside of its choices or range, or a file that cannot be read here."""
     for name in PATHS:
         check_readable(protocol[name])
     for key, choices in CHOICES.items():
@@ -81,7 +81,7 @@ def check_protocol(protocol: ConfigDict) -> None:
 def changed_options(protocol: ConfigDict, default: ConfigDict | None = None, prefix: str = "") -> dict[str, object]:
     """Returns {dotted name: value} of the options that differ from their defaults: {"coco.one_k": "first"}.
 
-    `default` and `prefix` are a section's defaults and name with a dot, for the calls that this function makes itself.
+    `default` and `prefix`, a section's defaults and its name with a dot, are for the calls of this function by itself.
     """
     if default is None:
         default = default_protocol()

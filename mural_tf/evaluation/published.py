@@ -62,14 +62,14 @@ class Table:
 
     @property
     def name(self) -> str:
-        """The paper and the place in it: "MURAL Table 2", or "open_clip, place"."""
+        """The paper and the place in it, for example "MURAL Table 2" for place "2", or "COYO-ALIGN, README"."""
         if self.place.isdigit():
             return f"{self.paper} Table {self.place}"
         return f"{self.paper}, {self.place}"
 
     def choices(self, metric: str) -> dict[str, str]:
         """Returns {dotted name: value} of the choices that make a difference to the column of a metric."""
-        benchmark, _, _ = metric.partition("/")
+        benchmark, _, _ = metric.partition("/")  # for example "coco_5k", whose section of the protocol is "coco"
         choices = {name: value for name, value in self.protocol.items() if benchmark.startswith(name.split(".")[0])}
         if benchmark != "coco_1k":
             choices.pop("coco.one_k", None)
@@ -102,7 +102,7 @@ def _read_table(block: str) -> Table:
 
 @functools.cache
 def languages_of_means() -> dict[str, frozenset[str]]:
-    """Returns {benchmark: the languages in open_clip's tables}: means whose tables lack their columns are over them."""
+    """Returns {benchmark: languages in open_clip's tables}, over which means in tables without languages are taken."""
     languages = collections.defaultdict(set)
     for table in published_tables().values():
         if table.paper == "open_clip":
@@ -130,18 +130,18 @@ def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) ->
 
 
 def _titled_block(table: Table, columns: list[str], metrics: Mapping[str, float], protocol: ConfigDict) -> str:
-    """Returns some columns of a table as text, below its title and the reasons why columns are not subtracted."""
+    """Returns the `columns`, metrics, of a table as text, below its title and notes why a column is not subtracted."""
     reasons = {metric: _differences(table, metric, protocol) for metric in columns}
     notes = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
     title = f"{table.name}: {table.title}"
     if not all(reasons.values()):
         title += " (ours minus it)"
-    block = _block(table.cells, {metric: not reason for metric, reason in reasons.items()}, metrics)
+    block = _table_text(table.cells, {metric: not reason for metric, reason in reasons.items()}, metrics)
     return "\n".join([title, *sorted(notes), block])
 
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns {key of "all": mean of recall@K over all measured languages}; evaluations have only mean recall's."""
+    """Returns {`<benchmark>/all/<metric>`: mean over languages} of each recall@K, which evaluations do not hold."""
     values = collections.defaultdict(list)
     for key, value in metrics.items():
         benchmark, _, metric = key.partition("/")
@@ -164,11 +164,15 @@ def _differences(table: Table, metric: str, protocol: ConfigDict) -> str:
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
-    """Whether `metrics` has a metric of the `columns` of a table and, if it is a mean over rows, over the same rows."""
+    """Whether `metrics`, ours, has `metric` and, if it is a mean over rows, over the same rows as the paper's.
+
+    These rows are in the table's `columns`, its metrics, or else in `languages_of_means`.
+    """
     benchmark, row, rest = metric.split("/", 2)
     if metric not in metrics:
         return False
-    if row not in ("all", "monolingual", "cross-lingual") or "accuracy" in rest:
+    is_mean = row in ("all", "monolingual", "cross-lingual")
+    if not is_mean or "accuracy" in rest:
         return True  # a table of classification has no columns of single languages
     published_members = _same_metric(columns, benchmark, rest) - {metric}
     if not published_members:
@@ -184,8 +188,11 @@ def _same_metric(keys: Iterable[str], benchmark: str, metric: str) -> set[str]:
     return {key for key in keys if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == metric}
 
 
-def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
-    """Returns the lines of cells and of our `metrics`; `columns` are {metric: whether cells show ours minus them}."""
+def _table_text(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
+    """Returns a table as text: heads, a row of our `metrics`, and the rows of the cells that are in `columns`.
+
+    `columns` are {metric: whether its cells also show ours minus the published number}.
+    """
     rows = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
     for cell in cells:
         if cell.metric in columns:
@@ -193,7 +200,7 @@ def _block(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: Mappin
             row = rows.setdefault(f"{cell.setting}, {cell.row}", {})
             row[cell.metric] = _cell_text(cell, ours)
     width = max(map(len, rows))
-    heads = {metric: _short(metric) for metric in columns}
+    heads = {metric: _column_head(metric) for metric in columns}
     lines = []
     for name, texts in {"": heads, **rows}.items():
         line = f"{name:{width}}"
@@ -215,7 +222,7 @@ def _cell_text(cell: Cell, ours: float | None) -> str:
     return text
 
 
-def _short(metric: str) -> str:
+def _column_head(metric: str) -> str:
     """Returns a column's head: "multi30k/de" for "multi30k/de/mean_recall"; other metrics only lose the benchmark."""
     parts = metric.split("/")
     short = parts[:2] if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else parts[1:]

@@ -36,7 +36,7 @@ def evaluate_and_report(
     protocol: ConfigDict | None = None,
     published: bool = False,
 ) -> list[Evaluation]:
-    """Loads a model, evaluates it, prints and keeps the numbers, and returns all evaluations.
+    """Loads a model, evaluates it, prints and writes the numbers, and returns all evaluations.
 
     The numbers go to `output`, or, if that is empty and the model is a workdir, to the workdir: one row in
     metrics.jsonl for each benchmark, and evaluation/<name>-<split>.json, which a later evaluation of the same name and
@@ -55,8 +55,8 @@ def evaluate_and_report(
       published: whether to print the papers' numbers next to ours.
 
     Raises:
-      UserError: see `benchmarks.run_benchmark`. With "all", the others still run after a benchmark that fails, and the
-        error comes at the end.
+      UserError: an output folder that cannot be written, or as `benchmarks.run_benchmark`. With "all", the others
+        still run after a benchmark that fails, and the error comes at the end.
     """
     protocol = protocol or default_protocol()
     check_protocol(protocol)
@@ -66,7 +66,7 @@ def evaluate_and_report(
     evaluations = []
     failed = []
     for name in names:
-        request = Request(
+        request = Request(  # anew, because each benchmark sets its own folder and split
             embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
         )
         try:
@@ -101,9 +101,9 @@ def _print_published(evaluations: list[Evaluation], name: str, protocol: ConfigD
 
 
 def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
-    """Returns the names of the benchmarks to run, and for "all" prints which benchmarks lack files.
+    """Returns the names of the benchmarks to run, and for "all" prints them, and which benchmarks lack files.
 
-    Raises `UserError` if files are missing, or if the benchmark does not read an option of the protocol.
+    Raises `UserError` if files are missing, or if a benchmark by name does not read a changed option of the protocol.
     """
     if benchmark != benchmarks.ALL:
         benchmarks.check_options(benchmark, protocol)
@@ -121,7 +121,7 @@ def _benchmarks_to_run(benchmark: str, data_dir: pathlib.Path, protocol: ConfigD
 def _write_numbers(
     evaluations: list[Evaluation], folder, model: str, step: int | None, request: Request, checkpoint: str
 ) -> None:
-    """Writes the numbers of a benchmark into `folder`, and prints where, or with `None` that they are not kept."""
+    """Writes a benchmark's numbers into `folder` and prints where; if it is `None`, prints that nothing is kept."""
     if folder is None:
         print(f"{model} is not a workdir and stays as it is; give --output to keep the numbers.")
         return
@@ -135,7 +135,7 @@ def _write_numbers(
 
 
 def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
-    """Returns the folder for the numbers, which can be written, or `None` if the numbers are not kept.
+    """Makes and returns the folder for the numbers, or returns `None` if the numbers are not kept.
 
     Raises `UserError`, before the evaluation, which may take long, for a folder that cannot be written, or for the
     workdir of another model.
@@ -152,7 +152,8 @@ def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
             "another folder."
         )
     if isinstance(folder, RemotePath):
-        return _remote_folder(folder)
+        _check_remote_folder(folder)
+        return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -162,8 +163,8 @@ def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
     return folder
 
 
-def _remote_folder(folder: RemotePath) -> RemotePath:
-    """Returns a folder in a store after a trial file was written; raises `UserError` if it cannot be written.
+def _check_remote_folder(folder: RemotePath) -> None:
+    """Raises `UserError` if a folder in a store cannot be written: a trial file is written and deleted.
 
     A folder that a run uses is refused, too: the run uploads its own metrics.jsonl, and a new row would be lost.
     """
@@ -176,4 +177,3 @@ def _remote_folder(folder: RemotePath) -> RemotePath:
     with storage_errors(folder):
         write_whole(trial, "")
         trial.unlink()
-    return folder

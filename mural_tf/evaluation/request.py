@@ -35,13 +35,13 @@ class Request(Retrieval):
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def on_problem(self, problem: str, location: str) -> None:
-        """Keeps a row that a reader could not use, until `take_problems` decides whether there were too many."""
+        """Adds a row that a reader could not use to `problems`; `take_problems` raises if there are too many."""
         self.problems.append((problem, location))
 
     def take_problems(self, used: int) -> list[str]:
-        """Returns a list of a note on the rows left out since the last call, or [] if there are no such rows.
+        """Returns [a note on the rows that could not be used], or [] without such rows, and clears `problems`.
 
-        `used` is how many rows were used. Raises `UserError` if a larger share than `max_missing` is left out.
+        `used` is how many rows were used. Raises `UserError` if their share is above the protocol's `max_missing`.
         """
         if not self.problems:
             return []
@@ -61,9 +61,10 @@ class Request(Retrieval):
         return [f"NOT COMPLETE: {left_out} of {rows} rows are left out: {listed}."]
 
     def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
-        """Returns the pool of images in files and their captions, from `Caption`s; `where` names it in messages.
+        """Returns the pool of `captions`, `Caption`s, and their images' files, with a note on `problems`, now cleared.
 
-        With `--protocol.subset` only images whose files exist are in it; raises `UserError` if no file exists.
+        `where` names it in messages. With `--protocol.subset` only images whose files exist are in it. Raises
+        `UserError` if then no file exists, or as `take_problems`.
         """
         captions = list(captions)
         problems = self.take_problems(len(captions))
@@ -76,7 +77,7 @@ class Request(Retrieval):
             all_files = files
             files = {image_id: path for image_id, path in all_files.items() if path.is_file()}
             if not files:
-                first = [*all_files.values(), self.folder][0]
+                first = [*all_files.values(), self.folder][0]  # the folder, if there are no captions
                 raise UserError(f"{first} and the other images of {where} are missing: name --protocol.images=FOLDER.")
             subset = f"only the {len(files):,} of {len(all_files):,} images that are in the folder, "
         ids = list(files)
@@ -88,7 +89,7 @@ class Request(Retrieval):
         return pool
 
     def measure(self, pool: CaptionedImages, *arguments, **options) -> list[Evaluation]:
-        """Returns the evaluations of `Retrieval.measure`, of translated captions if the protocol names translations."""
+        """Returns the evaluations of `Retrieval.measure`, after translating `pool` if the protocol has translations."""
         if self.protocol.translations:
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
         return super().measure(pool, *arguments, **options)
@@ -111,16 +112,16 @@ class Request(Retrieval):
         return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
 
     def text_heads(self) -> dict[str, str]:
-        """Returns {suffix of metrics' names: head}: "" for the image-text head, then the model's other heads."""
+        """Returns {suffix of metrics' names: head}: {"": ""} for the image-text head, then the model's other heads."""
         heads = {"": ""}
         for head in getattr(self.embedder, "text_heads", ()):
             heads[f"_{head}_head"] = head
         return heads
 
     def image_path(self, name: str) -> pathlib.Path:
-        """Returns the path of an image, or, if it is missing, the first path that was looked for.
+        """Returns the path of the image `name` in the image folders; if it is missing, the first path that was tried.
 
-        Flickr8k and Multi30K name a photograph differently: 1000268201_693b08cb0e.jpg is 1000268201.jpg there.
+        Flickr8k names a photograph differently: without 1000268201.jpg it is the file 1000268201_693b08cb0e.jpg.
         """
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
         options = itertools.product(names, self._image_folders)
@@ -132,7 +133,7 @@ class Request(Retrieval):
 
     @functools.cached_property
     def _image_folders(self) -> list[pathlib.Path]:
-        """The image folders that exist below `--protocol.images` and the benchmark's own folder."""
+        """The `IMAGE_FOLDERS` that exist below `--protocol.images` and the benchmark's folder, or else these two."""
         roots = [self.folder]
         if self.protocol.images:
             roots.insert(0, as_path(self.protocol.images))
@@ -141,7 +142,7 @@ class Request(Retrieval):
 
     @functools.cached_property
     def _flickr_files(self) -> dict[str, pathlib.Path]:
-        """The files named as Flickr8k names them, {Flickr's number of a photograph: file}."""
+        """{Flickr's number of a photograph: file} of the image files that are named as Flickr8k names them."""
         files = {}
         for folder in self._image_folders:
             for path in sorted(folder.glob("[0-9]*_*.jpg")):

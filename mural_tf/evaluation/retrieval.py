@@ -151,8 +151,8 @@ class Retrieval:
           held_out: ids of images whose captions are also measured separately: see `HELD_OUT`.
 
         Raises:
-          UserError: a language that the pool does not hold (said before any image is encoded), no image that
-            can be read, or a larger share missing than the protocol's `max_missing`.
+          UserError: a pool without captions, a language that it lacks (said before any image is encoded), no image
+            that can be read, or a larger share of unreadable images than the protocol's `max_missing`.
         """
         languages = choose_languages(pool, self.languages)
         captioned = np.unique(np.concatenate([pool.owners[language] for language in languages]))  # image numbers
@@ -164,8 +164,10 @@ class Retrieval:
         held_out_ids = set(held_out)
         is_held_out_image = np.array([image_ids[number] in held_out_ids for number in readable])  # [K]
 
-        views = views or {name: [np.arange(len(image_ids))]}
-        evaluations = {view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in views}
+        parts_by_view = views or {name: [np.arange(len(image_ids))]}
+        evaluations = {  # without protocol lines, which count the captions that were measured
+            view: Evaluation(view, self.split, "", {}, {}, pictures=(images, readable)) for view in parts_by_view
+        }
         captions_by_language: dict[str, _Captions] = {}  # only for a mixed pool: they may need much memory
         for language in tqdm(languages, desc="Evaluating", unit="language", disable=not self.progress):
             captions = self._encode_readable(pool, language, readable)
@@ -173,22 +175,22 @@ class Retrieval:
                 continue
             if self.protocol.mixed_pool:
                 captions_by_language[language] = captions
-            for view, parts in views.items():
+            for view, parts in parts_by_view.items():
                 is_in_parts = [np.isin(readable, part) for part in parts]  # bool [K] each
                 _measure_view(evaluations[view], language, images, captions, is_in_parts)
                 _measure_held_out(evaluations[view], language, images, captions, is_held_out_image)
 
         for view, evaluation in evaluations.items():
-            if captions_by_language:
+            if self.protocol.mixed_pool:
                 _measure_mixed_pool(evaluation, images, captions_by_language)
             _add_all_groups(evaluation, groups or {})
             evaluation.notes = [*missing_notes, *pool.notes, *evaluation.notes]
-            evaluation.protocol = _protocol(
+            evaluation.protocol = _protocol_line(
                 decoded=len(readable),
                 images=len(captioned),
                 pool=pool,
                 sizes=evaluation.sizes,
-                part_count=len(views[view]),
+                part_count=len(parts_by_view[view]),
             )
         return list(evaluations.values())
 
@@ -201,14 +203,14 @@ class Retrieval:
         return _Captions(texts, embeddings, owners)
 
     def measure_records(self, name: str, groups: Mapping[str, Sequence[str]] | None = None) -> list[Evaluation]:
-        """Measures image-text retrieval on a folder of image-text TFRecords; `None` takes the data's own groups."""
+        """Measures the folder's image-text TFRecords as `measure` does; groups that are `None` are the data's own."""
         pool = read_pool(self.folder, self.split)
         if groups is None:
             groups = language_groups(self.folder)
         return self.measure(pool, name, groups, held_out=held_out_images(self.folder))
 
     def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
-        """Returns embeddings [K, D] of the images that can be read, and int [K]: their indices among all images."""
+        """Returns float32 [K, D] embeddings of the images that can be read, and int [K]: their indices in `images`."""
         return self.embedder.encode_image(images, batch_size=self.batch_size, on_error="skip", progress=self.progress)
 
 
@@ -257,9 +259,10 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
 
 
 def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
-    """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps.
+    """Adds to `evaluation` the mean of `metric` over each group's evaluated languages and over all languages.
 
-    `groups` are {group: languages}; an evaluation's `groups` become the groups with an evaluated language.
+    `groups` are {group: languages}. Also sets the evaluation's `groups` to the groups with an evaluated language, and
+    adds a note for each of them that lacks members.
     """
     evaluation.groups = {}
     for group, members in groups.items():
@@ -268,7 +271,7 @@ def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metr
             continue
         evaluation.groups[group] = evaluated
         note = f"Group {group} has {len(evaluated)} of its {len(members)} members."
-        if len(evaluated) < len(members) and note not in evaluation.notes:  # said for another metric
+        if len(evaluated) < len(members) and note not in evaluation.notes:  # a call for another metric adds it, too
             evaluation.notes.append(note)
     for group, members in {**evaluation.groups, "all": tuple(evaluation.sizes)}.items():
         values = [evaluation.metrics[f"{evaluation.name}/{language}/{metric}"] for language in members]
@@ -283,17 +286,14 @@ def _add_all_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]])
 
 
 def check_missing(missing: Sequence[str], total: int, where: str, max_missing: float) -> list[str]:
-    """Returns a list of a note on images that could not be read, or []; raises `UserError` if they are too many.
+    """Returns [a note on the images that could not be read], or [] if all could be read.
 
-    Args:
-      missing: the names of these images.
-      total: how many images the benchmark has.
-      where: the benchmark's name.
-      max_missing: the largest share that may be missing, 0 to 1.
+    `missing` are the names of these images, out of `total` images of the benchmark `where`. Raises `UserError` if all
+    are missing, or a larger share than `max_missing`, 0 to 1.
     """
     if not missing:
         return []
-    first = ", ".join(missing[:3])
+    first = ", ".join(missing[:3])  # enough to recognise a wrong folder
     if len(missing) == total:
         raise UserError(f"None of the {total} images of {where} can be read; the first is {first}.")
     text = f"{len(missing):,} of {total:,} images of {where} are missing or unreadable, such as {first}"
@@ -320,9 +320,9 @@ class _Captions:
 def _measure_view(
     evaluation: Evaluation, language: str, images: np.ndarray, captions: _Captions, parts: Sequence[np.ndarray]
 ) -> None:
-    """Adds a language's metrics and sizes: means and sums over parts of the images, [I, D].
+    """Adds a language's metrics, means over parts of the images [I, D], and its sizes, sums over them, to `evaluation`.
 
-    `parts` say which images each part has, bool [I] each.
+    `parts` say which images each part has, bool [I] each. Parts without captions in the language do not count.
     """
     rows = []
     sizes = dict.fromkeys(("images", "captions", "repeated_captions"), 0)
@@ -358,7 +358,7 @@ def _measure_held_out(
 
 
 def _measure_mixed_pool(evaluation: Evaluation, images: np.ndarray, captions: Mapping[str, _Captions]) -> None:
-    """Adds the results of searching the captions of all languages at once with images [I, D] ([MURAL] A.5).
+    """Adds metrics and a note on searching the captions of all languages at once with images [I, D] ([MURAL] A.5).
 
     Per language: the percentage of the first five captions that are in it. Over all languages: the percentage of the
     first five that are the image's own. A view's parts are one pool here.
@@ -375,7 +375,7 @@ def _measure_mixed_pool(evaluation: Evaluation, images: np.ndarray, captions: Ma
     for language, share in zip(captions, shares):
         evaluation.metrics[f"{evaluation.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
     evaluation.metrics[f"{evaluation.name}/all/mixed_pool/precision@{MIXED}"] = precision
-    largest = sorted(zip(shares, captions), reverse=True)[:5]
+    largest = sorted(zip(shares, captions), reverse=True)[:5]  # languages, so that the note stays a line
     listed = ", ".join(f"{share:.1f}% in {language}" for share, language in largest)
     evaluation.notes.append(
         f"Of the first {MIXED} captions of all languages {precision:.1f}% are the image's own; {listed}."
@@ -400,7 +400,7 @@ def _count_repeated(captions: _Captions) -> int:
     return sum(len(images_of[text]) > 1 for text in captions.texts)
 
 
-def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, part_count: int) -> str:
+def _protocol_line(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, part_count: int) -> str:
     """Returns the protocol line of a view of `part_count` parts, over which its metrics are means.
 
     `decoded` of the `images` with captions could be read; `sizes` are {language: counts}, as in `Evaluation`.
@@ -423,7 +423,8 @@ def _protocol(decoded: int, images: int, pool: CaptionedImages, sizes: Mapping, 
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
-    """Returns the images and captions of a split of records; images are read when they are encoded, to save memory."""
+    """Returns the images and captions of a split of records; raises `UserError` for records without images."""
+    # Images are read when they are encoded, to save memory.
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):
@@ -435,14 +436,14 @@ def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
 
 def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]) -> Iterator[bytes]:
     """Yields the images with the numbers `wanted`, increasing, as stored; an image of several records comes once."""
-    missing = set(wanted)
-    numbers: dict[str, int] = {}
+    unread = set(wanted)
+    numbers: dict[str, int] = {}  # {image_id: number}, as `read_pool` counts: images without captions have no number
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not record.captions:
             continue
         number = numbers.setdefault(record.image_id, len(numbers))
-        if number in missing:
-            missing.remove(number)
+        if number in unread:
+            unread.remove(number)
             yield record.image
 
 

@@ -45,7 +45,8 @@ STS_GROUPS = {
 def sts2017(request: Request) -> list[Evaluation]:
     """Measures STS 2017: 100 x Spearman's r of cosines and human scores of sentence pairs, for each language pair.
 
-    A pair with English is named "en-xx" in both orders of its file.
+    A pair with English is named "en-xx" in both orders of its file. Raises `UserError` for a pair without a file, and
+    if too many lines have another form.
     """
     result = Evaluation("sts2017", request.split, "Spearman's r of cosine and human score, x 100", {}, {})
     files = {_pair_name(path): path for path in sorted(request.folder.rglob("STS.*-*.txt"))}
@@ -73,7 +74,10 @@ def _pair_name(path: pathlib.Path) -> str:
 
 
 def _read_sts(path: pathlib.Path, request: Request) -> list[tuple[str, str, float]]:
-    """Returns the (sentence, sentence, score) of a file's lines, which have tabs between the three and no header."""
+    """Returns the (sentence, sentence, score) of a file's lines, which have tabs between the three and no header.
+
+    Lines of another form are reported to `request`. Raises `UserError` for fewer than two rows: none can correlate.
+    """
     rows = []
     for number, line in read_lines(path, request.on_problem):
         if not line:
@@ -93,6 +97,7 @@ def tatoeba(request: Request) -> list[Evaluation]:
 
     Both directions and their mean, as sources differ: LASER measures both, XTREME searches with English
     (`from_english`), and ETCL does not say. A tie for the first place counts as a miss (see `metrics/ranking.py`).
+    Raises `UserError` for a language without a file, or files that are not aligned.
     """
     protocol = "accuracy of the nearest neighbour by cosine, both directions and their mean, ties missed"
     result = Evaluation("tatoeba", request.split, protocol, {}, {})
@@ -118,7 +123,7 @@ def tatoeba(request: Request) -> list[Evaluation]:
 
 
 def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
-    """Returns the sentences of a file, and their English translations in the file next to it that ends in ".eng"."""
+    """Returns (a file's sentences, their English in the file ".eng" next to it); `UserError` for unequal numbers."""
     foreign = [text for _, text in read_lines(path)]
     english = [text for _, text in read_lines(path.with_suffix(".eng"))]
     if len(foreign) != len(english) or not foreign:
@@ -130,7 +135,7 @@ def _read_tatoeba(path: pathlib.Path) -> tuple[list[str], list[str]]:
 
 
 def _keys_to_evaluate(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
-    """Returns the keys of `files` to evaluate; raises `UserError`, which calls the keys `what`, for a missing key."""
+    """Returns the requested keys of `files`, by default all; `UserError` for others, which calls the keys `what`."""
     unknown = sorted(set(request.languages) - set(files))
     if unknown:
         raise UserError(f"No {', '.join(unknown)} in {request.folder}; its {what}: {', '.join(files)}.")

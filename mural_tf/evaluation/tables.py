@@ -35,6 +35,7 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
     """Returns the lines of a table of recalls: two lines of heads, and a line for each language."""
     names = [*evaluation.sizes, *evaluation.groups, "all", "language"]
     width = max(len(name) for name in names)
+    # The heads are as wide as the lines below: 7 and 8 for counts, 3 x 6 + 2 = 20 for the recalls of a direction.
     cutoffs = " ".join(f"{f'R@{k}':>6}" for k in CUTOFFS)
     lines = [
         f"{'':{width}} {'':>7} {'':>8}  {'image to text':^20}  {'text to image':^20}     mean",
@@ -53,7 +54,7 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
 def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], language_count: int) -> str:
     """Returns as text a table of the mean recall of each group, {group: languages}, and of all languages.
 
-    A group that was not measured has "–". Other arguments are `Evaluation`'s, and how many languages it has.
+    A group that was not measured has "–". `metrics` and `name` are an `Evaluation`'s, with `language_count` languages.
     """
     rows = [(group, len(members)) for group, members in groups.items()] + [("all", language_count)]
     titles = {"mean recall": "mean_recall"}
@@ -83,11 +84,12 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
     rows_by_columns = collections.defaultdict(list)
     for row, numbers in values.items():
         rows_by_columns[tuple(sizes.get(row, ())), tuple(numbers)].append(row)
-    lines: list[str] = []
+    lines = []
     for (count_names, metric_names), rows in rows_by_columns.items():
         width = max(map(len, rows))
         if lines:
             lines.append("")
+        # Columns of counts are at least 9 wide, columns of metrics 11, in heads and rows.
         head = "".join(f"  {name:>9}" for name in count_names) + "".join(f"  {name:>11}" for name in metric_names)
         lines.append(f"{'':{width}}{head}")
         for row in rows:
@@ -118,9 +120,9 @@ def metrics_row(
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:
-    """Writes an evaluation and `origin` (model, data_dir, step, options) as JSON and returns the file's path.
+    """Writes an evaluation and `origin` (model, data_dir, step, options) as JSON; returns the file's path.
 
-    The path is <folder>/evaluation/<name>-<split>.json.
+    It is <folder>/evaluation/<name>-<split>.json, whose folders are made. Embeddings of pictures are left out.
     """
     path = as_path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

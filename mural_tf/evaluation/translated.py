@@ -31,7 +31,7 @@ def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
 
 
 def _tag(language: str) -> str:
-    """Returns the BCP 47 tag of a language code; an unknown code stays as it is."""
+    """Returns the BCP 47 tag of a language code, "de" for "deu"; an unknown code stays as it is."""
     return known_language(language) or language
 
 

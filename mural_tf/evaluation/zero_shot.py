@@ -57,10 +57,10 @@ def read_prompts(
 
     Raises:
       UserError: a wrong number of names, a template without a place for the name, no names at all, Babel's names for
-        another number of classes than ImageNet's.
+        another number of classes than ImageNet's, JSON of another form.
     """
     names: dict[str, dict[int, str]] = {}
-    from_babel = set()
+    from_babel = set()  # languages whose names are Babel's
     if english:
         names["en"] = dict(enumerate(english))
     if not english and (folder / BABEL).is_file():
@@ -73,12 +73,12 @@ def read_prompts(
             raise UserError(f"{path} has {len(lines)} lines; there are {classes} classes, one on each line.")
         names[_language(path)] = {number: line for number, line in enumerate(lines) if line.strip()}
         from_babel.discard(_language(path))
-    used = sorted(from_babel.intersection(languages or names))
-    if used and classes != IMAGENET_CLASSES:
+    babel_languages = sorted(from_babel.intersection(languages or names))
+    if babel_languages and classes != IMAGENET_CLASSES:
         raise UserError(
             f"{folder / BABEL} names ImageNet's {IMAGENET_CLASSES:,} classes by their numbers, and there are {classes} "
-            f"folders of classes, whose numbers are others: fetch all folders, or write class_names.{used[0]}.txt with "
-            "a name for each folder, in their order."
+            "folders of classes, whose numbers are others: fetch all folders, or write "
+            f"class_names.{babel_languages[0]}.txt with a name for each folder, in their order."
         )
     if not names:
         raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, with one name per line.")
@@ -96,7 +96,7 @@ def names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, s
 
 
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
-    """Returns {language: templates}; raises `UserError` for a template without a place for the name."""
+    """Returns {language: templates}; `UserError` for an empty list, or a template without a place for the name."""
     templates = {}
     if (folder / NLLB).is_file():
         for code, lines in read_json(folder / NLLB).items():
@@ -121,10 +121,11 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
 
     Each validation image searches the training images by the cosine of image embeddings. Recall@K is the percentage of
     validation images whose class is among the first K; Recall@1 is the accuracy of one nearest neighbour. The paper
-    does not say whether its embedding is projected; ours is the embedding that is searched and exported.
+    does not say whether its embedding is projected; ours is the embedding that is searched and exported. Raises
+    `UserError` for classes without training images, and if too many images cannot be read.
     """
-    queries, query_classes, notes = _encode(request, request.split)
-    candidates, candidate_classes, train_notes = _encode(request, "train")
+    queries, query_classes, notes = _encode_split(request, request.split)
+    candidates, candidate_classes, train_notes = _encode_split(request, "train")
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
@@ -133,7 +134,7 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     protocol = (
         f"class of the nearest training images by cosine; {len(queries):,} queries, {len(candidates):,} candidates"
     )
-    result = _result("imagenet_knn", request, protocol, notes + train_notes)
+    result = _evaluation_without_numbers("imagenet_knn", request, protocol, notes + train_notes)
     for k in CUTOFFS:
         result.metrics[f"imagenet_knn/image_to_image/recall@{k}"] = 100.0 * float(hits[:, :k].any(axis=1).mean())
     classes = np.union1d(query_classes, candidate_classes)
@@ -141,22 +142,22 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     return [result]
 
 
-def _result(name: str, request: Request, protocol: str, notes: list[str]) -> Evaluation:
+def _evaluation_without_numbers(name: str, request: Request, protocol: str, notes: list[str]) -> Evaluation:
     """Returns an evaluation without numbers, whose protocol says that it is not complete if there are notes."""
     if notes:
         protocol = f"NOT COMPLETE: {protocol}"
     return Evaluation(name, request.split, protocol, {}, {}, notes=notes)
 
 
-def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Returns a split's embeddings, [N, D], the names of their class folders, string [N], and notes."""
+def _encode_split(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Returns embeddings, [N, D], of a split's readable images, the names of their class folders, [N], and notes."""
     paths, classes = list_class_folders(request.folder / split)
     embeddings, readable, notes = request.encode_images(paths, f"ImageNet {split}")
     return embeddings, np.array(classes)[readable], notes
 
 
 def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """Returns the files <folder>/<class>/<file>, sorted, and the class of each; raises `UserError` without files."""
+    """Returns the files <folder>/<class>/<file>, sorted, and each file's class; raises `UserError` without files."""
     paths = []
     for class_folder in sorted(folder.iterdir()):
         if class_folder.is_dir():
@@ -189,6 +190,7 @@ def cifar100(request: Request) -> list[Evaluation]:
     names = [line.replace("_", " ") for _, line in read_lines(folder / "fine_label_names.txt") if line]
     path = folder / f"{request.split}.bin"
     content = np.frombuffer(path.read_bytes(), np.uint8)
+    # The second byte of each row is the fine label.
     if not content.size or content.size % _CIFAR_ROW or content[1::_CIFAR_ROW].max() >= len(names):
         raise UserError(f"{path} is not a file of CIFAR-100's binary version with {len(names)} classes.")
     rows = content.reshape(-1, _CIFAR_ROW)
@@ -232,10 +234,10 @@ def food101(request: Request) -> list[Evaluation]:
 def _classify(
     request: Request, name: str, images: Sequence, labels: np.ndarray, english: list[str] | None, expected: int
 ) -> list[Evaluation]:
-    """Measures the accuracy of N images, paths or uint8 arrays, in every language; returns one evaluation.
+    """Measures the accuracy of N images, paths or uint8 arrays, in every language; returns [the evaluation].
 
     `labels` are the images' classes, int [N]; `english` are the classes' names, or `None` if only files have names;
-    `expected` is the number of images in the whole benchmark.
+    `expected` is the number of images in the whole benchmark. Raises `UserError` for a language without class names.
     """
     classes = len(english or np.unique(labels))
     prompts = read_prompts(request.folder, classes, english, request.languages)
@@ -247,7 +249,7 @@ def _classify(
     if len(images) != expected:
         notes.append(f"NOT COMPLETE: {len(images):,} images; the benchmark has {expected:,}.")
     protocol = f"class by the mean of normalised prompt embeddings; {len(readable):,} images, {classes} classes"
-    result = _result(name, request, protocol, notes)
+    result = _evaluation_without_numbers(name, request, protocol, notes)
     for language in request.languages or prompts:
         measure_language(request, result, language, prompts[language], embeddings, labels, classes)
     for k in ACCURACIES:
@@ -258,9 +260,10 @@ def _classify(
 def measure_language(
     request: Request, result: Evaluation, language: str, prompts: Prompts, images, labels, classes: int
 ) -> None:
-    """Adds a language's accuracies to `result`, over the images of the classes that the language names.
+    """Adds a language's accuracies, sizes and notes to `result`, over the images of the classes that it names.
 
-    `images` are embeddings, [N, D], `labels` their classes, int [N]; `classes` is the number of all classes.
+    `images` are embeddings, [N, D], `labels` their classes, int [N]; `classes` is the number of all classes. Raises
+    `UserError` if the language names the class of no image.
     """
     numbers = np.array(sorted(prompts.names))
     has_name = np.isin(labels, numbers)

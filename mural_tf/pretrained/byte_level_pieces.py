@@ -54,10 +54,10 @@ def cleaning_of(tokenizer: Mapping, path: pathlib.Path) -> tuple[str, ...]:
 
 
 def _word_expression(tokenizer: Mapping, path: pathlib.Path) -> str:
-    """Returns the name in `EXPRESSIONS` of the expression that divides texts into words.
+    """Returns the name in `EXPRESSIONS` of the regular expression that divides texts into words.
 
-    It is in the only step before ByteLevel, or GPT-2's, which is ByteLevel's own. Arguments and errors are as in
-    `cleaning_of`.
+    A step before ByteLevel holds the expression; without such a step it is ByteLevel's own, GPT-2's. Arguments and
+    errors are as in `cleaning_of`.
     """
     *splits, byte_level = steps_of(tokenizer, "pre_tokenizer")
     keys = {"type": ("ByteLevel",), "add_prefix_space": (False,), "trim_offsets": FREE, "use_regex": FREE}
@@ -80,7 +80,7 @@ def _word_expression(tokenizer: Mapping, path: pathlib.Path) -> str:
 def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
     """Returns the lines of the pieces in a tokenizer.json, the content of `path`, for `piece_models.parse_lines`.
 
-    Raises `UserError` for pieces of another kind.
+    Raises `UserError` for pieces of another kind, or a tokenizer without added tokens.
     """
     model = json_field(tokenizer, "model", dict, path)
     check_keys(model, MODEL_KEYS, path)
@@ -89,7 +89,7 @@ def byte_level_lines(tokenizer: Mapping, path: pathlib.Path) -> list[str]:
     types = {}  # {added token: its type}
     for token in json_field(tokenizer, "added_tokens", list[dict], path, []):
         content = str(token.get("content"))
-        ids.setdefault(content, int(token.get("id", -1)))
+        ids.setdefault(content, int(token.get("id", -1)))  # -1, without an id, is refused below
         types[content] = "control"
     if not types or separator() not in ids:
         raise UserError(f"{path}: expected a piece for each of the 256 bytes, and added tokens.")

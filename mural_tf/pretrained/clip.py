@@ -158,10 +158,10 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, pooling: str) -> None:
-    """Sets a vision transformer in `tower` by Hugging Face's `vision_config`.
+    """Sets a vision transformer in `tower`, the configuration's `image_tower`, by Hugging Face's `vision_config`.
 
     Args:
-      tower: the configuration's `image_tower`, which is changed.
+      tower: the configuration that is changed.
       vision: `vision_config`, with "patch_size", "hidden_act" and "layer_norm_eps"; other keys have defaults.
       path: its file, for messages.
       pooling: the tower's field of this name, "class" or "attention".
@@ -197,7 +197,7 @@ def configure_transformer(tower: ConfigDict, values: dict, path: pathlib.Path, p
 
 
 def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
-    """Sets the same as `configure` by open_clip's folder; raises `UserError` for another image tower than its ViT."""
+    """Sets the fields of `configure` by open_clip's folder; raises `UserError` for another image tower than its ViT."""
     model, path = open_clip_settings(folder)
     vision = json_field(model, "vision_cfg", dict, path)
     if "timm_model_name" in vision or not isinstance(vision.get("layers"), int):

@@ -93,7 +93,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict) -> list[str
 
 
 def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """Sets the text tower by a folder's config.json; returns the steps of `config.vocabulary.cleaning`."""
+    """Sets `tower`, the text tower, by a folder's config.json; returns the steps of `config.vocabulary.cleaning`."""
     path = folder / "config.json"
     # Hugging Face's values by default.
     values = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8)
@@ -105,7 +105,7 @@ def _configure_hugging_face(folder: pathlib.Path, tower: ConfigDict) -> tuple[st
 
 
 def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, ...]:
-    """Sets the text tower by open_clip's folder; returns the steps of `config.vocabulary.cleaning`.
+    """Sets `tower`, the text tower, by open_clip's folder; returns the steps of `config.vocabulary.cleaning`.
 
     Raises `UserError` for settings that are not supported.
     """
@@ -136,7 +136,7 @@ def _configure_open_clip(folder: pathlib.Path, tower: ConfigDict) -> tuple[str, 
 def _read_lines(folder: pathlib.Path) -> list[str]:
     """Returns the lines of a folder's vocabulary, as `piece_models.parse_lines` takes them.
 
-    Raises `UserError` if the folder has no vocabulary, or one that is not a CLIP's.
+    Logs a warning for added tokens without a line. Raises `UserError` if the folder has no vocabulary of a CLIP.
     """
     check_settings(folder, "clip")
     tokenizer = read_tokenizer(folder)
@@ -196,7 +196,7 @@ def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigD
     Raises `UserError`, and changes nothing, unless all names and shapes fit.
     """
     weights = clip.open_weights(folder)
-    has_texts = not set(TEXT).isdisjoint(parts)
+    has_texts = not set(TEXT).isdisjoint(parts)  # else another text tower fills them, and the file's is ignored
     if _is_open_clip(weights):
         image_rows = clip.open_clip_table(config.image_tower)
         ignored = r"logit_bias|.*attn_mask" if has_texts else r"(?!visual\.|logit_scale).*"

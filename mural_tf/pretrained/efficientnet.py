@@ -46,8 +46,9 @@ LITE_PIXELS = dict(  # tensorflow/tpu's Lite: (x - 127) / 128 of pixels in [0, 2
 )
 HEADS = ("projection/", "image_head/")  # how variables after pooling begin
 AVERAGE = "/ExponentialMovingAverage"  # of a weight, in tensorflow/tpu's checkpoints: the value for evaluation
-NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
-NORM["bias"] = "bias"  # the classifier's
+TORCH_ENDS = {  # of names, where it is not "weight"; "bias" is the classifier's
+    "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var", "bias": "bias"
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _torch_row(variable: str, layer: str, block: int, rest: str) -> Row:
     if layer == CLASSIFIER:
         layouts["kernel"] = linear
     prefix = "" if block < 0 else f"_blocks.{block}."
-    theirs = f"{prefix}{TORCH_LAYERS[layer]}.{NORM.get(rest, 'weight')}"
+    theirs = f"{prefix}{TORCH_LAYERS[layer]}.{TORCH_ENDS.get(rest, 'weight')}"
     return Row(variable, (theirs,), layouts.get(rest, as_is))
 
 
@@ -182,12 +183,12 @@ def open_weights(weights: str | os.PathLike) -> tuple[WeightFile, Names]:
         return open_torch(path), TORCH
     prefix = path.with_suffix("") if path.suffix == ".index" else path
     if prefix.with_name(f"{prefix.name}.index").is_file():
-        return _averaged(open_tensorflow_checkpoint(prefix)), TPU
+        return _with_averages(open_tensorflow_checkpoint(prefix)), TPU
     return open_keras_h5(path), KERAS
 
 
-def _averaged(file: WeightFile) -> WeightFile:
-    """Returns the weights of tensorflow/tpu's checkpoint, with their moving averages where the file has them.
+def _with_averages(file: WeightFile) -> WeightFile:
+    """Returns the weights of tensorflow/tpu's checkpoint, each as its moving average where the file has it.
 
     Names lose the model's name in front, "efficientnet-lite0/".
     """
@@ -201,7 +202,7 @@ def _averaged(file: WeightFile) -> WeightFile:
 
 
 def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
-    """Returns a row for each of an image tower's variables, by a publisher's names."""
+    """Returns a row for each of an image tower's variables, which gives its name in a publisher's files."""
     ours = [variable.name.split(":")[0] for variable in variables]
     blocks = list(dict.fromkeys(name.split("_")[0] for name in ours if name.startswith("block")))  # in their order
     rows = []
@@ -216,22 +217,22 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 
 
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets family, width, depth and normalisation of the image tower in `config` by a file or folder of weights.
+    """Sets the image tower's family, size and normalisation in `config`, and the embedding's, by a file or folder.
 
-    Sizes that were not published keep the width and depth that `config` has. Raises `UserError` as `open_weights`, and
-    for a normalisation that is not ImageNet's.
+    Width and depth that were not published stay as they are. Raises `UserError` as `open_weights`, and for a
+    normalisation that is not ImageNet's.
     """
     file, names = open_weights(weights)
     tower = config.image_tower
     is_lite = not any("se_reduce" in name or "/se/" in name for name in file.shapes)  # without squeeze-and-excitation
     tower.name = "efficientnet_lite" if is_lite else "efficientnet"
     _configure_size(file, names, is_lite, tower)
-    has_own_pixels = names is KERAS and _normalization_layer(file)
+    has_own_pixels = names is KERAS and bool(_normalization_layer(file))
     if is_lite and not has_own_pixels:
         tower.update(LITE_PIXELS)
     elif names is KERAS:
         tower.normalization = _normalization(file)
-    if not (tower.projection or tower.head_size):
+    if not (tower.projection or tower.head_size):  # the pooled states are the embedding
         config.embedding_size = output_width(tower)
 
 

@@ -31,7 +31,8 @@ FAMILY_OF_TYPE = {
 def family_of(folder: pathlib.Path) -> str:
     """Returns the family that a folder or file of weights belongs to, a name in `importers.FAMILIES`; "" for others.
 
-    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint.
+    A folder without `model_type` in its config.json, such as a workdir, is not a checkpoint. Raises `UserError` for
+    damaged descriptions.
     """
     if folder.suffix == ".npz":
         return "siglip"
@@ -118,7 +119,7 @@ def module_folders(folder: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
     for class_name in types:
         if not class_name.startswith("sentence_transformers."):
             raise UserError(f"{path}: the module {class_name} is the folder's own code, which is not run.")
-    names = [pathlib.PurePath(str(row.get("path", ""))).name for row in rows]
+    names = [pathlib.PurePath(str(row.get("path", ""))).name for row in rows]  # "": the folder itself
     if ".." in names:
         raise UserError(f"{path}: a module lies in .., outside of {folder}: correct or restore it.")
     folders = [folder / name for name in names]

@@ -35,14 +35,14 @@ def _plain_word(text: str) -> str:
 
 
 def front_matter(readme: pathlib.Path) -> dict[str, str | list[str]]:
-    """Returns {key: text, or list of texts} from the YAML at the top of a README.md; {} without such a file or top.
+    """Returns {key: text, or list of texts} from the YAML at the top of a README.md; {} without the file or the YAML.
 
     Only lines `key: value`, `key: [value, value]`, and `- value` below a key are read, all values as texts: `no` is
     Norwegian.
     """
     if not readme.is_file():
         return {}
-    text = readme.read_text(encoding="utf-8", errors="replace")[:100_000]
+    text = readme.read_text(encoding="utf-8", errors="replace")[:100_000]  # a head is far shorter
     head = re.match(r"---\s*\n(.*?)^---\s*$", text, re.DOTALL | re.MULTILINE)
     if not head:
         return {}

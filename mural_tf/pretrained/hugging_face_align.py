@@ -53,9 +53,7 @@ ARCHITECTURE = {
 def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]:
     """Returns the rows of the image tower by the names in `AlignVisionModel`, which count blocks through all stages.
 
-    Args:
-      depth: the tower's depth coefficient, 3.1 for align-base.
-      prefix: how all names in the file begin.
+    `depth` is the tower's depth coefficient, 3.1 for align-base; all names in the file begin with `prefix`.
     """
 
     def norm(ours: str, theirs: str) -> list[Row]:
@@ -87,7 +85,7 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets both towers, the embedding and the image sizes in `config` to the ALIGN in a folder.
+    """Sets both towers, pixels, the embedding's size and temperature in `config` to the ALIGN in a folder.
 
     Raises `UserError` for another model, architecture or preprocessing.
     """
@@ -144,14 +142,15 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
-    """Sets sizes and normalisation in `tower` by a preprocessor_config.json; without that file, as in align-base.
+    """Sets sizes and normalisation of pictures in `tower` by the preprocessor_config.json at `path`.
 
-    `vision` is the model's `vision_config`, which has the pictures' size.
+    Without that file they are align-base's, for pictures of the size in `vision`, the model's `vision_config`.
     """
+    # 346, 289 and `include_top` are defaults of Hugging Face's `EfficientNetImageProcessor`.
     defaults = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
     if not path.exists():
         side = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
-        resized = 346 if side == 289 else side
+        resized = 346 if side == 289 else side  # align-base crops; other sizes are taken whole
         defaults.update(size=square(resized), crop_size=square(side), do_center_crop=True, include_top=False)
     configure_pixels(path, tower, 0, defaults)
 

@@ -96,7 +96,8 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 
     It is a BERT without token types, whose table is zeros here. Arguments are as in `bert_table`.
     """
-    names = {  # {part of a name in `BertModel`: in `DistilBertModel`}
+    # {part of a name in `BertModel`: in `DistilBertModel`}, replaced in this order: "output.dense" also ends others.
+    names = {
         "encoder.layer.": "transformer.layer.",
         "attention.self.query": "attention.q_lin",
         "attention.self.key": "attention.k_lin",
@@ -124,7 +125,8 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
     """Sets a BERT in `tower`, the configuration's `text_tower`, by a BERT's config.json.
 
-    `max_length`, `dropout` and the like do not change, and a pooler stays, as wide as the tower.
+    `max_length` and `dropout` do not change. A pooler stays, as wide as the tower. Pooling "last" or "end", which BERTs
+    lack, becomes "first".
 
     Args:
       tower: the configuration that is changed.
@@ -147,7 +149,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, r
         activation="gelu",
         attention="masked",
     )
-    if tower.pooling in ("last", "end"):  # of the tower before
+    if tower.pooling in ("last", "end"):  # of SigLIP's or CLIP's texts, which the tower was before
         tower.pooling = "first"
     if tower.pooler_size:
         tower.pooler_size = tower.hidden_size
@@ -201,7 +203,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
-    model_type = values.get("model_type", "bert")
+    model_type = values.get("model_type", "bert")  # BERT's older files lack it
     if model_type not in ("bert", "distilbert", "xlm-roberta"):
         names = values.get("architectures")
         classes = ""
@@ -272,7 +274,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
     LaBSE is a BERT whose sentence vector is the pooler's tanh(W [CLS] + b). Two layouts are in use: Hugging Face's
     `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT is at the top, its own
-    pooler is unused, and LaBSE's is the layer `2_Dense`.
+    pooler is unused, and LaBSE's is the layer `2_Dense`. Raises `UserError` as `configure`, or for another activation.
     """
     configure(folder, config)
     config.text_tower.pooler_size = config.text_tower.hidden_size

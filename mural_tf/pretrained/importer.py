@@ -22,9 +22,11 @@ class Importer:
       vocabulary: a function of (weights, config) that returns the lines by id and sets how they are used in `config`;
         `None` for an image tower.
       method: the method of such a model, by default; "": the configuration's.
-      recognises: whether a folder or file is of this family; asked of importers that are registered from outside.
-      open_weights: opens the `WeightFile` with the layers of all towers; `None` where there is no such file.
-      has_own_head: whether texts of a folder end in a layer that leads to another model's space.
+      recognises: a function of a folder or file that says whether it is of this family; only asked of importers that
+        other packages register.
+      open_weights: a function of a folder or file that opens the `WeightFile` with the layers of all towers; `None`
+        where there is no such file.
+      has_own_head: a function of a folder that says whether its texts end in a layer to another model's space.
     """
 
     parts: tuple[str, ...]

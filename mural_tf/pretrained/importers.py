@@ -78,7 +78,7 @@ def starting_config(source: str) -> ConfigDict:
 def configure(
     source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
 ) -> tuple[ConfigDict, list[str]]:
-    """Returns (a copy of `config` with the settings of some weights, their vocabulary by id).
+    """Returns (a copy of `config` with the settings of some weights, their vocabulary's lines by id).
 
     The vocabulary is [] for an image tower, or where `parts` lacks the text tower.
 
@@ -90,7 +90,8 @@ def configure(
       parts: the parts of a model, as in `Importer.parts`, whose settings are taken; empty: all parts of the weights.
 
     Raises:
-      UserError: an unknown source, or files that are missing, damaged or of another kind.
+      UserError: an unknown source, `as_trained` of another source than siglip, a tower in bfloat16, or files that are
+        missing, damaged or of another kind.
     """
     if source not in families():
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(families())}.")
@@ -132,8 +133,8 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     named prompts are dropped: training reads every text with the default prompt, and no other is learned.
 
     Raises:
-      UserError: weights that hold no such tower, or that `configure` refuses, or a file of `image_tower.class_names`
-        that is not a list of texts.
+      UserError: weights that hold no such tower, or that `configure` refuses; `image_tower.class_names` without
+        adapters on both towers, or whose file is not a list of texts.
     """
     vocabulary: list[str] = []
     config = config.copy_and_resolve_references()
@@ -157,7 +158,7 @@ def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
 
 
 def fill_towers(model: DualEncoder, config: ConfigDict) -> None:
-    """Fills the towers of a model, built as `configure_towers` says, with the weights that they name."""
+    """Fills the towers of a model of `configure_towers`' settings with the weights that they name; prints each name."""
     for tower, part in TOWERS.items():
         weights = config[tower].weights
         if weights:
@@ -185,15 +186,11 @@ def _family_with(part: str, weights: str) -> str:
 def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: Collection[str]) -> None:
     """Raises `UserError` if the towers of a configuration have more numbers than the weights, before memory is taken.
 
-    Args:
-      source: the weights' family.
-      weights: the folder or file.
-      config: the configuration.
-      parts: the parts of the model that the weights fill.
+    `source` is the family of `weights`, a folder or file; `parts` are the parts of the model that they fill.
     """
     importer = importer_of(source)
     towers = [config[tower] for tower, part in TOWERS.items() if part in parts and part in importer.parts]
-    needed = sum(map(_numbers, towers))
+    needed = sum(map(_count_numbers, towers))
     if importer.open_weights is None or not needed:
         return
     file = importer.open_weights(weights)
@@ -204,14 +201,15 @@ def _check_size(source: str, weights: pathlib.Path, config: ConfigDict, parts: C
         )
 
 
-def _numbers(tower: ConfigDict) -> int:
-    """Returns about how many numbers a transformer of this configuration has, a little fewer than in truth.
+def _count_numbers(tower: ConfigDict) -> int:
+    """Returns about how many weights a transformer of this configuration has: its kernels and positions; 0 for others.
 
-    Biases, norms and the vocabulary's table are not counted. For other towers it is 0.
+    Biases, norms and the vocabulary's table are not counted, so that it is never more than in truth.
     """
     if tower.name not in ("bert", "modernbert", "vit", "naflex"):
         return 0
     hidden = tower.hidden_size
+    # 4: queries, keys, values and output of attention; 2: both kernels of the feed-forward network.
     layers = tower.layers * (4 * hidden**2 + 2 * hidden * tower.feed_forward_size)
     if tower.name == "modernbert":
         return layers + tower.layers * hidden * tower.feed_forward_size  # its feed-forward layers have a gate
@@ -221,15 +219,13 @@ def _numbers(tower: ConfigDict) -> int:
         positions = tower.position_grid**2
     else:
         positions = (tower.image_size // tower.patch_size) ** 2
-    return layers + hidden * (positions + 3 * tower.patch_size**2 + tower.projection)
+    return layers + hidden * (positions + 3 * tower.patch_size**2 + tower.projection)  # 3 colours
 
 
 def building(filled: Collection[str], only_texts: bool = False) -> contextlib.AbstractContextManager:
     """Returns the context to build a model in: no initial values are drawn if weights will replace the large parts.
 
-    Args:
-      filled: the parts of the model that get weights afterwards.
-      only_texts: whether the model has no image tower.
+    `filled` are the parts that get weights afterwards; `only_texts` says that the model has no image tower.
     """
     large_parts = set(TEXT) if only_texts else {"image_encoder", "text_encoder"}
     if large_parts <= set(filled):

@@ -33,7 +33,7 @@ from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 HEADS = 16  # of So400m's pictures
-MOST_TOKENS = 512
+MOST_TOKENS = 512  # of a text, where tokenizer_config.json says no fewer
 # How names begin, in `open_weights`.
 VISION = "vision_model."
 TEXT = "text_model."
@@ -56,6 +56,7 @@ def open_weights(folder: str | pathlib.Path) -> WeightFile:
     ends = sorted(name.rpartition(".")[2] for name in others)
     stems = {name.rpartition(".")[0] for name in others}
     is_known = len(vision) == len(text) == len(stems) == 1 and ends in (["weight"], ["bias", "weight"])
+    # An empty prefix would begin every name. The last of the others is the layer's ".weight", a matrix.
     if not is_known or "" in (*vision, *text, *stems) or len(weights.shapes[others[-1]]) != 2:
         further = ", ".join(others[:5]) or "-"
         raise UserError(
@@ -87,7 +88,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     values = read_json(path)
     weights = open_weights(folder)
     tower = config.text_tower
-    positions = weights.shapes.get(f"{TEXT}embeddings.position_embeddings.weight", (2,))[0] - 2
+    positions = weights.shapes.get(f"{TEXT}embeddings.position_embeddings.weight", (2,))[0] - 2  # see `ROBERTA_FIRST`
     tower.max_length = min(max_length(folder) or MOST_TOKENS, MOST_TOKENS, positions)
     configure_by_shapes(tower, weights.below(TEXT), path, roberta=True)
     tower.update(pooling="first", pooler_size=0, head_hidden_size=0)
@@ -102,7 +103,10 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 
 
 def _configure_vision(tower: ConfigDict, weights: WeightFile, values: dict, path: pathlib.Path) -> None:
-    """Sets a SigLIP of the arrays' sizes in `tower`; `values` are from the config.json at `path`."""
+    """Sets a SigLIP of the arrays' sizes in `tower`; `values` are from the config.json at `path`.
+
+    Raises `UserError` for missing arrays, or arrays of another rank.
+    """
     vision = json_field(values, "vision_config", dict, path, {})
     weights = weights.below(VISION)
     names = (PATCHES, "embeddings.position_embedding.weight", "encoder.layers.0.mlp.fc1.weight")

@@ -83,7 +83,7 @@ def table(layers: int) -> list[Row]:
             kernel(f"layer_{i}/output", f"layers.{i}.mlp.Wo"),
             norm(f"layer_{i}/output_norm", f"layers.{i}.mlp_norm"),
         ]
-        if i:
+        if i:  # the first layer attends to the embeddings, which have a norm already
             rows.append(norm(f"layer_{i}/attention_norm", f"layers.{i}.attn_norm"))
     return rows
 
@@ -119,7 +119,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
         activation=ACTIVATIONS[activation],
         attention="masked",
         attention_every=_attention_every(values, path),
-        attention_window=json_field(values, "local_attention", int, path, 128) // 2,
+        attention_window=json_field(values, "local_attention", int, path, 128) // 2,  # theirs is of both sides
         rotary_bases=_rotary_bases(values, path),
     )
     if tower.pooling != "mean":
@@ -141,6 +141,7 @@ def _attention_every(values: dict, path: pathlib.Path) -> int:
     if values.get("layer_types") is None:
         return json_field(values, "global_attn_every_n_layers", int, path, 3)
     types = json_field(values, "layer_types", list[str], path)
+    # Without a further global layer any distance beyond the last layer will do.
     further_global = [number for number, name in enumerate(types) if name == GLOBAL and number]
     every = further_global[0] if further_global else max(len(types), 1)
     expected = [LOCAL if number % every else GLOBAL for number in range(len(types))]
@@ -175,7 +176,7 @@ def _rotary_bases(values: dict, path: pathlib.Path) -> tuple[float, float]:
 
 
 def load_weights(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
-    """Fills a text tower that was built for `configure`'s settings; nothing is changed unless all of it fits."""
+    """Fills a text tower built for `configure`'s settings; `UserError`, and no change, unless names and shapes fit."""
     assign(table(tower.layers), encoder.variables, open_weights(folder), IGNORED, "a ModernBERT")
 
 
@@ -187,7 +188,8 @@ def open_weights(folder: str | pathlib.Path) -> WeightFile:
 def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
     """Returns the lines of a folder's vocabulary by id, and sets `config.vocabulary` to how it is used.
 
-    Raises `UserError` for pieces of another kind, and for rows that are not begin, text, end.
+    Logs a warning for added tokens that are not among the pieces. Raises `UserError` for pieces of another kind, and
+    for rows that are not begin, text, end.
     """
     folder = pathlib.Path(folder)
     path = folder / TOKENIZER
@@ -196,7 +198,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
         raise UserError(f"{folder} has no {TOKENIZER}: expected the pieces of a ModernBERT in it.")
     check_settings(folder, "gemma")
     names = template_of(tokenizer, path) or []
-    if len(names) != 3 or names[1] or not names[0] or not names[2]:
+    if len(names) != 3 or names[1] or not names[0] or not names[2]:  # "" is the text
         raise UserError(f"{path}: its post_processor makes rows of {names or 'text alone'}; expected begin, text, end.")
     settings = read_settings(folder)
     pad = settings.get("pad_token", "<pad>")

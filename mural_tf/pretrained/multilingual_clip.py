@@ -28,7 +28,7 @@ from mural_tf.pretrained.temperature import scale_row
 from mural_tf.pretrained.vocabularies import read_vocabulary, token_rows, vocabulary_of
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
-HEAD_WIDTH = 64
+HEAD_WIDTH = 64  # numbers of each attention head
 OPEN_CLIP_TEXT = "text.transformer."  # how the text tower's names begin in open_clip
 
 
@@ -51,21 +51,15 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
     configure_by_shapes(tower, weights.below(OPEN_CLIP_TEXT), path, roberta=True)
-    head_hidden_size, *_ = weights.shapes.get("text.proj.0.weight") or (0,)
+    head_hidden_size, *_ = weights.shapes.get("text.proj.0.weight") or (0,)  # 0: the head is a single Dense
     tower.update(pooling="mean", pooler_size=0, head_hidden_size=head_hidden_size)
 
 
 def configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
-    """Sets a BERT in `tower`, the configuration's `text_tower`, by the sizes of its arrays.
+    """Sets a BERT in `tower`, the configuration's `text_tower`, by the sizes of its arrays, `weights`.
 
-    Args:
-      tower: the configuration that is changed.
-      weights: the BERT's arrays, under the names of `BertModel`.
-      path: the file of its configuration, for messages.
-      roberta: whether it is an XLM-RoBERTa.
-
-    Raises:
-      UserError: an array is missing or has another rank.
+    `weights` has the names of `BertModel`, and `path`, its configuration's file, is for messages; `roberta` says
+    that it is an XLM-RoBERTa. Raises `UserError` for an array that is missing or has another rank.
     """
     _, hidden = weights.shape_of("embeddings.word_embeddings.weight", 2, "a BERT")
     intermediate_shape = weights.shape_of("encoder.layer.0.intermediate.dense.bias", 1, "a BERT")

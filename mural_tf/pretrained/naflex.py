@@ -53,8 +53,8 @@ KEYS = {
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the model in a folder.
 
-    The image tower is frozen, see `encoders/naflex.py`. Raises `UserError` for another model, architecture or
-    preprocessing.
+    The image tower is frozen, see `encoders/naflex.py`. For FG-CLIP 2 a warning is logged that long texts are cut.
+    Raises `UserError` for another model, architecture or preprocessing.
     """
     folder = folder_of_two_towers(folder)
     path = folder / "config.json"
@@ -101,7 +101,7 @@ def _configure_image_tower(vision: dict, path: pathlib.Path, tower: ConfigDict) 
 
 
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
-    """Fills `parts` of a model built for `configure`'s settings; nothing is changed unless all of it fits."""
+    """Fills `parts` of a model built for `configure`'s settings; `UserError`, and no change, unless all names fit."""
     folder = folder_of_two_towers(folder)
     table = siglip.hugging_face_table(config)
     kernel = Row("patches/kernel", ("vision_model.embeddings.patch_embedding.weight",), linear)

@@ -54,7 +54,7 @@ TIMM_LAYER = {  # as `clip.OPEN_CLIP_LAYER`
 OPTIONS = ("act_kwargs", "norm_kwargs")  # of the text tower's activation and norms
 NAME = r"vit_(base|large|so400m|giantopt)_patch(\d+)_siglip_(\d+)"  # timm's names of towers with attention pooling
 HEADS = {"base": 12, "large": 16, "so400m": 16, "giantopt": 16}
-WITH_TANH = r"vit_(so400m_patch16|giantopt_patch16)_.*"
+WITH_TANH = r"vit_(so400m_patch16|giantopt_patch16)_.*"  # towers for which timm takes the tanh of GELU
 # Keys that vectors depend on, with the values that are done here.
 VISION_KEYS = {"timm_pool": ("map",), "timm_proj": ("none", "")}
 TEXT_KEYS = {
@@ -107,7 +107,7 @@ def _configure_image_tower(vision: dict, path: pathlib.Path, weights: WeightFile
     tower.update(
         name="vit",
         patch_size=patch_height,
-        layers=_layers(weights, f"{TRUNK}.blocks"),
+        layers=_count_layers(weights, f"{TRUNK}.blocks"),
         hidden_size=width,
         heads=HEADS[size_name],
         feed_forward_size=_feed_forward_size(weights, f"{TRUNK}.blocks", "fc1"),
@@ -120,13 +120,16 @@ def _configure_image_tower(vision: dict, path: pathlib.Path, weights: WeightFile
 
 
 def _configure_text_tower(text: dict, path: pathlib.Path, weights: WeightFile, tower: ConfigDict) -> None:
-    """Sets the transformer in `tower` by `text_cfg` of the file at `path`, and by the arrays' shapes."""
+    """Sets the transformer in `tower` by `text_cfg` of the file at `path`, and by the arrays' shapes.
+
+    Raises `UserError` for an option of activation or norms that is not supported.
+    """
     _, width = weights.shape_of("text.positional_embedding", 2, SIGLIP)
     activation, norm = (object_or_empty(text, key, path) for key in OPTIONS)
     check_keys(activation, {"approximate": ("none", "tanh")}, path)
     check_keys(norm, {"eps": FREE}, path)
     tower.update(
-        layers=_layers(weights, BLOCKS),
+        layers=_count_layers(weights, BLOCKS),
         hidden_size=width,
         heads=json_field(text, "heads", int, path, 8),
         feed_forward_size=_feed_forward_size(weights, BLOCKS, "c_fc"),
@@ -160,7 +163,7 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
     pool = f"{TRUNK}.attn_pool"
     patches = f"{TRUNK}.patch_embed.proj"
     positions = "text.positional_embedding"
-    image = [
+    image_rows = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),
         Row("patches/bias", (f"{patches}.bias",)),
         Row("patches/position_embeddings", (f"{TRUNK}.pos_embed",), only_row),
@@ -173,14 +176,14 @@ def table(config: ConfigDict, weights: WeightFile) -> dict[str, list[Row]]:
         *kernel_and_bias("pooling/output", f"{pool}.mlp.fc2"),
         *clip.open_clip_layers("block", f"{TRUNK}.blocks", config.image_tower.layers, TIMM_LAYER),
     ]
-    text = [
+    text_rows = [
         Row("embeddings/token_embeddings", (TOKENS,)),
         Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
         Row("embeddings/type_embeddings", (positions,), no_types),
         *clip.open_clip_layers("layer", BLOCKS, config.text_tower.layers),
         *norm_rows("final_norm", "text.ln_final"),
     ]
-    return {"image_encoder": image, "text_encoder": text, "image_text_head": _head(config, weights)}
+    return {"image_encoder": image_rows, "text_encoder": text_rows, "image_text_head": _head(config, weights)}
 
 
 def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
@@ -194,7 +197,7 @@ def _head(config: ConfigDict, weights: WeightFile) -> list[Row]:
     return identity_head(head, TOKENS, config.embedding_size)
 
 
-def _layers(weights: WeightFile, prefix: str) -> int:
+def _count_layers(weights: WeightFile, prefix: str) -> int:
     """Returns the number of layers, by the numbers behind `prefix` in names like "visual.trunk.blocks.11.norm1"."""
     matches = [re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in weights.shapes]
     return len({match[1] for match in matches if match})

@@ -15,6 +15,7 @@ from mural_tf.pretrained.keys import json_or_empty
 
 INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 HALF = (0.5, 0.5, 0.5)
+# {(mean, deviation): name of the tower's normalization}.
 NAMES = {(HALF, HALF): "symmetric", **{statistics: name for name, statistics in STATISTICS.items()}}
 
 
@@ -52,7 +53,7 @@ def configure_pixels(
       UserError: an unsupported setting of the file: pictures of another size or not square, another interpolation or
         scale, patches in place of squares.
     """
-    values, path = _read(path, defaults)
+    values, path = _read_preprocessor(path, defaults)
     if "max_num_patches" in values:
         raise UserError(
             f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape, and "
@@ -72,7 +73,8 @@ def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
     `path` and `tower` are as in `configure_pixels`. Raises `UserError` for pictures that are not resized, or patches of
     another size than `tower.patch_size`.
     """
-    values, path = _read(path, {"resample": 2, "image_mean": list(HALF), "image_std": list(HALF)})
+    # By default as `Siglip2ImageProcessor`.
+    values, path = _read_preprocessor(path, {"resample": 2, "image_mean": list(HALF), "image_std": list(HALF)})
     patch_size = json_field(values, "patch_size", int, path, 16)
     if not json_field(values, "do_resize", bool, path, True) or patch_size != tower.patch_size:
         raise UserError(
@@ -87,8 +89,8 @@ def configure_patches(path: pathlib.Path, tower: ConfigDict) -> None:
     _configure_normalization(values, path, tower)
 
 
-def _read(path: pathlib.Path, defaults: Mapping) -> tuple[dict, pathlib.Path]:
-    """Returns ({key: value} of a preprocessor's file, over `defaults`, the file), which may be the newer one.
+def _read_preprocessor(path: pathlib.Path, defaults: Mapping) -> tuple[dict, pathlib.Path]:
+    """Returns ({key: value} of a preprocessor's file, with `defaults` for keys that it lacks, the file that was read).
 
     "size" and "crop_size" are {"height", "width": pixels} or {"shortest_edge": pixels}.
     """
@@ -120,7 +122,7 @@ def _interpolation(values: dict, path: pathlib.Path) -> str:
 
 
 def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets how pictures are resized and cropped in `tower`; `values` and `path` are as `_read` returns them.
+    """Sets how pictures are resized and cropped in `tower`; `values` and `path` are `_read_preprocessor`'s.
 
     Raises `UserError` where pictures do not become squares of one size.
     """
@@ -160,23 +162,24 @@ def _side(values: dict, key: str, path: pathlib.Path) -> int:
 
 
 def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
-    """Sets how pixel values are normalised in `tower`; `values` and `path` are as `_read` returns them.
+    """Sets how pixel values are normalised in `tower`; `values` and `path` are `_read_preprocessor`'s.
 
-    Raises `UserError` for another scale than [0, 1] or [-1, 1].
+    Raises `UserError` for another scale than [0, 1] or [-1, 1], or for a mean or deviation that is not three numbers.
     """
     factor = json_field(values, "rescale_factor", float, path, 1 / 255)
-    scaled = json_field(values, "do_rescale", bool, path, True)
-    normalized = json_field(values, "do_normalize", bool, path, True)
-    offset = json_field(values, "rescale_offset", bool, path, False)
-    include_top = json_field(values, "include_top", bool, path, False)  # normalises once more
-    if math.isclose(factor, 1 / 127.5) and scaled and offset and not normalized and not include_top:
+    is_scaled = json_field(values, "do_rescale", bool, path, True)
+    is_normalized = json_field(values, "do_normalize", bool, path, True)
+    has_offset = json_field(values, "rescale_offset", bool, path, False)
+    is_normalized_again = json_field(values, "include_top", bool, path, False)
+    is_bare = not is_normalized and not is_normalized_again
+    if math.isclose(factor, 1 / 127.5) and is_scaled and has_offset and is_bare:  # x / 127.5 - 1
         tower.normalization = "symmetric"
-    elif not math.isclose(factor, 1 / 255) or not scaled or offset or include_top:
+    elif not math.isclose(factor, 1 / 255) or not is_scaled or has_offset or is_normalized_again:
         raise UserError(
-            f"{path}: pixels times {factor:.6g} with do_rescale={scaled}, rescale_offset={offset}, "
-            f"do_normalize={normalized}, include_top={include_top}: expected times 1/255, and no offset."
+            f"{path}: pixels times {factor:.6g} with do_rescale={is_scaled}, rescale_offset={has_offset}, "
+            f"do_normalize={is_normalized}, include_top={is_normalized_again}: expected times 1/255, and no offset."
         )
-    elif not normalized:
+    elif not is_normalized:
         tower.normalization = "none"
     else:
         mean = tuple(map(float, json_field(values, "image_mean", list[float], path)))

@@ -132,12 +132,12 @@ def _pooling(path: pathlib.Path) -> str:
     """Returns "first" or "mean", by the pooling's file of settings; raises `UserError` for another pooling."""
     values = read_json(path)
     check_keys(values, POOLING_KEYS, path)
-    modes = values.get("pooling_mode")
-    if modes is None:
-        modes = [name for name in OLD_POOLINGS if values.get(name) is True]
-    if not isinstance(modes, list):
-        modes = [modes]
-    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in modes] or ["mean"]  # the library's default
+    names = values.get("pooling_mode")
+    if names is None:  # in older files each mode is a key with a bool
+        names = [name for name in OLD_POOLINGS if values.get(name) is True]
+    if not isinstance(names, list):
+        names = [names]
+    modes = [OLD_POOLINGS.get(str(name), str(name)) for name in names] or ["mean"]  # the library's default
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise UserError(f"{path}: pooling is {', '.join(modes)}, expected cls or mean.")
     return POOLINGS[modes[0]]
@@ -154,9 +154,10 @@ def _activation(path: pathlib.Path) -> str:
 
 
 def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
-    """Returns ({key: value} of the text tower's settings, their file), the first of `TOWER_SETTINGS` in its folder.
+    """Returns (the settings {key: value} of the text tower in a folder, the file that holds them).
 
-    Without such a file the settings are {}. Raises `UserError` for settings that are not supported.
+    The file is the first of `TOWER_SETTINGS` that exists; without any the settings are {}. Raises `UserError` for
+    settings that are not supported.
     """
     paths = [folder / name for name in TOWER_SETTINGS if (folder / name).is_file()]
     path = paths[0] if paths else folder / TOWER_SETTINGS[0]
@@ -169,9 +170,9 @@ def _tower_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
 
 
 def _length(tower: pathlib.Path, positions: int) -> int:
-    """Returns the length in tokens that a text tower's folder states, or else `positions`; at most `positions`.
+    """Returns the most tokens of a text by the settings in a tower's folder, else by its tokenizer_config.json.
 
-    The tower's settings go before tokenizer_config.json.
+    It is at most `positions`, as many as the weights have, and `positions` where neither file says a length.
     """
     values, path = _tower_settings(tower)
     if values.get("max_seq_length") is None:
@@ -236,7 +237,7 @@ def configure_texts(folder: str | pathlib.Path, config: ConfigDict) -> None:
             f"{pooling}: include_prompt is false, and the mean without the prompt's tokens is not supported."
         )
     for name in prompts:
-        if not name or "=" in name:
+        if not name or "=" in name:  # `vocabulary.prompts` holds "name=text"
             raise UserError(f"{folder / SETTINGS}: prompts has the name {name!r}: expected one without '='.")
     vocabulary.prompt = "" if default_name is None else prompts[default_name]
     vocabulary.prompts = tuple(f"{name}={text}" for name, text in prompts.items())
@@ -254,7 +255,7 @@ def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
     prompts = {}
     if values.get("prompts") is not None:
         for name, text in json_field(values, "prompts", dict, path).items():
-            prompts[name] = check_json(text or "", str, f"prompts.{name}", path)
+            prompts[name] = check_json(text or "", str, f"prompts.{name}", path)  # null: an empty prompt
     default_name = values.get("default_prompt_name")
     if default_name is not None and default_name not in prompts:
         names = ", ".join(prompts) or "none"
@@ -265,7 +266,7 @@ def _read_prompts(path: pathlib.Path) -> tuple[dict[str, str], str | None]:
 def load_weights(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings.
 
-    Raises `UserError` if a name or shape does not fit.
+    Raises `UserError` if a name or shape does not fit, or for a Dense layer with tanh on a ModernBERT.
     """
     modules = read_modules(folder)
     if modernbert.is_modernbert(modules.tower):

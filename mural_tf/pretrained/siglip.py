@@ -66,7 +66,7 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
     text = "text_model"
     patches = f"{vision}.embeddings.patch_embedding"
     head = f"{vision}.head"
-    image = [
+    image_rows = [
         Row("patches/kernel", (f"{patches}.weight",), convolution),
         Row("patches/bias", (f"{patches}.bias",)),
         Row("patches/position_embeddings", (f"{vision}.embeddings.position_embedding.weight",)),
@@ -81,19 +81,19 @@ def hugging_face_table(config: ConfigDict) -> dict[str, list[Row]]:
         *kernel_and_bias("pooling/output", f"{head}.mlp.fc2"),
     ]
     positions = f"{text}.embeddings.position_embedding.weight"
-    texts = [
+    text_rows = [
         Row("embeddings/token_embeddings", (f"{text}.embeddings.token_embedding.weight",)),
         Row("embeddings/position_embeddings", (positions,), first_rows(config.text_tower.max_length)),
         Row("embeddings/type_embeddings", (positions,), no_types),
         *layer_rows("layer", f"{text}.encoder.layers", config.text_tower.layers),
         *norm_rows("final_norm", f"{text}.final_layer_norm"),
     ]
-    projection = kernel_and_bias("image_text_head", f"{text}.head")
-    return {"image_encoder": image, "text_encoder": texts, "image_text_head": projection, **_numbers()}
+    head_rows = kernel_and_bias("image_text_head", f"{text}.head")
+    return {"image_encoder": image_rows, "text_encoder": text_rows, "image_text_head": head_rows, **_number_rows()}
 
 
-def _numbers(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
-    """Returns {part of a model: its row} for the two learned numbers, by their names in the file."""
+def _number_rows(scale: str = "logit_scale", bias: str = "logit_bias") -> dict[str, list[Row]]:
+    """Returns {part of a model: [its row]} for the two learned numbers, by the file's names `scale` and `bias`."""
     bias_row = Row("bias", (bias,), lambda value: value.reshape([]))
     return {"log_temperature": [scale_row(scale)], "bias": [bias_row]}
 
@@ -131,7 +131,7 @@ def big_vision_table(config: ConfigDict, weights: WeightFile) -> dict[str, list[
         "image_encoder": image_rows,
         "text_encoder": text_rows,
         "image_text_head": _big_vision_head(config, weights),
-        **_numbers("params/t", "params/b"),
+        **_number_rows("params/t", "params/b"),
     }
 
 
@@ -159,9 +159,9 @@ def _big_vision_layers(ours: str, theirs: str, count: int, weights: WeightFile) 
 
 
 def _big_vision_layer(ours: str, theirs: str, pick: Callable = as_is) -> list[Row]:
-    """Returns the rows of a layer's attention and feed-forward network.
+    """Returns the rows of the attention and feed-forward network of a layer, `ours` here and `theirs` in the file.
 
-    `pick` is the layout that takes a layer's array out of the file's, which may be of all layers.
+    `pick` takes the layer's array out of an array of the file, which may hold all layers.
     """
     attention = f"{theirs}/MultiHeadDotProductAttention_0"
     feed_forward = f"{theirs}/MlpBlock_0"
@@ -204,11 +204,8 @@ def _big_vision_head(config: ConfigDict, weights: WeightFile) -> list[Row]:
 def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool = False) -> None:
     """Sets both towers, pixels, the embedding's size, temperature and bias in `config` to the SigLIP in `weights`.
 
-    Args:
-      weights: a folder or .npz file.
-
-    Raises:
-      UserError: another model, architecture or preprocessing.
+    `weights` is a folder or .npz file. With `as_trained` pixels are as big_vision trained with, see the module. Raises
+    `UserError` for another model, architecture or preprocessing.
     """
     path = folder_of_two_towers(weights)
     file = open_weights(path)
@@ -228,7 +225,7 @@ def configure(weights: str | pathlib.Path, config: ConfigDict, as_trained: bool 
 
 
 def configure_bias(weights: WeightFile, config: ConfigDict, name: str) -> None:
-    """Sets the bias of the configuration's method, if it has a bias, to a file's number `name`."""
+    """Sets the bias of the configuration's method, if it has a bias, to the tensor `name`, if that is a number."""
     if "bias" in config.method and weights.shapes.get(name) in ((), (1,)):  # else `load_weights` says what is wrong
         config.method.bias = float(weights.read(name).reshape([]))
 
@@ -286,12 +283,13 @@ def _configure_big_vision(weights: WeightFile, config: ConfigDict) -> None:
             "fixed resolution (NaFlex is another tower)."
         )
     patch_size = patches_shape[0]
-    image_size = round(positions_shape[1] ** 0.5) * patch_size
+    image_size = round(positions_shape[1] ** 0.5) * patch_size  # as many patches in each row as in each column
     config.image_tower.update(_big_vision_sizes(weights, "params/img/Transformer"))
     config.image_tower.update(
         name="vit", patch_size=patch_size, pooling="attention", projection=0, image_size=image_size
     )
     config.text_tower.update(**_big_vision_sizes(weights, "params/txt/Encoder_0"), max_length=tokens_shape[-2])
+    # The kernel is [width, embedding size]; without a head the embedding is as wide as the text tower.
     config.embedding_size = shapes.get(f"{HEAD}/kernel", (0, config.text_tower.hidden_size))[1]
 
 
@@ -307,10 +305,10 @@ def _big_vision_sizes(weights: WeightFile, encoder: str) -> dict[str, object]:
     if not queries or not feed_forward:
         raise UserError(f"{weights.path} has no {encoder}: expected big_vision's SigLIP.")
     # [width, heads, size] for each layer, or [layers, width, heads, size].
-    *stacked, hidden_size, heads, _ = shapes[queries[0]]
+    *layer_axis, hidden_size, heads, _ = shapes[queries[0]]
     layers = len(queries)
-    if stacked:
-        layers = stacked[0]
+    if layer_axis:
+        layers = layer_axis[0]
     return dict(
         layers=layers,
         hidden_size=hidden_size,
@@ -345,8 +343,8 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
             f"{path} holds no vocabulary: give the SentencePiece model or tokenizer.json of its training with "
             "--vocabulary=FILE."
         )
-    lines, model = vocabularies.read_sentence_pieces(pieces_file, row_count)
-    layout = LAYOUTS[model]
+    lines, piece_kind = vocabularies.read_sentence_pieces(pieces_file, row_count)
+    layout = LAYOUTS[piece_kind]
     if as_trained:
         cleaning = ("lower_ascii",)
     elif _is_open_clip(path):
@@ -358,7 +356,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
 
 
 def _token_count(path: pathlib.Path) -> int:
-    """Returns how many rows the table of tokens has, 0 where it is missing: `load_weights` says then what is wrong."""
+    """Returns how many rows the table of tokens has, 0 if it is missing, which `load_weights` will report."""
     if _is_open_clip(path):
         name = open_clip_siglip.TOKENS
     elif path.is_dir():
@@ -370,7 +368,7 @@ def _token_count(path: pathlib.Path) -> int:
 
 
 def _check_end(folder: pathlib.Path) -> None:
-    """Raises `UserError` for a folder whose tokenizer puts no token at the end of texts."""
+    """Raises `UserError` for a folder whose tokenizer says that it puts no token at the end of texts."""
     names = template_of(read_tokenizer(folder), folder / TOKENIZER)
     if names == [""] and read_settings(folder).get("add_eos_token") is not True:
         raise UserError(f"{folder / TOKENIZER}: its post_processor makes rows of text alone; expected an end of texts.")
@@ -384,7 +382,7 @@ def load_weights(weights: str | pathlib.Path, model: DualEncoder, config: Config
     path = folder_of_two_towers(weights)
     file = open_weights(path)
     if _is_open_clip(path):
-        tables = {**open_clip_siglip.table(config, file), **_numbers()}
+        tables = {**open_clip_siglip.table(config, file), **_number_rows()}
     elif path.is_dir():
         tables = hugging_face_table(config)
     else:

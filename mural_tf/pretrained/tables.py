@@ -115,14 +115,14 @@ def qkv_rows(ours: str, projections: list[str]) -> list[Row]:
 
 
 def zeros_for(ours: str, theirs: str, size: int) -> Row:
-    """Returns the row of a bias [size] that the file lacks: zeros; `theirs` is the name of any tensor of the file."""
+    """Returns the row of a bias [size] that the file lacks: zeros; `theirs`, any tensor, is the row's source."""
     return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
 
 
 def identity_head(head: str, theirs: str, size: int) -> list[Row]:
     """Returns the two rows of a head [size, size] that the file lacks: the identity, without bias.
 
-    `theirs` is the name of any tensor of the file.
+    `theirs` is the name of any tensor of the file, because a row must have a source.
     """
     return kernel_without_bias(head, theirs, size, lambda value: np.eye(size, dtype=np.float32))
 
@@ -212,7 +212,7 @@ def _sources(rows: Iterable[Row]) -> set[str]:
 
 
 def _assign_blocks(variable: tf.Variable, blocks: Iterable[np.ndarray]) -> None:
-    """Assigns a table, [N, D], from blocks of its rows: at once, a vocabulary's table could take half of a model."""
+    """Assigns blocks of rows, in order, to a table [N, D]; a vocabulary's whole table would take much memory."""
     first = 0
     for block in blocks:
         end = first + len(block)
@@ -246,6 +246,7 @@ def assign_parts(
     for part, rows in tables.items():
         if part in parts and part in weights_by_part:
             table += rows
+            # A part is a layer with variables, or itself a variable, such as the temperature.
             variables += getattr(weights_by_part[part], "variables", [weights_by_part[part]])
         else:
             ignored_patterns += map(re.escape, sorted(_sources(rows)))

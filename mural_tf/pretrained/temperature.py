@@ -17,7 +17,7 @@ LARGEST_SCALE = 20  # of the logarithm; CLIP's is 4.6
 def configure_temperature(weights: WeightFile, loss: ConfigDict) -> None:
     """Sets the temperature in `loss`, a branch of the configuration, to a file's `temperature`, as ALIGN has it.
 
-    Raises `UserError` if it is not positive.
+    Its range widens to hold it. Raises `UserError` if it is not positive.
     """
     if "temperature" in weights.shapes:  # else `load_weights` says that it is missing
         temperature = float(weights.read("temperature"))
@@ -29,7 +29,8 @@ def configure_temperature(weights: WeightFile, loss: ConfigDict) -> None:
 def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
     """Sets the temperature in `loss`, a branch of the configuration, to exp(-scale), as CLIP and SigLIP have it.
 
-    The scale is the file's number `name`. Raises `UserError` if it is not one number, or out of range.
+    The scale is the file's number `name`; the temperature's range widens to hold it. Raises `UserError` if the scale
+    is not one number, or larger than `LARGEST_SCALE`.
     """
     if name in weights.shapes:  # else `load_weights` says that it is missing
         if math.prod(weights.shapes[name]) != 1:

@@ -54,11 +54,9 @@ def read_settings(folder: pathlib.Path) -> dict:
 
 
 def check_settings(folder: pathlib.Path, family: str) -> None:
-    """Raises `UserError` if a folder's tokenizer is of a class or has settings that are not supported.
+    """Raises `UserError` for a class or setting in a folder's tokenizer_config.json that is not supported.
 
-    Args:
-      folder: a folder with or without tokenizer_config.json, which says them.
-      family: a key of `_CLASSES`.
+    `family` is a key of `_CLASSES`. A folder without the file passes.
     """
     path = folder / SETTINGS
     settings = read_settings(folder)
@@ -83,12 +81,12 @@ def check_settings(folder: pathlib.Path, family: str) -> None:
 
 
 def max_length(folder: pathlib.Path) -> int | None:
-    """Returns how many tokens a folder's tokenizer_config.json allows; `None` if it does not say it, or says 10^30."""
+    """Returns how many tokens a folder's tokenizer_config.json allows; `None` if it has no limit, or says 10^30."""
     value = read_settings(folder).get("model_max_length")
     if value is None:
         return None
     value = check_json(value, float, "model_max_length", folder / SETTINGS)
-    if abs(value) < 10**9:
+    if abs(value) < 10**9:  # more means "no limit"
         return int(value)
     return None
 
@@ -123,7 +121,7 @@ def word_settings(folder: pathlib.Path, pieces: Sequence[str]) -> dict:
         normalizer = _by_bert_class(settings, normalizer)
     lower_case = normalizer["lowercase"]
     if lower_case is None and not settings and not tokenizer:
-        lower_case = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")
+        lower_case = not any(re.search("[A-Z]", piece) for piece in pieces if piece[0] != "[")  # not [CLS]
     strip_accents = normalizer["strip_accents"]
     if strip_accents is None:
         strip_accents = lower_case

@@ -53,7 +53,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
       folder: a folder with `VOCABULARY` or one of `SENTENCE_PIECES`.
       config: the configuration that is changed.
       rows: how many rows the tower's table of tokens has, 0 if it is not known. Rows beyond the pieces get pieces that
-        are never used.
+        are never used. For word pieces, a warning is logged for added tokens that are not among them.
 
     Raises:
       UserError: the vocabulary is missing, of another kind, or has more pieces than rows.
@@ -132,7 +132,7 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
 
 
 def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]:
-    """Returns as many of SentencePiece's lines as a tower's table of tokens has rows; for 0 rows, all lines.
+    """Returns a line of SentencePiece's vocabulary for each row of a tower's table of tokens; for 0 rows, all lines.
 
     Pieces beyond the rows that match no text are left out, and rows beyond the pieces get pieces that are never used.
     Raises `UserError`, which names `path`, if a piece beyond the rows matches texts.
@@ -147,7 +147,7 @@ def fit_rows(lines: list[str], rows: int, path: str | pathlib.Path) -> list[str]
 
 
 def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:
-    """Sets `config.vocabulary` to SentencePiece's pieces; `layout` and `cleaning` are its fields of these names."""
+    """Sets `config.vocabulary` to SentencePiece's pieces, `lines`; `layout` and `cleaning` are fields of it."""
     config.vocabulary.update(
         builder="sentence_pieces",
         layout=layout,

@@ -20,7 +20,7 @@ from mural_lite.errors import UserError, first_line
 from mural_lite.files import json_field, read_json
 from mural_lite.hugging_face import PICKLES
 
-MOST_DEFLATED = 1100  # times as many bytes as a compressed file has; deflate's own bound is 1,032
+MOST_DEFLATED = 1100  # the most bytes that a compressed byte may hold; deflate's own bound is 1,032
 BLOCK = 2**24  # bytes of a large table that are read at a time
 # What libraries raise at damaged files; TensorFlow an IndexError where a checkpoint is cut off.
 DAMAGED = (OSError, ValueError, EOFError, IndexError, zipfile.BadZipFile, zlib.error, tf.errors.OpError)
@@ -65,7 +65,7 @@ class WeightFile:
 
         Raises as `read`.
         """
-        rows = max(1, BLOCK // (4 * math.prod(self.shapes[name][1:])))
+        rows = max(1, BLOCK // (4 * math.prod(self.shapes[name][1:])))  # 4 bytes a number
         with self._reading(name):
             if self._read_blocks is None:
                 blocks = [self._read(name)]
@@ -120,11 +120,7 @@ class WeightFile:
         return self._with_names({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
 
     def _with_names(self, originals: dict[str, str]) -> WeightFile:
-        """Returns some of the weights under other names.
-
-        Args:
-          originals: {new name: name in this file}.
-        """
+        """Returns the weights that `originals`, {new name: name in this file}, names."""
 
         def read(name: str):
             return self._read(originals[name])
@@ -153,6 +149,7 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     index = path / SHARDS
     if index.is_file():
         names = set(json_field(read_json(index), "weight_map", dict[str, str], index).values())
+        # Shards lie next to their index: no folder that it may name is entered.
         return _open_shards(index, [path / pathlib.PurePath(name).name for name in sorted(names)])
     raise UserError(_missing_safetensors(path))
 
@@ -174,14 +171,9 @@ def _missing_safetensors(path: pathlib.Path) -> str:
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
-    """Opens safetensors files as one file of weights.
+    """Opens the safetensors files `shards` as one file of weights; `path`, the file or its index, is for messages.
 
-    Args:
-      path: the file that names them, or the only one, for messages.
-      shards: the files.
-
-    Raises:
-      UserError: a shard is missing or damaged.
+    Raises `UserError` if a shard is missing or damaged, or the package safetensors is missing.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -212,7 +204,7 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
 
 
 def _as_numpy(tensor) -> np.ndarray:
-    """Returns a tensor of NumPy or TensorFlow as an array; TensorFlow's, in bfloat16, which NumPy lacks, as float32."""
+    """Returns a tensor as an array: NumPy's as it is, TensorFlow's, whose bfloat16 NumPy lacks, in float32."""
     if isinstance(tensor, np.ndarray):
         return tensor
     return tf.cast(tensor, tf.float32).numpy()
@@ -257,7 +249,7 @@ def _check_footer(index: pathlib.Path) -> None:
 
 def _varints(data: bytes) -> list[int]:
     """Returns the complete varints in `data`: 7 bits per byte, lowest first; the high bit says that more follow."""
-    numbers: list[int] = []
+    numbers = []
     number = 0
     shift = 0
     for byte in data:
@@ -279,7 +271,7 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
 
     def weight(group: h5py.Group, name: str) -> h5py.Dataset:
         """Returns the weight `name` of a layer; raises `ValueError` if it holds no numbers of this file."""
-        dataset = group[name]
+        dataset = group[name]  # "fiu": floats, integers, unsigned integers
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiu" or dataset.shape is None:
             raise ValueError(f"{name} holds no numbers")
         # HDF5 would take any file of this machine for a weight.

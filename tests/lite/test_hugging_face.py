@@ -318,7 +318,7 @@ def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
     assert load_index(tmp_path / "index").model.path == "hf://org/mine"
     found = commands.model_of(load_index(tmp_path / "index"), by_pictures=True)
     assert found.path == "hf://org/mine" and len(made) == 2
-    assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
+    assert "toys" in benchmarks._training_record(mural_tf.load("hf://org/mine"))[1]
 
 
 @pytest.mark.slow
