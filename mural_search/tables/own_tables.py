@@ -567,7 +567,7 @@ def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> 
         for cells in content[:FIRST_ROWS]:
             first_rows.append([str(value_of(cell)) for cell in cells])
         start, names = find_names(first_rows)
-        for number, cells in enumerate(content[start:], start=1):
+        for number, cells in enumerate(content[start:], start=start + 1):
             if len(cells) > len(names):
                 on_problem("entry with more values than names of columns", f"{path}, list {number}")
             else:
@@ -619,7 +619,10 @@ def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
             "them without a MultiIndex, and a list of values for each row."
         )
     rows = [dict(zip(names, cells)) for cells in document["data"]]
-    return _labelled(rows, document.get("index") or range(len(rows)))
+    labels = document.get("index") or range(len(rows))
+    if len(labels) != len(rows):
+        raise UserError(f'{path} has {len(rows)} rows in "data" and {len(labels)} labels in "index": expected as many.')
+    return _labelled(rows, labels)
 
 
 def _rows_by_picture(document: dict) -> list[dict]:

@@ -131,6 +131,7 @@ KINDS = {
     "names as keys of lists": document({name: [hat, "hat"] for name, hat in zip(NAMES, HATS)}),
     "orient=split, a MultiIndex": document({**SPLIT, "columns": [["image", ""], ["caption", "en"]]}),
     "orient=split, broken": document({**SPLIT, "data": [5]}),
+    "orient=split, a label too few": document({**SPLIT, "index": ["SKU-0"]}),
     "orient=split, a long row": document({**SPLIT, "data": [*SPLIT["data"][:3], [NAMES[3], HATS[3], "more"]]}),
     "names and rows, a long row": document([SPLIT["columns"], *SPLIT["data"][:3], [NAMES[3], HATS[3], "more"]]),
     "rows of nothing": document([{}, {"a": None}]),

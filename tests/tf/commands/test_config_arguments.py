@@ -81,3 +81,11 @@ def test_arguments_of_the_papers_configurations():
     assert every.text_tower.languages == ("en", "de", "fr", "cs") and every.method.captions_per_image == 6
     assert load("mule:embn,languages=de").text_tower.languages == ("de",)
     assert load("mule:lp").text_tower.frozen_words and not load("mule:mule").text_tower.frozen_words
+
+
+def test_a_configuration_that_is_not_python_is_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "folder.py").mkdir()
+    for path in (tmp_path / "config.json", tmp_path / "folder.py", tmp_path):
+        with pytest.raises(UserError, match="expected a Python file"):
+            config_arguments.read_config(str(path))

@@ -124,18 +124,18 @@ def test_what_changed_in_the_data_is_said(tmp_path, monkeypatch, capsys):
     progress = types.SimpleNamespace(next_epochs=lambda: calls.append("next"))
     begin = "The training data changed since step 1,000: a is new; b is new; c is new"
     end = ". Training goes on with a new epoch of the data as they are now.\n"
-    fit._compare_data(progress, {}, tmp_path, 1000, True)
+    fit._adapt_to_data(progress, {}, tmp_path, 1000, True)
     assert capsys.readouterr().out == begin + end and calls == [True, "next", (tmp_path, 1000, described)]
     changes.append("d is new")
     calls.clear()
-    fit._compare_data(progress, {}, tmp_path, 1000, False)
+    fit._adapt_to_data(progress, {}, tmp_path, 1000, False)
     assert capsys.readouterr().out == "" and calls == [False, "next"]
     changes.append("e is new")
-    fit._compare_data(progress, {}, tmp_path, 1000, True)
+    fit._adapt_to_data(progress, {}, tmp_path, 1000, True)
     assert capsys.readouterr().out == begin + "; and 2 more" + end
     calls.clear()
     changes.clear()
-    fit._compare_data(progress, {}, tmp_path, 1000, True)
+    fit._adapt_to_data(progress, {}, tmp_path, 1000, True)
     assert capsys.readouterr().out == "" and calls == [True, (tmp_path, 1000, described)]
 
 
@@ -407,7 +407,7 @@ class Parts:
         make("DataProgress", progress)
         make("training_checkpoints", saved)
         make("_common_step", step)
-        make("_compare_data", None)
+        make("_adapt_to_data", None)
         make("keep_metrics", None)
         make("_skipped_records", skipped)
         make("TrainingLog", Log)
@@ -443,7 +443,7 @@ def test_a_run_from_its_first_step(config, monkeypatch, capsys):
     ]  # fmt: skip
     made = parts.made
     assert made["DataProgress"] == ({"image_text": 2, "text_text": 2}, 3)
-    sources, *of_the_start = made["_compare_data"][1:]
+    sources, *of_the_start = made["_adapt_to_data"][1:]
     assert list(sources) == ["image_text", "text_text"] and of_the_start == ["workdir", 0, True]
     assert made["training_checkpoints"] == (parts.model, "workdir", 3, True, "progress")
     assert made["TrainingLog"] == ("workdir", 0, 10, 32, parts.skipped, True)
