@@ -46,7 +46,7 @@ CLOSURES = {
     "mural_search.queries": 2_600,  # from a question to an answer
     "mural_search.server.app": 12_700,  # a shop's settings, words in eleven languages
     "mural_tf.ingest.convert": 6_400,  # from sources to records
-    "mural_search.catalogue": 15_600,  # from an own table to a page; the aim is 9,000
+    "mural_search.catalogue": 15_700,  # from an own table to a page; the aim is 9,000
 }
 # What else may be there at most: counts of tokens are rounded up to thousands, rates to tenths. Flags and options are
 # counted for every command and kind that has them, a source's path not.
@@ -57,13 +57,13 @@ NUMBERS = {
     # answered wrongly, in silence, and 1,900 more for stores, mixtures and indexes; 3,800 are names and signatures of
     # steps that were lifted out of longer functions
     "tokens": 374_000,
-    "lines of mural_lite": 7_300,  # 65 of them read configurations of earlier commits; the aim is 6,000
+    "lines of mural_lite": 7_400,  # 65 of them read configurations of earlier commits; the aim is 6,000
     # 370 read words inside pictures, 400 tables, 520 a shop's page, 500 give steps of long functions names and
     # docstrings, 50 salt the addresses of items, 900 are one statement each and lists of arguments; aim: 7,500
-    "lines of mural_search": 12_800,
+    "lines of mural_search": 12_900,
     # The aim is 32,000; writing out and files of one idea add lines, not tokens: 3,400 of them divide functions of
     # several jobs, write one statement each and list arguments with their shapes in docstrings.
-    "lines of mural_tf": 43_200,
+    "lines of mural_tf": 43_400,
     "tokens per line of losses, models, training": 9.4,  # the aim is 8.5
     "tokens per line elsewhere": 9.5,  # the aim is 9.5
     "nested comprehensions per 1,000 lines": 0.3,
@@ -248,6 +248,15 @@ def test_numbers_do_not_grow(name):
     number, most = measured()[name], NUMBERS[name]
     print(f"\n{name:72} {number:9,.6g}; at most {most:,}", end="")
     assert 0 < number <= most
+
+
+def test_readme_says_how_large_the_rooms_are():
+    """Lines of code, without docstrings and comments, within a tenth."""
+    table = re.findall(r"`(\w+)/` ([\d,]+)", (ROOT.parent / "README.md").read_text(encoding="utf-8"))
+    assert len(table) == 11
+    for name, lines in table:
+        code = size((ROOT / name).rglob("*.py")).code
+        assert int(lines.replace(",", "")) == pytest.approx(code, rel=0.1, abs=50), name
 
 
 def test_all_numbers_have_bounds():
