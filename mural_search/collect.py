@@ -82,7 +82,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
     files = list_files(kind, sources, split, announce)
-    pieces = ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files)  # whole files, whatever their size
+    pieces = ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files)  # whole files of any size
     return read(kind, pieces)
 
 
