@@ -537,7 +537,7 @@ def rows_by_key(path: pathlib.Path, seed: int) -> dict[tuple[str, ...], dict[str
 
 
 def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathlib.Path) -> list[str]:
-    """Tries a room's mistakes, writes their rows, prints unnoticed mistakes, and returns all outcomes.
+    """Tries a room's mistakes, writes their rows, prints unnoticed mistakes, and returns the outcome of each.
 
     Args:
       trial: the copy of the tree.
@@ -559,7 +559,8 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
             results.add_row(output, {name: row[name] for name in FIELDS})
         outcomes.append(row["outcome"])
         if row["outcome"] != "noticed":
-            before, after = (" ".join(row[name].split())[:200] for name in ("before", "after"))
+            before = " ".join(row["before"].split())[:200]  # characters; code may have many lines
+            after = " ".join(row["after"].split())[:200]
             print(f"{row['outcome']}: {row['file']}:{row['line']} {row['operator']}: {before} -> {after}", flush=True)
     return outcomes
 

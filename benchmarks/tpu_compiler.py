@@ -126,9 +126,9 @@ ROWS = {
 
 
 def configuration(row: Row, tpu: str) -> ConfigDict:
-    """Returns the complete configuration of a row, as a run on a slice has it, "v4-32" say."""
-    file, _, method = row.configuration.partition(":")
-    config = importlib.import_module(f"mural_tf.configs.{file}").get_config()
+    """Returns the complete configuration of a row as a run has it on `tpu`, a slice's name: "v4-32"."""
+    module_name, _, method = row.configuration.partition(":")
+    config = importlib.import_module(f"mural_tf.configs.{module_name}").get_config()
     if method:
         config.model = method
     config = complete(config)

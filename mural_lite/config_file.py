@@ -131,7 +131,10 @@ def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None
 
 
 def _check_field(config: ConfigDict, key: str, value: object, prefix: str, path: object) -> None:
-    """Raises `UserError` if the branch `config` has no field `key`, or `value` is not of the field's type."""
+    """Raises `UserError` if the branch `config` has no field `key`, or `value` is not of the field's type.
+
+    Any key may be in `evaluation.groups` (lists of texts), `data.sources` (objects) and `method`, which checks its own.
+    """
     name = f"{prefix}{key}"
     if prefix == "evaluation.groups.":
         check_json(value, list[str], name, path)
@@ -139,7 +142,7 @@ def _check_field(config: ConfigDict, key: str, value: object, prefix: str, path:
         check_json(value, dict, name, path)
     elif key in config:
         check_json(value, field_kind(config[key]), name, path)
-    elif prefix != "method.":  # the method checks its own fields
+    elif prefix != "method.":
         near = difflib.get_close_matches(key, list(config.keys()), n=1)
         hint = f"; did you mean {prefix}{near[0]}?" if near else "."
         raise UserError(f"Unknown configuration key {name} in {path}{hint}")

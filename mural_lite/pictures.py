@@ -148,7 +148,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def is_plain(image: Image.Image) -> bool:
     """Whether the graph decodes an opened image as Pillow does, except for its orientation: JPEG, most of PNG."""
-    if image.width * image.height > MAX_PIXELS:
+    if _is_scan(image):
         return False
     # Graphs of earlier exports show the colour that a PNG without an alpha channel names as its transparent one.
     names_a_color = image.mode not in ("RGBA", "LA", "P") and "transparency" in image.info
@@ -161,19 +161,16 @@ _one_scan = threading.Lock()  # memory is held for one picture of more than MAX_
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Returns an opened image as RGB, upright, on white, at half its size above `MAX_PIXELS`; raises `BadImage`."""
+    """Returns `image` as RGB, upright, on white, halved above `MAX_PIXELS`; may change it (draft); raises BadImage."""
     try:
         if not _is_scan(image):
             return on_white(turned(image))
         with _one_scan:
-            image.draft("RGB", (image.width // 2, image.height // 2))  # JPEG: decoded at half its size
+            image.draft("RGB", (image.width // 2, image.height // 2))  # changes a JPEG: decoded at half its size
             image.load()
-            if _is_scan(image) and image.mode in ("L", "RGB", "RGBA", "CMYK"):  # others are reduced as RGB
-                image = image.reduce(2)
-            decoded = on_white(turned(image))
-            if _is_scan(decoded):
-                decoded = decoded.reduce(2)
-            return decoded
+            if image.mode in ("L", "RGB", "RGBA", "CMYK"):  # before copies of it are made; others are reduced as RGB
+                image = _without_excess(image)
+            return _without_excess(on_white(turned(image)))
     except BadImage:
         raise
     except (ValueError, OSError):
@@ -183,6 +180,11 @@ def upright(image: Image.Image) -> Image.Image:
 def _is_scan(image: Image.Image) -> bool:
     """Whether an image has more than `MAX_PIXELS`, so that it must be reduced."""
     return image.width * image.height > MAX_PIXELS
+
+
+def _without_excess(image: Image.Image) -> Image.Image:
+    """Returns an image of more than `MAX_PIXELS` at half its width and height, another as it is."""
+    return image.reduce(2) if _is_scan(image) else image
 
 
 def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
@@ -200,11 +202,11 @@ def encode_png(pixels: np.ndarray) -> bytes:
 
 
 def for_the_encoder(data: bytes) -> bytes:
-    """Returns an encoded image as a JPEG or PNG that `data/images.py` and exported encoders decode.
+    """Returns an encoded image as a JPEG or PNG that `data/images.py` and exported encoders decode as Pillow does.
 
-    JPEG and PNG are returned unchanged and undecoded: the graph turns a JPEG by its EXIF data. Other formats of
-    Pillow's (WebP, AVIF, TIFF, GIF, …), a PNG with an orientation or a transparent colour, and a scan of more than
-    `MAX_PIXELS` become an upright JPEG on white.
+    Most JPEG and PNG are returned undecoded; the encoder's graph turns a JPEG by its EXIF data. An upright JPEG on
+    white replaces Pillow's other formats (WebP, AVIF, TIFF, GIF, …), a PNG with an orientation or a transparent colour,
+    and an image of more than `MAX_PIXELS`.
 
     Raises `BadImage` if Pillow does not read it, it is larger than `MAX_SCAN` or `MAX_BYTES`, or it does not decode.
     """

@@ -213,7 +213,7 @@ def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
 
 
 def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
-    """Renames the complete folder to `output`, where it is not in a store already, and removes the work's folder."""
+    """Renames the complete folder to `output` and removes `folder`; in a store the files are in `output` already."""
     complete = complete_folder(folder, output)
     if complete != output:
         if output.exists():

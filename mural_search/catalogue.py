@@ -289,7 +289,7 @@ def _write_skipped(path: pathlib.Path, tally: RowTally) -> None:
 def _train_if_wanted(entries: Sequence[Entry], tally: RowTally, source: str, trainer: Trainer, train: bool) -> bool:
     """Trains if `train` and there are enough captions, or prints why not; returns False if a signal stopped training.
 
-    Raises `UserError` for too few captions if no model was trained, and the trainer needs them or `source` names none.
+    Raises `UserError` for too few captions if no model was trained, and the trainer needs them or `source` is NOTHING.
     """
     caption_count = sum(len(entry.captions) for entry in entries if entry.file)
     if train and caption_count >= FEWEST_CAPTIONS:

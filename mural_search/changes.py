@@ -152,7 +152,7 @@ def bring(
       skipped: a file that gets a line, name[TAB]reason, for each entry that cannot be read.
       progress: whether to show a bar.
 
-    Raises `UserError` for a vector of another length than 1, and the errors of the encoder.
+    Raises `UserError` for a vector of another length than 1, and raises as the encoder does.
     """
     changes = _Changes(database, embedder, kind, np.dtype(dtype), batch_size, skipped)
     database.executescript("CREATE TEMP TABLE IF NOT EXISTS met (key BLOB PRIMARY KEY) WITHOUT ROWID; DELETE FROM met")

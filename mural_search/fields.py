@@ -105,7 +105,7 @@ def _different_items(table: ItemTable | Sequence[Item]) -> list[Item]:
 
 
 def _columns(items: Sequence[Item]) -> dict[str, _Column]:
-    """Returns {name: its values} of all fields that the items have, in the order of the table."""
+    """Returns {name of a field: its `_Column`} of all fields that the items have, in the order of the table."""
     columns: dict[str, _Column] = {}
     for item in items:
         captions = [_letters(text) for _, text in item.captions] or [_letters(item.name)]
@@ -113,7 +113,8 @@ def _columns(items: Sequence[Item]) -> dict[str, _Column]:
             column = columns.setdefault(name, _Column(name))
             column.values.append(value)
             column.parts += item.values(name)
-            column.repeated_captions += any(_repeats(_letters(value), caption) for caption in captions)
+            if any(_repeats(_letters(value), caption) for caption in captions):
+                column.repeated_captions += 1
     return columns
 
 

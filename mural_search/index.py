@@ -347,8 +347,8 @@ def _without_picture(table: ItemTable, embeddings: np.ndarray) -> np.ndarray:
     An item without a file has a picture all the same if it came with the picture's vector.
     """
     without_file = table.without_pictures()
-    blocks = [np.zeros(0, np.int64)]
-    for rows in np.array_split(without_file, len(without_file) // _BLOCK + 1):
+    blocks = []
+    for rows in np.array_split(without_file, len(without_file) // _BLOCK + 1):  # a block at a time is in memory
         blocks.append(rows[~np.any(embeddings[rows], axis=1)])
         release_pages(embeddings)
     return np.concatenate(blocks)

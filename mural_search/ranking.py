@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -368,7 +367,7 @@ def rank_all(
     for number, (lists, exact_rows) in enumerate(_search_ways(index, ways, wanted)):
         if rank == ALL:
             caption_vector = None if captions is None else captions[number]
-            lists = _completed(index, lists, vectors[number], caption_vector, hidden)
+            lists = _with_rows_of_all(index, lists, vectors[number], caption_vector, hidden)
         unsorted = Ranked(np.zeros(0, np.int64), lists, exact_rows, units, judged)
         ranked.append(unsorted.fused(weights))
     return ranked
@@ -458,16 +457,18 @@ def _search_words(
     return results, exact
 
 
-def _completed(index, lists: dict[str, Entries], vector, caption_vector, hidden: Collection[str]) -> dict[str, Entries]:
+def _with_rows_of_all(
+    index, lists: dict[str, Entries], vector: np.ndarray, caption_vector: np.ndarray | None, hidden: Collection[str]
+) -> dict[str, Entries]:
     """Returns a sentence's lists; each list of cosines also ranks, after its own rows, the rows of the other lists.
 
     `vector`, `caption_vector`: the sentence's, float32 [D], to compare with pictures and with captions.
     """
-    all_rows = set(itertools.chain(*lists.values()))
+    all_rows = set().union(*lists.values())
     completed = dict(lists)
     for way, entries in lists.items():
         rows = np.array(sorted(all_rows - entries.keys()), np.int64)
-        if way == WORDS or not len(rows) or not entries:
+        if way == WORDS or not len(rows) or not entries:  # no cosines, nothing to add, or no vectors to compare
             continue
         if way == TEXTS and index.captions is not None:
             values = index.captions.values(caption_vector, rows, hidden)
@@ -475,7 +476,7 @@ def _completed(index, lists: dict[str, Entries], vector, caption_vector, hidden:
             embeddings = index.vectors_of(rows)
             values = np.where(embeddings.any(axis=1), embeddings @ vector, -np.inf)  # zeros: no picture
         order = np.lexsort((rows, -values))
-        order = order[np.isfinite(values[order])]
+        order = order[np.isfinite(values[order])]  # -inf: without a picture or a caption
         completed[way] = entries | _entries(rows[order], values[order], start=len(entries) + 1)
     return completed
 

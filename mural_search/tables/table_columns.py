@@ -518,15 +518,15 @@ class Guess:
         }
 
     def _estimate(self, sample: Sequence[str]) -> None:
-        """Sets the shares, the scripts and the certainty of the languages by a sample, by small models, then large."""
-        rough_probabilities = _probabilities(_detector(()), sample)  # among all languages
+        """Sets shares, scripts, certainty: small models guess a sample's likely languages, then large ones compare."""
+        rough_probabilities = _probabilities(_detector(()), sample)  # by the small models
         ranked = list(_shares(rough_probabilities, least=0.0))
         likely = [tag for tag in ranked if tag in ranked[:LIKELY] or tag in WIDESPREAD]
         self.shares = dict.fromkeys(likely, 1.0)
         self._scripts = set()
         if len(likely) < 2:
             return
-        probabilities = _probabilities(_detector(likely), sample)
+        probabilities = _probabilities(_detector(likely), sample)  # by the large models
         self.shares = _shares(probabilities)
         certainties = []
         for text, probability_of in zip(sample, probabilities):

@@ -85,31 +85,31 @@ FIRST_ROWS = 30  # rows in which the names of the columns are looked for
 
 
 def find_names(rows: Sequence[Sequence[str]]) -> tuple[int, list[str]]:
-    """Returns (number of rows up to the row with the names of the columns, a different name for each column).
+    """Returns (number of rows before the first row of data, a different name for each column).
 
     The rows may begin with a title or with instructions. Names are in the last row above the first picture that is as
-    full as any row there, has no text twice, and is unlike the row of the picture. Where the first row names a picture,
-    no row has names, and the columns' names are their numbers: "1", "2".
+    full as any row there, has no text twice, and is unlike the row of the picture; if no row is so, in the first with
+    two texts. If no row names a picture, they are in the first that has two texts and is half as full as any. Without
+    such a row, the columns' names are their numbers, "1", "2", and the data begin with the picture, or at the top.
 
     Args:
       rows: the cells of the first rows that are not empty.
     """
-    cell_counts = [sum(map(bool, map(str.strip, cells))) for cells in rows]  # cells that are not empty
-    pictured = None  # the number of the first row with a picture
-    for number, cells in enumerate(rows):
-        if any(map(names_picture, cells)):
-            pictured = number
-            break
-    candidates = [number for number, count in enumerate(cell_counts[:pictured]) if count > 1]  # a title has one cell
-    if pictured is None:  # only the first row that is at least half as full as any may have the names
-        candidates = [number for number in candidates if 2 * cell_counts[number] >= max(cell_counts)][:1]
+    text_counts = [len(_texts(cells)) for cells in rows]
+    # The number of the first row with a picture, or len(rows).
+    picture_row = next((number for number, cells in enumerate(rows) if any(map(names_picture, cells))), len(rows))
+    candidates = [number for number in range(picture_row) if text_counts[number] > 1]  # a title has one text
+    first_row = picture_row
+    if picture_row == len(rows):
+        candidates = [number for number in candidates if 2 * text_counts[number] >= max(text_counts)][:1]
+        first_row = 0
     if not candidates:
         columns = max(map(len, rows), default=0)
-        return pictured or 0, [str(number) for number in range(1, columns + 1)]
-    fullest_count = max(cell_counts[number] for number in candidates)
+        return first_row, [str(number) for number in range(1, columns + 1)]
+    fullest_count = max(text_counts[number] for number in candidates)
     name_row = candidates[0]  # if no other row qualifies
-    for number in candidates:
-        if cell_counts[number] == fullest_count and _may_name(rows, number, pictured):
+    for number in candidates[1:]:  # there is a picture, or they are one
+        if text_counts[number] == fullest_count and _may_name(rows[number], rows[picture_row]):
             name_row = number
     return name_row + 1, _unique_names(rows[name_row])
 
@@ -144,18 +144,20 @@ class Heading:
         return start, names
 
 
-def _may_name(rows: Sequence[Sequence[str]], number: int, pictured: int | None) -> bool:
-    """Whether the row `number` may hold the names of the columns.
+def _texts(cells: Sequence[str]) -> list[str]:
+    """Returns the cells that are not empty, without the white space around them."""
+    return [cell.strip() for cell in cells if cell.strip()]
 
-    It may not have a text twice, nor a cell that equals, except for digits, the cell below in the row of the first
-    picture, `pictured`: a brand, or "A-1" above "A-2".
+
+def _may_name(cells: Sequence[str], cells_below: Sequence[str]) -> bool:
+    """Whether a row's cells may be the names of the columns; `cells_below` are of the first row with a picture.
+
+    No text may be there twice, nor equal, except for digits, the cell below: a brand, or "A-1" above "A-2".
     """
-    texts = [cell.strip() for cell in rows[number] if cell.strip()]
+    texts = _texts(cells)
     if len(set(texts)) < len(texts):
         return False
-    if not pictured:
-        return True
-    for cell, cell_below in zip(rows[number], rows[pictured]):
+    for cell, cell_below in zip(cells, cells_below):
         if cell.strip() and _shape(cell) == _shape(cell_below):
             return False
     return True

@@ -198,7 +198,8 @@ def contamination_notes(
 ) -> list[str]:
     """Returns warnings, a sentence each, if the model's record names training data with images of a benchmark.
 
-    `benchmark` is its name, `collections` are its images' collections, `split` and `folder` are the measured data.
+    `benchmark` is its name, `collections` are its images' collections ("coco_val2014"), `split` and `folder` are the
+    measured data, and `embedder` is the model; its `config` and `path`, if it has them, lead to its record.
     """
     directories, descriptions = _training_record(embedder)
     if split == "train":
@@ -252,16 +253,16 @@ def _describe(path: pathlib.Path, field: str = "") -> list[str]:
         description = read_json(path)
         if field:
             description = description[field]
-        return [str(description.get("name", "")), *map(_one_line, description.get("sources", []))]
+        return [str(description.get("name", "")), *map(_source_line, description.get("sources", []))]
     except (UserError, KeyError, AttributeError, TypeError):
         return []  # other people's records come without a description
 
 
-def _one_line(source) -> str:
-    """Returns a source of a dataset.json as one line, for example "coco split=train dataset_coco.json"."""
+def _source_line(source: dict | str) -> str:
+    """Returns a source of a dataset.json, an object or its text, as "coco split=train dataset_coco.json"."""
     if not isinstance(source, dict):
         return str(source)
-    split = source.get("split") or source.get("splits") or ""
+    split = source.get("split") or source.get("splits")
     if isinstance(split, list):
         split = ",".join(split)
     words = [str(source.get("kind", ""))]

@@ -244,15 +244,16 @@ def to_float16(content: bytes) -> bytes:
 
 
 def without_copies(content: bytes) -> bytes:
-    """Returns a float32 file without the copies of products that the converter makes.
+    """Returns a LiteRT file without the copies of fully connected layers that the converter makes.
 
-    An activation that takes a product x twice, as x sigmoid(1.702 x) does, gets a copy of the product for each of its
-    constants, which is in the copy's weights. Here a copy becomes the first product times the constant. A file without
-    copies is returned as it is.
+    For an activation that takes a layer's output x twice, as x sigmoid(1.702 x) does, the converter writes a second
+    layer, whose weights are the first layer's times 1.702. Here its output becomes the first layer's, times 1.702.
+
+    `content` is a flatbuffer with float32 weights; it is returned itself if it has no copies. Raises as `LiteFile`.
     """
     file = LiteFile(content)
     operators = file.graph.operators
-    products: dict[tuple, tuple] = {}  # {(input, shapes): (the first operator, its weights and bias)}
+    first_layers: dict[tuple, tuple] = {}  # {(input, shapes): (the first operator, its weights and bias)}
     has_copies = False
     for operator, tensor, _ in file.weights():
         constants = _weights_and_bias(file, operator)
@@ -260,15 +261,19 @@ def without_copies(content: bytes) -> bytes:
             continue
         output = file.tensors[operator.outputs[0]]
         key = operator.inputs[0], tuple(output.shape), tuple(tensor.shape), len(constants)
-        first, first_constants = products.setdefault(key, (operator, constants))
+        if key not in first_layers:
+            first_layers[key] = operator, constants
+            continue
+        first, first_constants = first_layers[key]
         factor = _constant_factor(first_constants, constants)
-        if first is operator or factor is None:
+        if factor is None:
             continue
         name = b"constant/%d" % len(file.tensors)
         factor_tensor = file.add_tensor(name, file.schema.TensorType.FLOAT32, [], np.float32(factor))
-        inputs = [first.outputs[0], factor_tensor]
-        product = file.operator("MUL", inputs, operator.outputs[0], file.schema.MulOptionsT())
-        operators[operators.index(operator)] = product
+        factors = [first.outputs[0], factor_tensor]
+        operators[operators.index(operator)] = file.operator(
+            "MUL", factors, operator.outputs[0], file.schema.MulOptionsT()
+        )
         has_copies = True
     if not has_copies:
         return content

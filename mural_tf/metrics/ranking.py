@@ -245,15 +245,18 @@ class Counts:
 
     def add_rows(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, C] of queries begin, begin + 1, … with all candidates."""
-        undecided = []  # (queries, candidates) with scores that float32 cannot tell from the best positive's
+        near_queries = []  # with `near_candidates`, pairs whose score float32 cannot tell from the best positive's
+        near_candidates = []
         for query, row in enumerate(scores, start=begin):  # count_nonzero of one row: far faster than along an axis
             above = np.count_nonzero(row > self.high[query])
+            is_not_below = row >= self.low[query]
             self.above[query] += above
-            if np.count_nonzero(row >= self.low[query]) > above:
-                candidates = np.flatnonzero((row >= self.low[query]) & (row <= self.high[query]))
-                undecided.append((np.full(len(candidates), query), candidates))
-        if undecided:
-            self._decide(*np.concatenate(undecided, axis=1))
+            if np.count_nonzero(is_not_below) > above:  # some scores are from low to high; to find them takes longer
+                candidates = np.flatnonzero(is_not_below & (row <= self.high[query]))
+                near_queries.append(np.full(len(candidates), query))
+                near_candidates.append(candidates)
+        if near_queries:
+            self._decide(np.concatenate(near_queries), np.concatenate(near_candidates))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, Q] of candidates begin, begin + 1, … with all queries."""

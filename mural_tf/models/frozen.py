@@ -89,10 +89,11 @@ def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -
 
 
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
-    """Gives adapters the mean and deviation of the states that a run trains on, after making and storing these states.
+    """Gives each adapter of `model` the mean and deviation of the frozen states that a run trains on.
 
-    Called once, before `compile`. An image adapter with classes also gets the states of its classes' names.
-    Raises `UserError` for an adapter over states that are not made before, and for a list of names that cannot be read.
+    The states are made and stored below `workdir` where no earlier run has stored them. A `ClassesAdapter` also gets
+    the states and vectors of its classes' names. Call it once, before `compile`.
+    Raises `UserError` for an adapter of a tower that is not `cached`, and for class names that cannot be read.
     """
     _, image_head = split_image_tower(model.image_encoder)
     text_heads = [model.text_head(name) for name in model.head_names]
@@ -100,12 +101,12 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
     text_adapters = [head for head in text_heads if isinstance(head, Adapter)]
     if text_adapters and model.text_parts:
         _check_cached("text_tower", texts)
-        column = text_states(model, config, tokenizer, workdir)
-        _standardize(text_adapters, column, texts_of(model, config, tokenizer))
+        _standardize(text_adapters, text_states(model, config, tokenizer, workdir), texts_of(model, config, tokenizer))
     if isinstance(image_head, Adapter) and model.image_parts:
         _check_cached("image_tower", images)
-        column = image_states(model, config, tokenizer, workdir)
-        _standardize([image_head], column, pictures_of(model, config, tokenizer))
+        _standardize(
+            [image_head], image_states(model, config, tokenizer, workdir), pictures_of(model, config, tokenizer)
+        )
     if isinstance(image_head, ClassesAdapter):
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
         to_states = texts_to_states(model, config, tokenizer)

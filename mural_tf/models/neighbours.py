@@ -109,7 +109,7 @@ class KnownTexts(TranslationDistillation):
         raise NotImplementedError
 
     def _check(self):
-        if not self.options.teacher:  # run_finetune.py sets it where a student is given
+        if not self.options.teacher:  # run_finetune.py, given a student, always sets a teacher
             name = type(self).__name__.lower()
             raise UserError(f"{name} needs a student: run_finetune.py --config.method.student=MODEL.")
         if self.options.most_known < 1:
@@ -193,10 +193,10 @@ def _pairs_with_targets(texts, target_texts, column: Column) -> dict[tuple[int, 
 
 
 def with_smallest_keys(pairs: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
-    """Returns the `most` entries with the smallest keys among the texts that are their own target, if there are any.
+    """Returns the `most` entries with the smallest keys, or all if they are fewer: keys are hashes, so as if drawn.
 
-    Without such texts, among all entries. Translations are left out as a whole, because a part of them is worse than no
-    translation: other texts are drawn to the known translations.
+    If any text is its own target, translations are left out, all of them: a part of them is worse than no translation,
+    because other texts are drawn to the known translations.
 
     Args:
       pairs: {(text's key, its target text's key): …}; a text that is its own target has two equal keys.

@@ -129,32 +129,33 @@ TOWERS = {"image_tower": "image_encoder", "text_tower": "text_encoder"}  # {towe
 def configure_towers(config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns (a copy of `config` with the settings of the weights that its towers name, the text tower's vocabulary).
 
-    `text_tower.max_length` may only fall. The vocabulary is [] where no weights are named for texts. The text tower's
-    named prompts are dropped: training reads every text with the default prompt, and no other is learned.
+    Of `text_tower.max_length` and the length of the text tower's weights, the smaller is taken. The vocabulary is [] if
+    the text tower names no weights. `vocabulary.prompts` is emptied if a tower names weights: training reads all texts
+    with the default prompt.
 
     Raises:
       UserError: weights that hold no such tower, or that `configure` refuses; `image_tower.class_names` without
         adapters on both towers, or whose file is not a list of texts.
     """
     vocabulary: list[str] = []
-    config = config.copy_and_resolve_references()
-    if config.image_tower.class_names:
-        config.image_tower.classes = len(read_class_names(config.image_tower.class_names))
-        if not (config.image_tower.adapter_size and config.text_tower.adapter_size):
+    configured = config.copy_and_resolve_references()
+    class_names = configured.image_tower.class_names  # the path of a file
+    if class_names:
+        configured.image_tower.classes = len(read_class_names(class_names))
+        if not (configured.image_tower.adapter_size and configured.text_tower.adapter_size):
             raise UserError("image_tower.class_names needs image_tower.adapter_size and text_tower.adapter_size.")
     for tower, part in TOWERS.items():
-        weights = config[tower].weights
+        weights = configured[tower].weights
         if weights:
             folder = local_model(weights)
-            max_length = config.text_tower.max_length
-            family = _family_with(part, weights)
-            config, lines = configure(family, folder, config, parts=[part])
-            config.text_tower.max_length = min(max_length, config.text_tower.max_length)
-            config.vocabulary.prompts = ()
-            vocabulary = lines or vocabulary
-    if config.image_tower.class_names:
-        config.image_tower.class_name_size = config.text_tower.hidden_size
-    return config, vocabulary
+            max_length = configured.text_tower.max_length
+            configured, pieces = configure(_family_with(part, weights), folder, configured, parts=[part])
+            configured.text_tower.max_length = min(max_length, configured.text_tower.max_length)
+            configured.vocabulary.prompts = ()
+            vocabulary = pieces or vocabulary  # an image tower's are []
+    if class_names:
+        configured.image_tower.class_name_size = configured.text_tower.hidden_size
+    return configured, vocabulary
 
 
 def fill_towers(model: DualEncoder, config: ConfigDict) -> None:

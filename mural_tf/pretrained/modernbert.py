@@ -94,11 +94,12 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     Args:
       folder: a folder with config.json.
       config: the configuration that is changed.
-      length: a function from the length in tokens that the weights were trained for to the tower's length; without it
-        `text_tower.max_length` does not change.
+      length: returns the tower's `max_length` for the length that the weights were trained for, both in tokens; without
+        it `text_tower.max_length` does not change.
 
     Raises:
-      UserError: another architecture, or a key that is not known.
+      UserError: config.json is missing or of another architecture, has an unknown key, a value that this package does
+        not support or none of a size; or `text_tower.max_length` is longer than the weights were trained for.
     """
     path = pathlib.Path(folder) / "config.json"
     values = read_config(path, MODEL_TYPE)
@@ -107,14 +108,12 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     if activation not in ACTIVATIONS:
         raise UserError(f"{path}: hidden_activation is {activation!r}, expected one of {', '.join(ACTIVATIONS)}.")
     tower = config.text_tower
-    sizes = transformer_sizes(values, path)
-    epsilon = json_field(values, "norm_eps", float, path, 1e-5)
     tower.update(
         name="modernbert",
-        **sizes,
+        **transformer_sizes(values, path),
         token_embedding_size=0,
         pooler_size=0,
-        epsilon=float(epsilon),
+        epsilon=float(json_field(values, "norm_eps", float, path, 1e-5)),
         norm="before",
         activation=ACTIVATIONS[activation],
         attention="masked",
@@ -124,12 +123,13 @@ def configure(folder: str | pathlib.Path, config: ConfigDict, length: Callable[[
     )
     if tower.pooling != "mean":
         tower.pooling = "first"
-    most = json_field(values, "max_position_embeddings", int, path, 8192)
+    trained_length = json_field(values, "max_position_embeddings", int, path, 8192)
     if length is not None:
-        tower.max_length = length(most)
-    if tower.max_length > most:
+        tower.max_length = length(trained_length)
+    if tower.max_length > trained_length:
         raise UserError(
-            f"text_tower.max_length={tower.max_length}, and {path} says texts of {most} tokens: take at most these."
+            f"text_tower.max_length={tower.max_length}, and {path} says texts of {trained_length} tokens: take at most "
+            "these."
         )
 
 

@@ -405,7 +405,7 @@ class _Towers:
 
 
 def describe(report: dict) -> str:
-    """Returns the values of report.json as a table, a line for each kind that was tried."""
+    """Returns report.json's object, {"encoders": {name: [a row for each kind that was tried]}}, as lines of a table."""
     lines = ["encoder        kind                                          MB      ms  cosine>=  most recall lost"]
     for name, rows in report["encoders"].items():
         for row in rows:
@@ -414,7 +414,7 @@ def describe(report: dict) -> str:
                 language = max(row["lost"], key=row["lost"].get)
                 loss = f"{row['lost'][language]:.2f} in {language}"
             numbers = f"{row['bytes'] / 1e6:7.1f} {row['milliseconds']:7.2f}  {row['smallest_cosine']:.4f}"
-            line = f"{name:14} {row['kind']:38} {numbers}  {loss}"
+            line = f"{name:14} {row['kind']:38} {numbers}  {loss}"  # as wide as the heading's columns
             if row["chosen"]:
                 line += "  <- chosen"
             lines.append(line)

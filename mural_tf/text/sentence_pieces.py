@@ -190,8 +190,7 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def special_ids(self) -> list[int]:
         """Ids of the pieces that match no text, the layout's and the unknown one included."""
-        ids = {*self._special, self.layout.end, self.layout.pad, *self._begin}
-        return sorted(ids)
+        return sorted({*self._special, self.layout.end, self.layout.pad, *self._begin})
 
     @property
     def _begin(self) -> list[int]:
@@ -223,9 +222,9 @@ class SentencePieceTokenizer(Tokenizer):
         A word begins with its space or, with a layout that `marks_ends`, ends with its mark.
         """
         ids = self._divide(tf.convert_to_tensor(texts, tf.string))  # [B, (pieces)]
-        begins_word = tf.gather(self._marks_word, ids.flat_values)  # [all pieces]
-        if self.layout.marks_ends:
-            begins_word = tf.roll(begins_word, shift=1, axis=0)  # the piece after a mark begins a word
+        marks_word = tf.gather(self._marks_word, ids.flat_values)  # [all pieces]: begins a word, or ends it
+        # The piece after an end begins a word. The last piece's mark comes to the first piece, which begins one anyway.
+        begins_word = tf.roll(marks_word, shift=1, axis=0) if self.layout.marks_ends else marks_word
         # A text's first piece always begins a word.
         first_pieces = tf.boolean_mask(ids.row_starts(), ids.row_lengths() > 0)
         marks = tf.ones_like(first_pieces, tf.bool)

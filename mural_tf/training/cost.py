@@ -361,7 +361,7 @@ def _batches_to_measure(model: DualEncoder, config: ConfigDict, tokenizer, repli
 
 @contextlib.contextmanager
 def _groups_within(model: DualEncoder, images: int) -> Iterator[None]:
-    """Inside, BatchNorm has no groups that are "global" or do not divide `images`: "local" costs the same."""
+    """Sets BatchNorm groups that are "global" or do not divide `images` to "local", of equal cost; restores them."""
     groups = {layer: layer.group for layer in model.normalization_layers()}
     for layer, group in groups.items():
         if not isinstance(group, int) or images % group:

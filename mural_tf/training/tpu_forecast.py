@@ -162,7 +162,7 @@ def _run_program(arguments: list[str], error_file: pathlib.Path) -> int:
     with error_file.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "mural_tf.training.tpu_compiler", *arguments],
-            stdin=subprocess.PIPE,  # closed when this process ends, in whatever way: then the compiler ends, too
+            stdin=subprocess.PIPE,  # closed when this process ends, also if killed: then the compiler ends, too
             stdout=subprocess.DEVNULL,
             stderr=errors,
             env=_environment_of_compiler(),
