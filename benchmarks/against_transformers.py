@@ -246,11 +246,13 @@ class Side:
 
     def ask(self, **request):
         """Returns the answer to a request, both JSON objects; ends this process if the child has ended."""
-        print(json.dumps(request), file=self.process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # of a child that has ended: its output ends, too
+            print(json.dumps(request), file=self.process.stdin, flush=True)
         for line in self.process.stdout:
             if line.startswith("{"):  # libraries may print other lines
                 return json.loads(line)
-        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message is above.")
+        command = " ".join(self.process.args)
+        sys.exit(f"{command} ended with code {self.process.wait()}; its message is above.")
 
     def close(self):
         self.process.stdin.close()

@@ -134,6 +134,8 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
     sentences = golden["sentences"].tolist()
     ids = golden["ids"]
     length = config.text_tower.max_length
+    if len(ids) != len(sentences):
+        raise _other(f"has {len(sentences)} sentences and {len(ids)} rows of ids")
     if ids.max() >= len(pieces):
         raise _other(f"has ids up to {ids.max()}, and the vocabulary {len(pieces)} pieces")
     if ids.shape[1] > length:

@@ -33,7 +33,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -42,8 +41,9 @@ from benchmarks import results
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEMORY = 8 * 2**30  # bytes of data that a process of tests may have
 FILES = 8  # test files that run at once, at most
+FAILS = -1  # in place of the seconds of a test file that fails, or takes too long, without a mistake
 KEY = ("file", "line", "operator", "before", "after")  # which distinguish mistakes
-FIELDS = ("seed", *KEY, "function", "outcome", "seconds", "tests")
+FIELDS = ("seed", *KEY, "function", "outcome", "tests")
 
 
 class Mistake(NamedTuple):
@@ -352,9 +352,8 @@ def nearest(mistake: Mistake, tests: list[Words], package: list[Words]) -> list[
     """
     module = module_of(mistake.file)
     folder, _, stem = module.rpartition(".")
-    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {
-        "tf"
-    }  # tests/tf/ is of all rooms of mural_tf
+    # Without "tf": tests/tf/ is of all rooms of mural_tf.
+    rooms = {part.removeprefix("mural_") for part in folder.split(".")} - {"tf"}
     users = {module_of(file.path) for file in package if module in file.modules}  # which import the mistake's module
     their_users = {module_of(file.path) for file in package if users & file.modules} - users
     points = collections.Counter()  # {path: points}, which weigh the signs of nearness by judgement
@@ -384,14 +383,14 @@ class Trial:
       limit: processor seconds that test files which run at once may take together without a mistake; they do not grow
         where other work shares the processors.
       seconds_file: a JSON file that keeps the processor seconds of each test file without a mistake, {path: seconds};
-        -1 for a file that fails or takes too long.
+        `FAILS` for a file that fails or takes too long.
     """
 
     def __init__(self, root: pathlib.Path, folder: pathlib.Path, limit: float, seconds_file: pathlib.Path):
         self.tree = folder / "tree"
         self._limit = limit
         self._seconds_file = seconds_file
-        self._seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
+        self.seconds = json.loads(seconds_file.read_text("utf-8")) if seconds_file.exists() else {}
         copy_tree(root, self.tree)
 
     def tests_for(self, near: list[str]) -> list[str]:
@@ -400,33 +399,36 @@ class Trial:
         The seconds of new files are written. The first files of `near` fit in first; the quickest is returned first.
         """
         for path in near:
-            if path not in self._seconds:
+            if path not in self.seconds:
                 begin = _seconds_of_children()
                 exit_code = self._run([path], 3 * self._limit)
-                self._seconds[path] = _seconds_of_children() - begin if exit_code == 0 else -1
-                self._seconds_file.write_text(json.dumps(self._seconds, indent=1), "utf-8")
+                self.seconds[path] = _seconds_of_children() - begin if exit_code == 0 else FAILS
+                self._seconds_file.write_text(json.dumps(self.seconds, indent=1), "utf-8")
         total = 0.0
         chosen = []
         for path in near:
-            seconds = self._seconds[path]
+            seconds = self.seconds[path]
             if seconds > 0 and total + seconds <= self._limit:
                 total += seconds
                 chosen.append(path)
-        chosen.sort(key=self._seconds.get)
+        chosen.sort(key=self.seconds.get)
         return chosen
 
     def try_mistake(self, mistake: Mistake, near: list[str]) -> tuple[str, list[str]]:
         """Runs the nearest test files with a mistake and, if they pass, the next files.
 
-        Returns what `outcome` says of them, and the test files that were run.
+        Returns the outcome, as `outcome`, and the test files that were run. A mistake that the nearest files pass has
+        survived, too, if the next files are slow.
         """
         tests = self.tests_for(near[:FILES])
         outcome = self.outcome(mistake, tests)
         if outcome not in ("survived", "untested"):
             return outcome, tests
-        further = self.tests_for([path for path in near if path not in tests][:FILES])
-        if further:
-            outcome = self.outcome(mistake, further)
+        next_files = [path for path in near if path not in tests and self.seconds.get(path) != FAILS]
+        further = self.tests_for(next_files[:FILES])
+        further_outcome = self.outcome(mistake, further)
+        if further_outcome == "noticed" or outcome == "untested":
+            outcome = further_outcome
         return outcome, tests + further
 
     def outcome(self, mistake: Mistake, tests: list[str]) -> str:
@@ -552,10 +554,8 @@ def try_room(trial: Trial, chosen: list[Mistake], near, seed: int, output: pathl
         key = tuple(str(getattr(mistake, name)) for name in KEY)
         row = earlier_rows.get(key)
         if row is None:
-            begin = time.monotonic()
             outcome, test_files = trial.try_mistake(mistake, near(mistake))
             row = {**mistake._asdict(), "seed": seed, "outcome": outcome, "tests": " ".join(test_files)}
-            row["seconds"] = f"{time.monotonic() - begin:.0f}"
             results.add_row(output, {name: row[name] for name in FIELDS})
         outcomes.append(row["outcome"])
         if row["outcome"] != "noticed":

@@ -28,8 +28,8 @@ BATCH = 32
 def serve_engine(options) -> None:
     """Serves an engine in this process: saves the vectors of all pictures, then embeds them for each request.
 
-    A request is a line of JSON on standard input, {"batch": pictures at once}, and the answer, on standard output, is
-    {"pictures": their number, "processor": processor seconds}. `options`: the command line's.
+    A request is a line of JSON on standard input, {"batch": pictures at once} or {}, and the answer, on standard
+    output, is {"pictures": their number, "processor": processor seconds}. `options`: the command line's.
     """
     embedder = load_engine(options.worker, pathlib.Path(options.export))
     pictures = sorted(path for path in pathlib.Path(options.pictures).rglob("*") if path.suffix in (".jpg", ".png"))
@@ -43,8 +43,10 @@ def serve_engine(options) -> None:
     np.save(f"{options.output}/{options.worker}.npy", embed(BATCH))
     embed(1)  # it warms up
     for line in sys.stdin:
+        request = json.loads(line)
         start = time.process_time()
-        embed(json.loads(line)["batch"])
+        if "batch" in request:
+            embed(request["batch"])
         print(json.dumps({"pictures": len(pictures), "processor": time.process_time() - start}), flush=True)
 
 
@@ -87,7 +89,7 @@ def compare(options, folder: str) -> None:
         command = [sys.executable, "-m", "benchmarks.picture_engines", *sys.argv[1:]]
         engines[name] = Side([*command, f"--output={folder}", f"--worker={name}"])
     for engine in engines.values():
-        count = engine.ask(batch=BATCH)["pictures"]  # the same for both; waits until the engine has loaded
+        count = engine.ask()["pictures"]  # the same for both; waits until the engine has loaded
     for batch in (BATCH, 1):
         seconds = {name: [] for name in ENGINES}  # of each round
         for _ in range(options.rounds):

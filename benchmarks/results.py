@@ -30,7 +30,7 @@ TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\w:,]+)
 
 
 def table(path: pathlib.Path, rows: str | None = None, columns: str | None = None) -> str:
-    """Returns a .csv file's table in Markdown, in which columns of numbers are aligned at their end.
+    """Returns a .csv file's table in Markdown; columns of numbers, except the first, are aligned at their end.
 
     Args:
       path: the file.
@@ -44,7 +44,7 @@ def table(path: pathlib.Path, rows: str | None = None, columns: str | None = Non
     if columns:
         shown = [_column(column, path, head, lines) for column in columns.split(",")]
     else:
-        shown = list(zip(head, *lines))
+        shown = list(zip(head, *lines, strict=True))
     rule = ["---"]
     for _, *cells in shown[1:]:
         is_number = all(re.match(r"[-–\d]|$", cell) for cell in cells)  # "–" and "": a number is missing

@@ -495,10 +495,10 @@ def _translation_columns(method: Method, workdir: pathlib.Path) -> dict:
 
     Columns of the text-text head are `None`, too, if the method's last stage does not train that head.
     """
-    measured = {}
+    measured = {"default": {}}
     if translation_file(workdir).exists():
         measured = read_json(translation_file(workdir))
-    recalls_by_head = {"translation": measured.get("default", {}), "text_head_translation": {}}
+    recalls_by_head = {"translation": measured["default"], "text_head_translation": {}}
     if table_rows.trains_text_head(method.stages[-1]):
         recalls_by_head["text_head_translation"] = measured.get("text_text", {})
     columns = {}

@@ -84,7 +84,10 @@ def _compiled(expression: str) -> re.Pattern:
 
 
 def _with_ranges(characters: str) -> str:
-    r"""Returns a class of characters with ranges in place of \p{L} and \s: "[^\p{Ll}]" becomes "[^a-zµ…]"."""
+    r"""Returns a class of characters with ranges in place of \p{L} and \s.
+
+    For example "[^\p{Zl}]" becomes "[^\U00002028-\U00002028]".
+    """
     characters = characters.replace(r"\s", r"\t-\r \x85\p{Z}")
     return re.sub(r"\\p\{(\w+)\}", lambda match: _ranges()[match[1]], characters)
 

@@ -37,7 +37,7 @@ flags.disclaim_key_flags()  # flags that are defined here belong to the module t
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command."""
+    """A function of a program, which a user names on the command line."""
 
     main: Callable[..., int | None]  # takes the flags' values by name, returns an exit code; its docstring is the help
     positional: bool  # whether `main` takes first the list of arguments that are not flags, which are otherwise refused

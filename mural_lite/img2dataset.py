@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import pathlib
 import tarfile
@@ -209,7 +208,8 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
 def _end_of(member: tarfile.TarInfo) -> int:
     """Returns the position of the next header: a member's content is filled up to whole blocks."""
     size = member.size if member.isreg() and not member.issparse() else 0
-    return member.offset_data + math.ceil(size / tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    blocks = -(-size // tarfile.BLOCKSIZE)  # rounded up
+    return member.offset_data + blocks * tarfile.BLOCKSIZE
 
 
 def _report_damage(file: IO[bytes], position: int, shard: pathlib.Path, on_problem: Problem) -> None:

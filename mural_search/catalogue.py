@@ -78,7 +78,7 @@ class Trainer(Protocol):
     def check(self, description: pathlib.Path | None) -> None:
         """Raises `UserError` for a model to start from that cannot be trained as it was asked for.
 
-        `description`: the folder with its configuration, `None` for a model of another project.
+        `description`: the folder with its configuration, `None` for a model of another project or for none.
         """
 
     def train(self, entries: Sequence[Entry], tally: RowTally) -> bool:

@@ -86,7 +86,7 @@ class Codes:
         Args:
           vector: float32 [D].
           among: int64 [M] rising, the rows that may be found; None for all. It is returned as it is, also None, where
-            no row can be excluded, or where comparing so few rows takes no longer than excluding some.
+            `k` rows may be found at most, or where comparing so few rows takes no longer than excluding some.
         """
         if among is not None and len(among) <= max(k, len(self._codes) // FEW):
             return among

@@ -384,8 +384,10 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, entries_o
     texts = _texts_of(feature, "caption", "txt")
     languages = [*_texts_of(feature, "language"), *[""] * len(texts)]  # records may lack some or all of them
     captions_of_record = [(language, text) for language, text in zip(languages, texts) if text.strip()]
-    ids = list(filter(None, _texts_of(feature, "image_id", "key")))
-    name = ids[0] if ids else f"{path}#{offset}"
+    ids = _texts_of(feature, "image_id", "key")
+    name = f"{path}#{offset}"
+    if ids and ids[0]:
+        name = ids[0]
     for entry in entries_of(name):
         captions = tuple(map(tuple, entry.get("captions", captions_of_record)))
         if kind == IMAGES:

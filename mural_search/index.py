@@ -194,7 +194,7 @@ class Index:
         """
         if not filters and not without:
             return None
-        rows = self._find(tuple(filters))
+        rows = self._find(tuple(filters)).copy()  # `_find` keeps its own
         for word in dict.fromkeys(without):
             rows = np.setdiff1d(rows, self.table.with_words(word))
         return rows
@@ -379,10 +379,11 @@ def exact(
         blocks = [slice(begin, begin + _MAPPED) for begin in range(0, len(embeddings), _MAPPED)]
     else:
         blocks = [among[begin : begin + _BLOCK] for begin in range(0, len(among), _BLOCK)]
-    row_numbers = np.arange(len(embeddings))
     for block in blocks:
         scores, columns = top_k.top_k(vectors, embeddings[block], k)
-        rows = row_numbers[block]
+        rows = block
+        if among is None:
+            rows = np.arange(*block.indices(len(embeddings)))
         all_scores.append(scores)
         all_rows.append(rows[np.minimum(columns, len(rows) - 1)])  # beyond the last where products are not finite
         release_pages(embeddings)

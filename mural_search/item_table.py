@@ -22,6 +22,7 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_search import words
 from mural_search.items import SEVERAL, Filter, Item, amount, fields_of, group_marks
+from mural_search.postings import LEAST_IDF
 from mural_search.sqlite import sqlite3
 
 PATIENCE = 5.0  # seconds that a question waits for a process that changes the file
@@ -348,18 +349,19 @@ class ItemTable:
     def names(self) -> Iterator[str]:
         """Yields the name of each row."""
         for begin in range(0, len(self), TOGETHER):
-            yield from self._names_of(self.ids[begin : begin + TOGETHER])
+            ids = self.ids[begin : begin + TOGETHER].tolist()
+            names = self._ask(f"SELECT name FROM items WHERE id {AMONG} ORDER BY id", [json.dumps(ids)])
+            yield from self._checked_names(names, len(ids))
 
     def name(self, row: int) -> str:
         """Returns the name of a row."""
-        (name,) = self._names_of(self.ids[[row]])
-        return name
+        names = self._ask("SELECT name FROM items WHERE id = ?", [int(self.ids[row])])
+        return self._checked_names(names, 1)[0]
 
-    def _names_of(self, ids: np.ndarray) -> list[str]:
-        """Returns the names of the items of ids, int64 [K] rising; raises `UserError` for an item without a name."""
-        query = f"SELECT name FROM items WHERE id {AMONG} ORDER BY id"
-        names = [name for (name,) in self._ask(query, [json.dumps(ids.tolist())])]
-        if len(names) < len(ids) or not all(isinstance(name, str) for name in names):
+    def _checked_names(self, found_rows: Sequence[tuple], count: int) -> list[str]:
+        """Returns the names in found rows of one cell each; raises `UserError` if one of `count` items has no name."""
+        names = [name for (name,) in found_rows]
+        if len(names) < count or not all(isinstance(name, str) for name in names):
             raise problem(self._path, Damaged("an item without a name"))
         return names
 
@@ -507,8 +509,8 @@ class ItemTable:
             return np.zeros(0, np.int64), np.zeros(0)
         text_count = len(self.caption_ids) + len(self)
         counts = self._text_counts(grams, text_count)
-        # The BM25 of a text of usual length with each trigram once, by FTS5's weights, see `postings.LEAST_IDF`.
-        ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
+        # The BM25 of a text of usual length with each trigram once, by FTS5's weights.
+        ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), LEAST_IDF).sum()
         grams = _rarest(grams, counts)
         if self.postings is not None and not hidden:
             scored_items = self.postings.best(grams, count, allowed)

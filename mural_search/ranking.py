@@ -346,7 +346,10 @@ def rank_all(
         for number, sentence in enumerate(sentences):
             its_vector = None if vectors is None else vectors[[number]]
             its_caption_vector = None if captions is None else captions[[number]]
-            ranked += rank_all(index, [sentence], its_vector, its_caption_vector, count, filters, rank, hidden, weights)
+            ranked += rank_all(
+                index, [sentence], its_vector, its_caption_vector, count=count, filters=filters, rank=rank,
+                hidden=hidden, weights=weights,
+            )  # fmt: skip
         return ranked
     ways = _ways(index, rank)
     rows = index.rows(filters, unwanted_words[0])  # the same words for all sentences
@@ -521,7 +524,7 @@ def vectors_at(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def spread(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Returns at most `count` of the numbers, int64 [N], evenly spread; the first and the last are among them."""
+    """Returns at most `count` of the numbers, int64 [N], evenly spread, two or more from the first to the last."""
     count = min(len(numbers), count)
     return numbers[np.linspace(0, len(numbers) - 1, count, dtype=np.int64)]
 

@@ -47,14 +47,14 @@ def pieces_of(folder: pathlib.Path, config: ConfigDict, settings: Mapping) -> Pi
     Raises `UserError` if the vocabulary is missing or damaged, or needs the package sentencepiece, which is missing.
     """
     classes = {"word_pieces": WordPieces, "words": Words, "sentence_pieces": SentencePieces, "byte_pair": BytePairs}
-    class_name = settings.get("kind")
-    if class_name not in classes:
+    kind = settings.get("kind")
+    if kind not in classes:
         raise UserError(
-            f"{folder / 'lite.json'}: the kind of its texts is {class_name!r}, expected one of {', '.join(classes)}."
+            f"{folder / 'lite.json'}: the kind of its texts is {kind!r}, expected one of {', '.join(classes)}."
         )
-    file_name = VOCABULARY if class_name in IN_LINES else MODEL
+    file_name = VOCABULARY if kind in IN_LINES else MODEL
     content = _read_vocabulary(folder / file_name, settings.get("sha256"))
-    pieces = classes[class_name](content, config, settings)
+    pieces = classes[kind](content, config, settings)
     if isinstance(pieces, SentencePieces) and (folder / PLACES).is_file():
         pieces.few = FewPieces(content, folder / PLACES, _processor())
     return pieces

@@ -55,8 +55,7 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
 
     Raises:
       IndexError: there is no such row.
-      OSError: the row's image is gone.
-      ValueError: the row's image is damaged.
+      OSError, ValueError: the row has no image, or its image is gone or damaged.
     """
     return pictures.thumbnail(index.read_image(row), side)
 

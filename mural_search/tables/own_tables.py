@@ -162,7 +162,7 @@ def open_table(name: str, encoding: str = "", captions: str = "") -> OwnTable:
         folder of pictures.
     """
     try:
-        codecs.lookup(encoding or "utf-8")  # no encoding is allowed
+        codecs.lookup(encoding or "utf-8")  # "" is found out
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
@@ -295,8 +295,9 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
     for mark, name in _MARKS:
         if begin.startswith(mark):
             return name
-    if _unmarked_utf_16(begin):
-        return _unmarked_utf_16(begin)
+    unmarked = _unmarked_utf_16(begin)
+    if unmarked:
+        return unmarked
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     broken_lines = [line for line in lines if not is_text(line.decode("utf-8", "surrogateescape"))]
     if 2 * len(broken_lines) <= len(lines):  # damage is in few lines, another encoding in all
@@ -317,7 +318,7 @@ def _find_encoding(data: bytes, path: pathlib.Path) -> str:
 def _unmarked_utf_16(begin: bytes) -> str:
     """Returns "utf-16-le" or "utf-16-be" if text that begins so is UTF-16, though it has no mark; otherwise "".
 
-    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0. At least half of the
+    It shows by the digits, signs and Latin letters of a table: every second byte of these is 0. More than half of the
     characters, of two bytes each, must be of this kind.
     """
     even_zeros = begin[::2].count(0)
@@ -568,7 +569,7 @@ def _rows_of_document(content: Any, path: pathlib.Path, on_problem: Problem) -> 
             first_rows.append([str(value_of(cell)) for cell in cells])
         start, names = find_names(first_rows)
         for number, cells in enumerate(content[start:], start=start + 1):
-            if len(cells) > len(names):
+            if _has_more(cells, names):
                 on_problem("entry with more values than names of columns", f"{path}, list {number}")
             else:
                 yield Row(f"{path}, list {number}", flattened(dict(zip(names, cells))))
@@ -613,16 +614,24 @@ def _rows_of_split(document: dict, path: pathlib.Path) -> list[dict]:
     """
     names = document["columns"]
     has_names = all(isinstance(name, (str, int)) for name in names)
-    if not has_names or not all(isinstance(cells, list) and len(cells) <= len(names) for cells in document["data"]):
+    if not has_names or not all(isinstance(cells, list) for cells in document["data"]):
         raise UserError(
             f'{path} has "columns" and "data" of another form: expected a text for each column, as pandas writes '
             "them without a MultiIndex, and a list of values for each row."
         )
+    for number, cells in enumerate(document["data"], start=1):
+        if _has_more(cells, names):
+            raise UserError(f'{path}: row {number} of "data" has {len(cells)} values, expected {len(names)}.')
     rows = [dict(zip(names, cells)) for cells in document["data"]]
     labels = document.get("index") or range(len(rows))
     if len(labels) != len(rows):
         raise UserError(f'{path} has {len(rows)} rows in "data" and {len(labels)} labels in "index": expected as many.')
     return _labelled(rows, labels)
+
+
+def _has_more(cells: list, names: Sequence) -> bool:
+    """Whether a row has more values than the table has columns; `None` and "" do not count."""
+    return any(cell not in (None, "") for cell in cells[len(names) :])
 
 
 def _rows_by_picture(document: dict) -> list[dict]:

@@ -427,8 +427,8 @@ def _all_texts(values: Sequence[Value]) -> list[str]:
 def _wordiness(values: Sequence[Value]) -> float:
     """Returns how much a column looks like captions, 0 to 20.
 
-    It is the mean length of its texts times the share of different texts; 0 if fewer than half of the texts consist
-    mostly of letters.
+    It is the mean length of its texts of words, at most 20, times the share of different texts; 0 if fewer than half of
+    the texts consist mostly of letters.
     """
     texts = _all_texts(values)
     worded = [text for text in texts if sum(map(_is_of_words, text)) > len(text) / 2 and not names_picture(text)]

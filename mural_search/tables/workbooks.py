@@ -136,11 +136,14 @@ class _Extras:
     def _read_formulas(self, xml: bytes, are_zeros_missing: bool) -> None:
         """Reads `links` that formulas make, and `without_value`; see `read` for `are_zeros_missing`."""
         for cell, formula, value in _FORMULA.findall(xml):
-            row, column = _first_cell(cell.decode())
             link = _LINK.match(formula)
+            lacks_value = not value or (are_zeros_missing and value == b"0")
+            if not link and not lacks_value:
+                continue
+            row, column = _first_cell(cell.decode())
             if link:
                 self.links[row][column] = html.unescape(link[1].decode())
-            if not value or (are_zeros_missing and value == b"0"):
+            if lacks_value:
                 self.without_value[row][column] = formula
 
     def _read_merged_and_links(self, xml: bytes, relations: RelationshipList) -> None:
@@ -148,11 +151,11 @@ class _Extras:
         behind_rows = xml[xml.rfind(b"sheetData>") :]
         for tag in re.findall(rb"<(?:\w+:)?(?:mergeCell|hyperlink) [^>]*>", behind_rows):
             attributes = _attributes_of(tag)
-            row, column = _first_cell(attributes["ref"])
             if b"mergeCell" in tag:
-                _, _, _, last_row = range_boundaries(attributes["ref"])
-                self.merged[row][column] = last_row
+                column, row, _, last_row = range_boundaries(attributes["ref"])
+                self.merged[row][column - 1] = last_row
             elif "id" in attributes:  # other links lead to a cell
+                row, column = _first_cell(attributes["ref"])
                 self.links[row][column] = relations.get(attributes["id"]).Target
 
     def _read_hidden(self, xml: bytes) -> None:

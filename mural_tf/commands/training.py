@@ -71,7 +71,7 @@ class CatalogueTrainer:
     def check(self, description: pathlib.Path | None) -> None:
         """Raises `UserError` for a folder without text pairs to train on, or a source that the stage cannot take.
 
-        `description`: the folder with the source's configuration, `None` for a model of another project.
+        `description`: the folder with the source's configuration, `None` for a model of another project or for none.
         """
         if not self.translations:
             return

@@ -162,7 +162,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def check_options(name: str, protocol: ConfigDict) -> None:
-    """Raises `UserError` for a changed option that the benchmark does not read, or a value that no option takes."""
+    """Raises `UserError` for a changed option that the benchmark does not read, or for a value that is not known."""
     check_protocol(protocol)
     entry = _entry(name)
     known_names = {*entry.options, *entry.shared}

@@ -164,7 +164,7 @@ def _ratings(rows: list[_Row], first: dict[str, int], second: dict[str, int]) ->
 
 
 def _read_csv(path: pathlib.Path) -> Iterator[_Row]:
-    """Yields the rows of a file of ratings; raises `UserError` for other columns or a score that is not a number."""
+    """Yields the rows of a file of ratings; raises `UserError` for other columns or a damaged row."""
     reader = csv.reader(text or "" for _, text in read_lines(path))
     header = next(reader, [])
     if header[2:] != ["agg_score", "sampling_method"]:  # the first two are named by the kinds of items

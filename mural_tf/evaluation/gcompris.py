@@ -13,6 +13,7 @@ of Qt: a header, a tree of names and a block of contents, which are plain or com
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 import re
@@ -95,11 +96,11 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
         if version not in VERSIONS:
             raise UserError(f"{path} has version {version} of Qt's resource files; versions 1 to 3 are known.")
         size = 14 if version == 1 else 22  # bytes of a node
-        waiting = [(0, "")]  # (number of a node, path of its folder); the root is the first
+        waiting = collections.deque([(0, "")])  # (number of a node, path of its folder); the root is the first
         node_count = 1
         resources = {}
         while waiting:
-            node, parent = waiting.pop(0)
+            node, parent = waiting.popleft()
             # `first` and `second`: a folder's number of children and first child; a file's language and content.
             name_at, flags, first, second = struct.unpack_from(">IHII", data, tree + node * size)
             name = ""  # the root's path
@@ -109,7 +110,7 @@ def read_resources(path: pathlib.Path) -> dict[str, bytes]:
                 node_count += first
                 if node_count * size > len(data):
                     raise UserError(f"{path} is damaged: its folders hold more than the file. Fetch the package again.")
-                waiting += [(child, name) for child in range(second, second + first)]
+                waiting.extend((child, name) for child in range(second, second + first))
             elif name.endswith(".json"):
                 resources[name] = _content(data, contents + second, flags, f"{path}: {name}")
     except (struct.error, zlib.error, UnicodeDecodeError) as error:

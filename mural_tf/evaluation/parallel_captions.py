@@ -20,7 +20,7 @@ from mural_tf.metrics.ranking import CUTOFFS
 
 
 def xtd_texts(request: Request) -> list[Evaluation]:
-    """Measures, per language, R@K in percent to and from each other language's captions, and their means.
+    """Measures, per language, the means of R@K in percent to and from the captions of all other languages.
 
     The mean recall is the mean of R@1, R@5 and R@10 both ways. A second text head adds metrics that end in its name.
     Raises `UserError` for fewer than two languages, files that are not aligned, or too many empty captions.

@@ -205,7 +205,7 @@ def _table_text(cells: tuple[Cell, ...], columns: Mapping[str, bool], metrics: M
     for name, texts in {"": heads, **rows}.items():
         line = f"{name:{width}}"
         for metric, head in heads.items():
-            line += f"  {texts[metric]:>{max(14, len(head))}}"  # 14: as wide as "54.0† (-12.3)"
+            line += f"  {texts[metric]:>{max(14, len(head))}}"  # 14: as wide as "100.0† (-12.3)"
         lines.append(line)
     return "\n".join(lines)
 

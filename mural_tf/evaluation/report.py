@@ -143,23 +143,22 @@ def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
     if not output and is_name(model):
         return None
     folder = as_path(output or model)
-    is_workdir = (folder / "checkpoints").is_dir()
-    if not output and not is_workdir:
+    if not output and not (folder / "checkpoints").is_dir():
         return None
-    if is_workdir and not benchmarks.is_same_folder(folder, model):
+    if isinstance(folder, RemotePath):
+        _check_remote_folder(folder)
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The output folder {folder} cannot be made: {error.strerror}.") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(f"The output folder {folder} cannot be written; name another with --output.")
+    if (folder / "checkpoints").is_dir() and not benchmarks.is_same_folder(folder, model):
         raise UserError(
             f"--output={output} is a workdir, whose card shows the numbers in it: {model} is another model, so name "
             "another folder."
         )
-    if isinstance(folder, RemotePath):
-        _check_remote_folder(folder)
-        return folder
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The output folder {folder} cannot be made: {error.strerror}.") from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"The output folder {folder} cannot be written; name another with --output.")
     return folder
 
 

@@ -142,18 +142,18 @@ def _files_of_settings(settings: Settings) -> dict[str, list]:
 
     In a store an evaluation image is only its path: there are many, and each size would be a request.
     """
+    excluded_texts = paths_and_sizes(itertools.chain.from_iterable(map(find_files, settings.exclude_texts)))
     evaluation_images = []
     for path in image_files(settings.evaluation_images):
         is_local = isinstance(path, pathlib.Path)
         evaluation_images += paths_and_sizes([path]) if is_local else [str(path)]
-    excluded_texts = itertools.chain.from_iterable(map(find_files, settings.exclude_texts))
     translations = itertools.chain.from_iterable(map(translation_files, settings.translations))
     files = {
-        "exclude_texts": paths_and_sizes(excluded_texts),
+        "exclude_texts": excluded_texts,
         "evaluation_images": evaluation_images,
         "translations": paths_and_sizes(translations),
     }
-    return {setting: descriptions for setting, descriptions in files.items() if descriptions}
+    return {setting: descriptions for setting, descriptions in files.items() if getattr(settings, setting)}
 
 
 def _write_hashes(settings: Settings, folder: pathlib.Path, progress: bool) -> None:

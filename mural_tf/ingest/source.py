@@ -402,6 +402,10 @@ class Settings:
     def __post_init__(self):
         if self.workers < 0 or self.shard_megabytes < 0:
             raise UserError(f"workers={self.workers}, shard_megabytes={self.shard_megabytes}: expected 0 or more.")
+        if self.image_size < 0 or self.unit_bytes < 1:
+            raise UserError(
+                f"image_size={self.image_size}, unit_bytes={self.unit_bytes}: expected 0 or more, and 1 or more."
+            )
         check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
         if self.drop_duplicates not in DUPLICATES:
             raise UserError(

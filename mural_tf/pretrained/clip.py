@@ -47,11 +47,11 @@ OPEN_CLIP_LAYER = {
 }
 PIXEL_KEYS = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "squash"), "mode": ("RGB",)}
 PILLOW_NUMBERS = {"bilinear": 2, "bicubic": 3}  # of interpolations, as Hugging Face's `resample` has them
-# Keys of open_clip's own ViT and their supported values, which are also the defaults.
 SWITCHED_OFF = (
     "attentional_pool no_ln_pre final_ln_after_pool qk_norm scaled_cosine_attn scale_heads scale_attn_inner scale_attn "
     "scale_fc"
 ).split()
+# Keys of open_clip's own ViT and their supported values, which are also the defaults.
 VISION_KEYS = {
     "ls_init_value": (),
     "pos_embed_type": ("learnable",),

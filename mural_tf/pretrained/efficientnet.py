@@ -217,10 +217,10 @@ def table(names: Names, variables: list[tf.Variable]) -> list[Row]:
 
 
 def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
-    """Sets the image tower's family, size and normalisation in `config`, and the embedding's, by a file or folder.
+    """Sets the image tower's family, size and normalisation in `config`, and the embedding's size, by a file or folder.
 
     Width and depth that were not published stay as they are. Raises `UserError` as `open_weights`, and for a
-    normalisation that is not ImageNet's.
+    normalisation that is neither ImageNet's nor mean 0 and variance 1.
     """
     file, names = open_weights(weights)
     tower = config.image_tower

@@ -60,10 +60,10 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
         token type.
     """
     embeddings = f"{prefix}embeddings"
-    positions = rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length)
+    position_rows = rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length)
     rows = [
         Row("embeddings/token_embeddings", (f"{embeddings}.word_embeddings.weight",)),
-        Row("embeddings/position_embeddings", (f"{embeddings}.position_embeddings.weight",), positions),
+        Row("embeddings/position_embeddings", (f"{embeddings}.position_embeddings.weight",), position_rows),
         Row("embeddings/type_embeddings", (f"{embeddings}.token_type_embeddings.weight",), _two_types),
         *norm_rows("embeddings/layer_norm", f"{embeddings}.LayerNorm"),
     ]

@@ -46,7 +46,7 @@ def json_or_empty(path: pathlib.Path) -> dict:
 
 
 def object_or_empty(values: Mapping, key: str, path: pathlib.Path) -> dict:
-    """Returns the object under a key of the JSON file at `path`; {} where it is missing, null or empty.
+    """Returns the object under a key of the JSON file at `path`; {} where it is missing, null, empty, 0 or false.
 
     Raises `UserError` for any other value.
     """

@@ -138,8 +138,9 @@ def _attention_every(values: dict, path: pathlib.Path) -> int:
 
     `values` are from the config.json at `path`. Raises `UserError` for layers at other distances.
     """
+    distance = json_field(values, "global_attn_every_n_layers", int, path, 3)
     if values.get("layer_types") is None:
-        return json_field(values, "global_attn_every_n_layers", int, path, 3)
+        return distance
     types = json_field(values, "layer_types", list[str], path)
     # Without a further global layer any distance beyond the last layer will do.
     further_global = [number for number, name in enumerate(types) if name == GLOBAL and number]

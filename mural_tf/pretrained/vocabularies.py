@@ -56,7 +56,7 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict, rows: int = 
         are never used. For word pieces, a warning is logged for added tokens that are not among them.
 
     Raises:
-      UserError: the vocabulary is missing, of another kind, or has more pieces than rows.
+      UserError: the vocabulary is missing, of another kind, or has pieces for texts beyond the rows.
     """
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file() or _piece_type(folder) == "WordPiece":
@@ -124,7 +124,7 @@ def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool 
       fairseq: whether ids are in fairseq's order, as XLM-RoBERTa has them.
 
     Raises:
-      UserError: the file is damaged, or has more pieces than rows.
+      UserError: the file is damaged, or a piece beyond the rows matches texts.
     """
     lines = piece_models.read_lines(path, fairseq)
     _, settings = piece_models.parse_lines(lines, path)

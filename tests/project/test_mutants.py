@@ -67,22 +67,28 @@ def test_tests_farther_away_run_where_the_nearest_pass():
     class Trial(mutants.Trial):
         def __init__(self):
             self.runs = []
+            self.seconds = {f"fails {number}": mutants.FAILS for number in range(mutants.FILES)}
 
         def tests_for(self, near):
-            return [path for path in near if path != "slow"]
+            return [path for path in near if path != "long" and path not in self.seconds]
 
         def outcome(self, mistake, tests):
             self.runs.append(tests)
-            return "noticed" if "far" in tests else "survived" if tests else "untested"
+            for path, outcome in (("far", "noticed"), ("hangs", "slow")):
+                if path in tests:
+                    return outcome
+            return "survived" if tests else "untested"
 
     trial = Trial()
     near = [f"near {number}" for number in range(mutants.FILES)]
     assert trial.try_mistake(None, ["far", *near, "b"]) == ("noticed", ["far", *near[:-1]])
+    assert trial.try_mistake(None, ["hangs", *near, "far"]) == ("slow", ["hangs", *near[:-1]])
     assert trial.try_mistake(None, [*near, "far"]) == ("noticed", [*near, "far"])
+    assert trial.try_mistake(None, [*near, "hangs"]) == ("survived", [*near, "hangs"])
     assert trial.try_mistake(None, near) == ("survived", near)
-    assert trial.try_mistake(None, ["slow", *near[1:], "b"]) == ("survived", [*near[1:], "b"])
-    assert trial.try_mistake(None, ["slow"]) == ("untested", [])
-    assert trial.runs == [["far", *near[:-1]], near, ["far"], near, near[1:], ["b"], []]
+    assert trial.try_mistake(None, ["long", *near[1:], "b"]) == ("survived", [*near[1:], "b"])
+    assert trial.try_mistake(None, ["long"]) == ("untested", [])
+    assert trial.try_mistake(None, [*trial.seconds, "far"]) == ("noticed", ["far"])
 
 
 def test_mistakes_are_tried_in_a_copy_and_the_same_command_goes_on(tmp_path, capsys):

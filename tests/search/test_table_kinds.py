@@ -133,6 +133,7 @@ KINDS = {
     "orient=split, broken": document({**SPLIT, "data": [5]}),
     "orient=split, a label too few": document({**SPLIT, "index": ["SKU-0"]}),
     "orient=split, a long row": document({**SPLIT, "data": [*SPLIT["data"][:3], [NAMES[3], HATS[3], "more"]]}),
+    "orient=split, an empty value behind a row": document({**SPLIT, "data": [[*row, None] for row in SPLIT["data"]]}),
     "names and rows, a long row": document([SPLIT["columns"], *SPLIT["data"][:3], [NAMES[3], HATS[3], "more"]]),
     "rows of nothing": document([{}, {"a": None}]),
     "lists of nothing": document([[], []]),

@@ -49,6 +49,8 @@ REFUSALS = {
         given({"out.txt": b"\xff\n", "a.tsv": b"a\tb\n"}, converted(PAIRS, exclude_texts=("out.txt",))),
     "a table's bound": lambda _: TableRequest("a.csv", max_skipped_fraction=2),
     "a conversion's bound": lambda _: Settings(max_skipped_fraction=2),
+    "an image size below 0": lambda _: Settings(image_size=-1),
+    "units without a byte": lambda _: Settings(unit_bytes=0),
     "workers below 0": lambda _: Settings(workers=-1),
     "texts to count": given({"a.tsv": b"no tab\n" * 10}, source(PAIRS, counted)),
     "a pipe of files": given({"a.tsv": os.mkfifo}, lambda _: find_files("*.tsv")),
