@@ -115,12 +115,12 @@ def read_config(path: str) -> ConfigDict:
     """Runs FILE.py of "FILE.py[:ARGUMENTS]", and returns the result of its `get_config`, called with the arguments.
 
     They are one string. `find_config` finds a name's file. Raises `UserError` for arguments that `get_config` lacks,
-    and for a file that is not Python.
+    and for a path that is not a file whose name ends in .py.
     """
     file, colon, arguments = path.partition(":")
     spec = importlib.util.spec_from_file_location("config", file)
     if spec is None or not os.path.isfile(file):
-        raise UserError(f"--config={path}: expected a Python file, with a name that ends in .py.")
+        raise UserError(f"--config={path}: expected an existing Python file, whose name ends in .py.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if colon and not inspect.signature(module.get_config).parameters:

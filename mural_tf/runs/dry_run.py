@@ -112,7 +112,8 @@ def compile_for_slice(config: ConfigDict, vocabulary_size: int, slice_: Slice, t
     """
     announce("Lowering a step …")
     replicas = slice_.replicas
-    images = config.train.image_text_batch // captions_per_image(config) // replicas
+    # A method refuses 0 captions per image when it is built.
+    images = config.train.image_text_batch // max(captions_per_image(config), 1) // replicas
     pairs = config.train.text_text_batch // replicas
     module = lower_in_subprocess(config, vocabulary_size, images, pairs, replicas)
     return compile_step(module, slice_, text_file)

@@ -427,7 +427,7 @@ SELF_TEST = 4
 TEXT = 1
 SCORE = 2
 TYPE = 3
-NORMAL = 1
+NORMAL = b"\x01"
 
 
 def write_places(model: bytes, path: pathlib.Path) -> None:
@@ -440,14 +440,18 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
     """
     spans = []
     others = []
-    pieces_by_id = []
+    texts = []
+    types = []
+    scores = []
     for field, begin, value, end in fields(model, 0, len(model)):
         if field == PIECE:
             spans.append((begin, end))
-            pieces_by_id.append({part: model[first:last] for part, _, first, last in fields(model, value, end)})
+            parts = {part: model[first:last] for part, _, first, last in fields(model, value, end)}
+            texts.append(parts.get(TEXT, b""))
+            types.append(parts.get(TYPE, NORMAL))
+            scores.append(parts.get(SCORE, bytes(4)))  # little-endian float32
         elif field != SELF_TEST:  # a self-test is of the whole model, and the library would run it
             others.append((begin, end))
-    texts = [piece.get(TEXT, b"") for piece in pieces_by_id]
     hashes = np.array([zlib.crc32(text) for text in texts], np.uint32)
     order = np.argsort(hashes, kind="stable")
     np.savez(
@@ -455,26 +459,24 @@ def write_places(model: bytes, path: pathlib.Path) -> None:
         hashes=hashes[order],
         ids=order.astype(np.int32),
         spans=np.array(spans, np.uint32),
-        always=np.unique(np.array(_ids_for_all_texts(pieces_by_id), np.int32)),
+        always=np.unique(np.array(_ids_for_all_texts(texts, types, scores), np.int32)),
         others=np.array(others, np.uint32).reshape(-1, 2),
         longest=max(len(text.decode("utf-8", "replace")) for text in texts),
     )
 
 
-def _ids_for_all_texts(pieces_by_id: Sequence[dict[int, bytes]]) -> list[int]:
+def _ids_for_all_texts(texts: Sequence[bytes], types: Sequence[bytes], scores: Sequence[bytes]) -> list[int]:
     """Returns the ids of the pieces that every text needs: controls, bytes, and the lowest and the highest score.
 
-    Args:
-      pieces_by_id: {field: its bytes} of each piece.
+    `texts`, `types` and `scores` are the fields of all pieces by id, as the model's file has them.
     """
     separator = byte_characters()[SEPARATOR].encode("utf-8")
     ids = []
     scored_ids = []
-    for piece_id, piece in enumerate(pieces_by_id):
-        if piece.get(TYPE, bytes([NORMAL])) == bytes([NORMAL]):
-            score = np.frombuffer(piece.get(SCORE, bytes(4)), "<f4")[0]
-            scored_ids.append((score, piece_id))
-        elif not piece.get(TEXT, b"").startswith(separator):  # whole words in bytes are many, and found by their text
+    for piece_id, (text, type_) in enumerate(zip(texts, types)):
+        if type_ == NORMAL:
+            scored_ids.append((np.frombuffer(scores[piece_id], "<f4")[0], piece_id))
+        elif not text.startswith(separator):  # whole words in bytes are many, and found by their text
             ids.append(piece_id)
     if scored_ids:  # unknown characters are weighed by the lowest and the highest score, see few_pieces.py
         _, lowest = min(scored_ids)

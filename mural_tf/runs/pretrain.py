@@ -84,6 +84,7 @@ def train_and_finish(
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     round_batches(config, start.open_batches, strategy.num_replicas_in_sync)
     check_train(config, strategy.num_replicas_in_sync, "this machine")
+    # This also finds mistakes in the sources before data are fetched.
     data_folders = [source.directory for source in training_sources(config.data)]
     check_places_of_pod(strategy, [workdir, *data_folders])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:

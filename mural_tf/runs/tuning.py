@@ -442,23 +442,26 @@ def mix(
     source = [variable.numpy() for variable in variables]
     _measure_source(measured, config, workdir)
     rows = []
-    scores = {}  # {share: score}
-    evaluations = {}
+    best_score = -math.inf
+    best_share = 1.0  # the tuned weights
+    best_evaluation = None
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
-        if evaluation is None:  # a model without pictures: `best_share` is then 1, the tuned weights
+        if evaluation is None:  # a model without pictures
             break
         rows.append({"share": share, **_recalls_by_group(evaluation)})
-        scores[share] = evaluate.score(evaluation)
-        evaluations[share] = evaluation
-    best_share = max(reversed(scores), key=scores.get, default=1.0)  # of equal scores the larger share
+        score = evaluate.score(evaluation)
+        if score >= best_score:  # of equal scores the larger share
+            best_score = score
+            best_share = share
+            best_evaluation = evaluation
     _assign(variables, source, tuned, best_share)
     save_result(model, workdir, step)
-    if evaluations:  # the dev numbers of training are of the unmixed weights
+    if best_evaluation is not None:  # the dev numbers of training are of the unmixed weights
         name = evaluate.name
         keep_metrics(workdir, lambda row: CHECKPOINT not in row or not has_evaluation(row, name, step))
-        append_metrics(workdir, metrics_row([evaluations[best_share]], step, config.data.directory, "result"))
+        append_metrics(workdir, metrics_row([best_evaluation], step, config.data.directory, "result"))
     write_whole(workdir / MIXES, json.dumps({"chosen": best_share, "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best_share)), flush=True)

@@ -39,7 +39,7 @@ from mural_tf.training.prepare import texts_of
 
 BUCKETS = 2**16  # of runs of letters, by a hash
 RUNS = (1, 2, 3)  # letters
-LETTERS = 256  # of a text
+LETTERS = 256  # characters of a text, with the space before it
 ROUNDS = 300  # steps of Adagrad, each on all texts
 RATE = 0.5  # Adagrad's learning rate
 GALLERY = 1_000  # pictures, about as many as are searched later
@@ -66,7 +66,7 @@ class TowerChoice(tf.Module):
 def buckets_of(texts: tf.Tensor) -> tf.RaggedTensor:
     """Returns the buckets of the runs of letters in texts, string [B], as int64 [B, (runs)].
 
-    A space marks the beginning and the end of a text; only its first `LETTERS` letters count.
+    A space marks the beginning and the end of a text; only the first `LETTERS` characters count.
     """
     spaced = tf.strings.join([" ", tf.strings.lower(texts, "utf-8"), " "])
     starts = tf.strings.substr(spaced, 0, LETTERS, unit="UTF8_CHAR")
@@ -195,7 +195,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
       output: the folder to make.
 
     Raises:
-      UserError: the exports are not of one space, the data lacks a dev split, or `output` exists.
+      UserError: the exports are not of one space, the data lacks training texts or a dev split, or `output` exists.
     """
     own_folder = pathlib.Path(local_copy(own))
     other_folder = pathlib.Path(local_copy(other))
@@ -205,6 +205,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     difference = np.abs(own_embedder.encode_image([picture]) - other_embedder.encode_image([picture])).max()
     if difference > 1e-3:  # more than rounding
         raise UserError(f"{own} and {other} embed an image {difference:.2g} apart: give a model and its bridge.")
+    texts, languages = training_texts(data_dir)
     own_recalls = dev_recalls(own_embedder, data_dir)
     other_recalls = dev_recalls(other_embedder, data_dir)
     recalls = {}
@@ -212,7 +213,7 @@ def export_two_towers(other: str, own: str, data_dir: str, output: str) -> dict[
     for language, recall in own_recalls.items():
         recalls[language] = {"own": recall, "other": other_recalls[language]}
         gains[language] = recall - other_recalls[language]
-    choice = TowerChoice(learn_choice(*training_texts(data_dir), gains))
+    choice = TowerChoice(learn_choice(texts, languages, gains))
     output = as_path(output)
     _write_export(output, own_folder, other_folder, choice, recalls)
     own_languages = ", ".join(language for language, gain in gains.items() if gain > 0) or "none"

@@ -84,7 +84,7 @@ FOLDERS = {"result": "checkpoints/result", "latest": "checkpoints", "best": "che
 
 
 class Checkpoints:
-    """The last `keep` checkpoints in a folder, written on a thread; creating it removes unfinished files.
+    """The last `keep` checkpoints in a folder, written on a thread; with `writes` unfinished files are removed.
 
     Args:
       checkpoint: the state that is saved; all its variables must exist.

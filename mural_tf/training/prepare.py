@@ -116,9 +116,10 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
 
 def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
     """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
-    if config.vocabulary.file or _path_beside_data(config).exists():
-        return find_vocabulary(config)
-    return None
+    if config.vocabulary.file:
+        return as_path(config.vocabulary.file)
+    path = _path_beside_data(config)
+    return path if path.exists() else None
 
 
 def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:

@@ -96,7 +96,7 @@ def check_step(config: ConfigDict, vocabulary_size: int, batch: int) -> str:
     Args:
       config: the run's configuration; its batch sizes are not used.
       vocabulary_size: word pieces.
-      batch: image-caption pairs, and text pairs, per replica.
+      batch: images, and text pairs, per replica.
     """
     config = config.copy_and_resolve_references()
     config.train.jit = True  # as a run with --tpu

@@ -87,5 +87,5 @@ def test_a_configuration_that_is_not_python_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "folder.py").mkdir()
     for path in (tmp_path / "config.json", tmp_path / "folder.py", tmp_path):
-        with pytest.raises(UserError, match="expected a Python file"):
+        with pytest.raises(UserError, match="expected an existing Python file"):
             config_arguments.read_config(str(path))

@@ -106,7 +106,10 @@ def lowered(monkeypatch, compiler):
     return compiler
 
 
-@pytest.mark.parametrize("method,fields,images", [("mural", {}, 12), ("embn", {"captions_per_image": 3}, 4)])
+@pytest.mark.parametrize("method,fields,images", [
+    ("mural", {}, 12), ("embn", {"captions_per_image": 3}, 4),
+    ("embn", {"captions_per_image": 0}, 12),  # which the method itself refuses, when it is built
+])  # fmt: skip
 def test_a_replica_s_images_have_all_their_captions(lowered, monkeypatch, method, fields, images):
     """The batch counts captions: 48 of them on four replicas."""
     sizes = []
