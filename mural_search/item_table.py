@@ -22,7 +22,6 @@ import numpy as np
 from mural_lite.errors import UserError
 from mural_search import words
 from mural_search.items import SEVERAL, Filter, Item, amount, fields_of, group_marks
-from mural_search.postings import LEAST_IDF
 from mural_search.sqlite import sqlite3
 
 PATIENCE = 5.0  # seconds that a question waits for a process that changes the file
@@ -509,8 +508,8 @@ class ItemTable:
             return np.zeros(0, np.int64), np.zeros(0)
         text_count = len(self.caption_ids) + len(self)
         counts = self._text_counts(grams, text_count)
-        # The BM25 of a text of usual length with each trigram once, by FTS5's weights.
-        ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), LEAST_IDF).sum()
+        # The BM25 of a text of usual length with each trigram once, by FTS5's weights, see `postings.LEAST_IDF`.
+        ideal = np.maximum(np.log((text_count - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
         grams = _rarest(grams, counts)
         if self.postings is not None and not hidden:
             scored_items = self.postings.best(grams, count, allowed)

@@ -145,8 +145,8 @@ def find_files(directory: str | pathlib.Path, record_type: str, split: str) -> l
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json or ""}.
 
-    Two folders with the same description hold the same data. The digest leaves out `shards`, the counts by file, which
-    tell nothing more of the data. Raises `UserError` if a file cannot be read.
+    Folders with the same description are taken as the same data. The digest leaves out `shards`, the counts by file,
+    which tell nothing more of the data. Raises `UserError` if a file cannot be read.
     """
     sizes = {}
     for name, size in file_sizes(files).items():
@@ -171,7 +171,7 @@ def _digest_without_shards(description: bytes) -> str:
             if not content:
                 return ""
             text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
-            description = text.encode()
+            description = text.encode("utf-8", "surrogatepass")  # JSON may escape half a character
     if not description:
         return ""
     return hashlib.sha256(description).hexdigest()

@@ -135,7 +135,7 @@ class ClassesAdapter(Adapter):
         trained = tf.math.l2_normalize(super().call(states, training=training), axis=-1)
         embedding = share * trained
         by_head, by_state = self.mean_names(probabilities)
-        if not training:  # where `names` lag behind the text head
+        if not training:  # in training `names` lag behind the text head
             embedding += (1 - share) * by_head
         return tf.concat([embedding, (1.5 - share) * by_state], axis=-1)  # 3/2 - a above
 

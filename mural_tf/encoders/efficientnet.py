@@ -222,11 +222,6 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
     block_counts = blocks_by_stage(config.depth, builder.lite)
-    if max(block_counts) > len(string.ascii_lowercase):  # Keras names the blocks of a stage by letters
-        raise UserError(
-            f"image_tower.depth={config.depth} gives a stage {max(block_counts)} blocks, expected at most "
-            f"{len(string.ascii_lowercase)}: EfficientNet-B7 has depth 3.1."
-        )
     blocks_before = 0
     parts = []  # of the embedding, [B, …] each
     for stage_number, (stage, block_count) in enumerate(zip(STAGES, block_counts), start=1):
@@ -264,6 +259,12 @@ def _check(config: ConfigDict) -> None:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     if config.classes and config.name != "efficientnet_lite":
         raise UserError(f"image_tower.class_names with {config.name}: only efficientnet_lite keeps its classifier.")
+    most_blocks = max(blocks_by_stage(config.depth, config.name == "efficientnet_lite"))
+    if most_blocks > len(string.ascii_lowercase):  # Keras names the blocks of a stage by letters
+        raise UserError(
+            f"image_tower.depth={config.depth} gives a stage {most_blocks} blocks, expected at most "
+            f"{len(string.ascii_lowercase)}: EfficientNet-B7 has depth 3.1."
+        )
 
 
 def average_over_space(name: str) -> keras.layers.Layer:

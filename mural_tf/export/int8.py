@@ -289,7 +289,7 @@ def _constant_factor(first: Sequence[np.ndarray], others: Sequence[np.ndarray]) 
     first_weights = first[0]
     square = np.vdot(first_weights, first_weights)
     if square == 0.0:
-        square = 1.0  # all weights are 0, and any number would do
+        square = 1.0  # all weights are 0: avoids a division by 0
     factor = np.vdot(first_weights, others[0]) / square  # of the least squares
     if all(np.allclose(other, factor * array, rtol=1e-4) for array, other in zip(first, others)):
         return factor

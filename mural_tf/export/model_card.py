@@ -79,8 +79,8 @@ def _folder_name(evaluation: Mapping) -> str:
 def _training_data(config: ConfigDict) -> dict[str, object]:
     """Returns the card's "training_data", from dataset.json in the data's folders; logs a damaged file.
 
-    It has at least "source" and "languages", and for a folder with a description the fields `DATA_SET_FIELDS`. For
-    several folders "data_sets" is {name of the source: its description and "weight"}, and "sources" and "languages" are
+    It has at least "source" and "languages", and for a folder with a description the fields `DATA_SET_FIELDS`. With
+    `data.sources` "data_sets" is {name of the source: its description and "weight"}, and "sources" and "languages" are
     of all folders together. A model that was only imported has the source `NOT_TRAINED`.
     """
     data = config.data

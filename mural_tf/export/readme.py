@@ -68,7 +68,7 @@ def _metadata(card: Mapping, license: str) -> dict[str, object]:
 
 
 def _tags(card: Mapping, languages: Sequence[str]) -> list[str]:
-    """Returns the Hub's tags for a model in some languages, the method's name the last.
+    """Returns the Hub's tags for a model in some languages, the name of its method (`config.model`) the last.
 
     In its place a model that was only imported has its text tower's name.
     """

@@ -91,7 +91,7 @@ def known_texts(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -
 def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
     """Gives each adapter of `model` the mean and deviation of the frozen states that a run trains on.
 
-    The states are made and stored below `workdir` where no earlier run has stored them. A `ClassesAdapter` also gets
+    The states are made and stored, see `states.py`, where no earlier run has stored them. A `ClassesAdapter` also gets
     the states and vectors of its classes' names. Call it once, before `compile`.
     Raises `UserError` for an adapter of a tower that is not `cached`, and for class names that cannot be read.
     """
@@ -101,12 +101,12 @@ def standardize_adapters(model: DualEncoder, config: ConfigDict, tokenizer, work
     text_adapters = [head for head in text_heads if isinstance(head, Adapter)]
     if text_adapters and model.text_parts:
         _check_cached("text_tower", texts)
-        _standardize(text_adapters, text_states(model, config, tokenizer, workdir), texts_of(model, config, tokenizer))
+        column = text_states(model, config, tokenizer, workdir)
+        _standardize(text_adapters, column, texts_of(model, config, tokenizer))
     if isinstance(image_head, Adapter) and model.image_parts:
         _check_cached("image_tower", images)
-        _standardize(
-            [image_head], image_states(model, config, tokenizer, workdir), pictures_of(model, config, tokenizer)
-        )
+        column = image_states(model, config, tokenizer, workdir)
+        _standardize([image_head], column, pictures_of(model, config, tokenizer))
     if isinstance(image_head, ClassesAdapter):
         names = [name.encode() for name in read_class_names(config.image_tower.class_names)]
         to_states = texts_to_states(model, config, tokenizer)

@@ -251,7 +251,7 @@ def _json_pieces(model: Mapping, family: str, has_bytes: bool, added_tokens: Seq
         text_pieces = {piece for piece, _ in scores}
     else:
         unknown = model["unk_token"]
-        text_pieces = {left + right for left, right in _merges(model)}
+        text_pieces = _merged_pieces(model)
     types[unknown] = "unknown"
     pieces = []
     for piece, score in scores:
@@ -274,7 +274,7 @@ def _family_of(model: Mapping, path: str | pathlib.Path) -> str:
 
 
 def _with_added_tokens(scores: Sequence, added_tokens: Sequence[Mapping]) -> tuple[list, dict[str, str]]:
-    """Returns (piece, score) pairs, then the added tokens that are not among them, and {added token: its type}."""
+    """Returns (piece, score) pairs, then the added tokens whose ids follow, and {added token: its type}."""
     scores = list(scores)
     token_of = {token["content"]: token for token in added_tokens}
     types = {}
@@ -297,6 +297,11 @@ def _merge_scores(model: Mapping) -> list[tuple[str, float]]:
     if [number for _, number in ids] != list(range(len(ids))):
         raise ValueError("ids")
     return [(piece, -float(ranks.get(piece, 0))) for piece, _ in ids]
+
+
+def _merged_pieces(model: Mapping) -> set[str]:
+    """Returns the pieces that a BPE model's merges make."""
+    return {left + right for left, right in _merges(model)}
 
 
 def _merges(model: Mapping) -> list[Sequence[str]]:
@@ -330,7 +335,7 @@ def byte_pair_lines(
     try:
         model = {"vocab": ids, "merges": merges}
         scores = _merge_scores(model)
-        merged_pieces = {left + right for left, right in _merges(model)}
+        merged_pieces = _merged_pieces(model)
     except (ValueError, TypeError, AttributeError, KeyError):
         raise UserError(f"{path}: its ids are not 0 to {len(ids) - 1}, or a merge is not a pair of pieces.") from None
     pieces = []

@@ -67,10 +67,10 @@ class Column:
         """
         if not len(self._keys):
             raise ValueError("There are no vectors.")
-        if not self.holds(keys).all():
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        if not np.array_equal(self._keys[places], keys):
             raise UserError(CHANGED)
-        rows = self._rows[np.searchsorted(self._keys, keys)]
-        vectors = self._vectors[rows].astype(np.float32)
+        vectors = self._vectors[self._rows[places]].astype(np.float32)
         if self._vectors.nbytes > RESIDENT:
             release_pages(self._vectors)
         if self._as_stored:

@@ -670,7 +670,8 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
         can be read.
     """
     record_count = 0
-    reasons = []  # why records could not be parsed
+    failed_count = 0
+    first_reason = ""  # why a record could not be parsed
     problems = CountsByKind()
     for name in files:
         for _, serialized in records.read_serialized(name, problems.add):
@@ -678,13 +679,14 @@ def has_first_item(files: Sequence[str], parse: Callable) -> bool:
             try:
                 if _has_item(parse, serialized):
                     return True
-            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # its message quotes bytes
-                reasons.append(_reason_of(error))
-            if len(reasons) == record_count >= FIRST_RECORDS:
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # TensorFlow's message quotes bytes
+                failed_count += 1
+                first_reason = first_reason or _reason_of(error)
+            if failed_count == record_count >= FIRST_RECORDS:
                 break  # enough failed; of each further file only the first record is looked at
-    if reasons and len(reasons) == record_count:
+    if failed_count and failed_count == record_count:
         raise UserError(
-            f"{files[0]} does not hold records of the expected kind ({reasons[0]}). See docs/data.md, and "
+            f"{files[0]} does not hold records of the expected kind ({first_reason}). See docs/data.md, and "
             "data.format for img2dataset's records."
         )
     if problems and not record_count:
