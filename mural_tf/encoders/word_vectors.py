@@ -17,8 +17,8 @@ MOST_BROKEN_LINES = 0.01  # share of a file's lines; with more broken lines it i
 def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
     """Reads {id: float32 [size]} of the `words`, {word: id}, from a file; warns of broken lines.
 
-    A line of these words is broken if `size` numbers do not follow the word: it is left out. One line, or a hundredth of all
-    lines, may be so. Of several good lines of a word the first counts. The file's first line may be FastText's:
+    A line of these words is broken if `size` numbers do not follow the word: it is left out. One line, or a hundredth
+    of all lines, may be so. Of several good lines of a word the first counts. The file's first line may be FastText's:
     how many words, and how many numbers in each vector.
     Raises `UserError` for a missing file, vectors of another size, or more broken lines.
     """
